@@ -118,6 +118,7 @@ def build(
     ports = ApiPorts(
         log=log,
         payloads=log,
+        owners=log.owners,
         views=log.views,
         metrics=_metrics(settings, log, stack),
         agent_views=log.agents,
@@ -143,6 +144,7 @@ def build(
         wake_batches=batch_woken.set,
         batch_rules=batch_rules_of(settings.batches),
         webhook_store=_webhook_store(settings, stack),
+        shares_blocks=settings.cache.share_between_keys,
         webhook_policy=webhook_policy_of(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,

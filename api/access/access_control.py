@@ -5,14 +5,23 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate, RateLimiter
 from api.errors import TransportError
+from api.http.caller import ANYONE, NOBODY, Caller
 from api.http.messages import Reply
 from api.ui.page import is_page_path
-from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
+from ops.setting_groups.api_keys import (
+    SUPERVISOR_KEY,
+    ApiKey,
+    KeyScope,
+    digest_of_key,
+    read_keys,
+    scopes_of,
+)
 from ops.setting_groups.service import ServerSettings
 
 #: Requests without a key, in this spelling only: the liveness check, and the first request of
@@ -27,10 +36,22 @@ class KeyRing:
 
     Args:
         keys: If there are none, every request is admitted.
+        scopes: Scopes of the settings, by the name of the key.
     """
 
-    def __init__(self, keys: Sequence[ApiKey]) -> None:
+    def __init__(
+        self, keys: Sequence[ApiKey], scopes: Mapping[str, KeyScope] = MappingProxyType({})
+    ) -> None:
         self._keys = tuple(keys)
+        self._scopes = scopes_of(keys, scopes)
+        self._is_one = sum(key.name != SUPERVISOR_KEY for key in keys) == 1
+
+    def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Return the holder of the key of a request with its scope; raises as ``holder``."""
+        name = self.holder(headers)
+        if not name:
+            return ANYONE
+        return Caller(name=name, scope=self._scopes[name], is_alone=self._is_one)
 
     def holder(self, headers: Mapping[str, str]) -> str:
         """Return the name of the key of a request; empty if the settings have no keys.
@@ -64,19 +85,19 @@ class AdmittedRequest:
     """A request that was admitted.
 
     Args:
-        holder: Name of its key; empty where none is required.
+        caller: The holder of its key.
         places: Limits the requests at once, if the request counts.
     """
 
-    def __init__(self, holder: str, places: RateLimiter | None) -> None:
-        self.holder = holder
+    def __init__(self, caller: Caller, places: RateLimiter | None) -> None:
+        self.caller = caller
         self._places = places
 
     def leave(self) -> None:
         """Release the place of the request; further calls do nothing."""
         places, self._places = self._places, None
         if places is not None:
-            places.leave(self.holder)
+            places.leave(self.caller.name)
 
 
 class AccessControl:
@@ -105,7 +126,9 @@ class AccessControl:
         return cls(
             hosts=Hosts(listening=server.host, allowed=server.allowed_hosts),
             origins=Origins(server.cors_origins),
-            keys=KeyRing(read_keys(key.get_secret_value() for key in server.api_keys)),
+            keys=KeyRing(
+                read_keys(key.get_secret_value() for key in server.api_keys), server.key_scopes
+            ),
             rate=Rate(server.requests_per_minute, whose="key"),
             places=RateLimiter(server.requests_at_once, whose="key"),
         )
@@ -126,13 +149,13 @@ class AccessControl:
         self._origins.check(headers)
         path = target.partition("?")[0]
         if _is_open(method, path) or self._origins.is_preflight(method, headers):
-            return AdmittedRequest("", None)
-        holder = self._keys.holder(headers)
-        self._places.enter(holder)
-        admitted = AdmittedRequest(holder, self._places)
+            return AdmittedRequest(NOBODY, None)
+        caller = self._keys.caller(headers)
+        self._places.enter(caller.name)
+        admitted = AdmittedRequest(caller, self._places)
         try:
             if not path.startswith("/health/"):
-                self._rate.take(holder)
+                self._rate.take(caller.name)
         except BaseException:
             admitted.leave()
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
+from api.access.ownership import OwnershipCheck
 from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.tasks import BlockingCalls
@@ -67,6 +68,7 @@ class BatchServices:
         rules: Limits.
         webhook_policy: Which URLs a batch may name.
         require_admission: Raises ``Draining`` while no new work is accepted.
+        ownership: Which files a batch may read.
     """
 
     records: BatchRecords
@@ -75,6 +77,7 @@ class BatchServices:
     ids: IdSource
     clock: Clock
     call: BlockingCalls
+    ownership: OwnershipCheck
     lines: BatchLines
     wake: Callable[[], None]
     rules: BatchRules = BatchRules()

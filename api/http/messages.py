@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from api.http.caller import ANYONE, Caller
 from domain.log.trace import TraceContext, new_trace
 from domain.values import JobId
 
@@ -73,6 +74,7 @@ class Request:
         headers: By lower-case name; repeated ones joined by ``, ``.
         body: The whole body, not longer than the limit.
         peer: Address of the client.
+        caller: The holder of its key.
         gone: Set as soon as the client has left.
         ending: Set when the process must end its streams now.
     """
@@ -87,6 +89,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     peer: str = ""
+    caller: Caller = ANYONE
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from api.http.caller import Access
 from api.http.messages import Reply, StreamReply
 from api.http.parameters import Parameter
 
@@ -35,6 +36,7 @@ class Operation:
         is_streamed: Whether the reply may be a stream of events.
         has_links: Whether the document links the reply to the operations on its job.
         stops_work: Whether later requests of all clients wait or are refused.
+        access: What it needs of a key; ``None``: ``READ`` for GET, ``CHANGE`` for other methods.
         responses: Descriptions of further responses by status, for this operation alone.
     """
 
@@ -56,12 +58,20 @@ class Operation:
     is_streamed: bool = False
     has_links: bool = False
     stops_work: bool = False
+    access: Access | None = None
     responses: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
         """Return the method in upper case."""
         return self.route.partition(" ")[0]
+
+    @property
+    def needs(self) -> Access:
+        """Return what a key needs for the operation."""
+        if self.access is not None:
+            return self.access
+        return Access.READ if self.method == "GET" else Access.CHANGE
 
     @property
     def path(self) -> str:

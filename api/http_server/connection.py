@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
             return False
         try:
             with self._host.bodies.share() as share:
-                return await self._serve_admitted(admitted, head, exchange, share)
+                return await self._serve_admitted(head, exchange.of(admitted.caller), share)
         finally:
             admitted.leave()
 
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         return self._host.access.admit(method, target, read_headers(head))
 
     async def _serve_admitted(
-        self, admitted: AdmittedRequest, head: h11.Request, exchange: Exchange, share: BodyShare
+        self, head: h11.Request, exchange: Exchange, share: BodyShare
     ) -> bool:
         """Read the body and reply; return whether another request may follow."""
         try:
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         except errors.BrokenFraming as error:
             await self._refuse(error, head, exchange)
             return False
-        await self._respond(head, body, exchange, admitted.holder)
+        await self._respond(head, body, exchange)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    async def _respond(self, head: h11.Request, body: bytes, exchange: Exchange, key: str) -> None:
+    async def _respond(self, head: h11.Request, body: bytes, exchange: Exchange) -> None:
         started_s = time.monotonic()
         headers = read_headers(head)
         dialect = dialect_of(path_of(head), headers)
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
             method=head.method.decode("ascii"),
             path=path_of(head),
             status=reply.status,
-            key=key,
+            key=exchange.caller.name,
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
 
@@ -341,6 +341,7 @@ class Connection(asyncio.Protocol):
             headers=headers,
             body=body,
             peer=self.peer,
+            caller=exchange.caller,
         )
         if self._reader.over:
             request.gone.set()

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
+from api.http.caller import NOBODY, Caller
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
@@ -23,11 +24,13 @@ class Exchange:
         request_id: Sent with the reply as ``request-id``.
         trace: The span of the request.
         parent: The span of the client, if its request names one.
+        caller: The holder of its key, once it is admitted.
     """
 
     request_id: str
     trace: TraceContext
     parent: TraceContext | None = None
+    caller: Caller = NOBODY
 
     @classmethod
     def begin(cls, samples: Callable[[str], bool]) -> Self:
@@ -48,6 +51,10 @@ class Exchange:
         if parent is None:
             return self
         return replace(self, trace=parent.new_child(), parent=parent).bind()
+
+    def of(self, caller: Caller) -> Self:
+        """Return the exchange of an admitted request."""
+        return replace(self, caller=caller)
 
     def bind(self) -> Self:
         """Let the log lines of this task carry the names."""

@@ -40,7 +40,7 @@ def _divergence(diagnosis: CacheDiagnosis, divergence: PromptDivergence) -> JobD
 
 
 def cache_header(diagnosis: CacheDiagnosis) -> str:
-    """Return the value of the header, a dictionary of RFC 8941."""
+    """Return the value of the header, a dictionary of RFC 8941 without any text of a prompt."""
     members = [
         f"prompt={diagnosis.prompt_tokens}",
         f"cached={diagnosis.cached_tokens}",
@@ -54,14 +54,14 @@ def cache_header(diagnosis: CacheDiagnosis) -> str:
         members += [
             f"missed={diagnosis.missed_tokens}",
             f"cause={divergence.cause.value}",
-            f"place={_string(divergence.place)}",
-        ]
-        members += [
-            f"{name}={_string(text)}"
-            for name, text in (("before", divergence.before), ("now", divergence.now))
-            if text
+            f"place={_string(_without_names(divergence.place))}",
         ]
     return ", ".join(members)
+
+
+def _without_names(place: str) -> str:
+    """Return a place without the name of a tool, which is text of the client."""
+    return place.partition(" ")[0] if place.startswith("tools[") else place
 
 
 def _string(text: str) -> str:

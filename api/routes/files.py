@@ -57,6 +57,7 @@ async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
         oldest_first=_ORDER.read(request) is Order.ASC,
+        owner=request.caller.sees,
     )
     data = [file_object(file) for file in page.rows]
     body: FileList = {
@@ -118,6 +119,7 @@ def _keep(request: Request, batches: BatchServices) -> StoredFile:
         bytes=packed.bytes,
         content=packed.digest,
         expires_at=later(batches.clock.now(), kept_s),
+        owner=request.caller.owner,
     )
     return batches.files.keep(
         new_file_id(batches.ids),

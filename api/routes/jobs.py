@@ -66,7 +66,7 @@ async def accepted_reply(
     """
     if wait_s is not None:
         await jobs.items.wait_for_end(accepted.job_id, wait_s, request)
-        job = await jobs.call(jobs.load, accepted.job_id)
+        job = await jobs.call(jobs.load, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -89,6 +89,7 @@ async def list_jobs(request: Request, jobs: JobService) -> Reply:
         model=_MODEL.read(request),
         priority=_PRIORITY.read(request),
         since=_SINCE.read(request),
+        owner=request.caller.sees,
     )
     body: JobList = {
         "object": "list",
@@ -101,7 +102,7 @@ async def list_jobs(request: Request, jobs: JobService) -> Reply:
 
 async def get_job(request: Request, jobs: JobService) -> Reply:
     """Return one job, with its answer once it has one."""
-    job = await jobs.call(jobs.load, JobId(_JOB_ID.read(request)))
+    job = await jobs.call(jobs.load, JobId(_JOB_ID.read(request)), request.caller)
     return json_reply(job)
 
 
@@ -109,14 +110,14 @@ async def cancel_job(request: Request, jobs: JobService) -> Reply:
     """Cancel a job; one that has ended stays as it is."""
     job_id = JobId(_JOB_ID.read(request))
     await jobs.call(jobs.cancellation.cancel, job_id, reason="api")
-    return json_reply(await jobs.call(jobs.load, job_id))
+    return json_reply(await jobs.call(jobs.load, job_id, request.caller))
 
 
 async def retry_job(request: Request, jobs: JobService) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
     await jobs.call(jobs.retries.retry, job_id, reason="api")
-    job = await jobs.call(jobs.load, job_id)
+    job = await jobs.call(jobs.load, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 

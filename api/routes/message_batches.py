@@ -131,6 +131,8 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         client=client[:CLIENT_CHARS_MAX] if client else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),
+        owner=request.caller.owner,
+        cache_owner=batches.ownership.cache_owner_of(request.caller),
     )
     return batches.records.accept(
         new_batch_id(batches.ids),
@@ -154,6 +156,7 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
             limit=limit,
             after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
             before=batch_id_of(before, MESSAGE_BATCH_PREFIX) if before is not None else None,
+            owner=request.caller.sees,
         )
     except BatchNotFound as error:
         raise InvalidRequest(

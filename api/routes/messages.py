@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.replies import json_reply
@@ -54,7 +55,10 @@ async def count_tokens(request: Request, generation: Generation) -> Reply:
 
 def _count(request: Request, generation: Generation) -> int:
     parsed = anthropic.parse_count(request.body, request.headers, generation.defaults)
-    chat = generation.submission.match_history(parsed.chat, parsed.agent)
+    submission = generation.submission
+    identify = submission.commands.ownership.identify
+    identity = identify(request.caller, parsed.agent, is_named=False)
+    chat = submission.match_history(parsed.chat, identity.agent, identity.answers_to)
     return generation.counter.count(chat)
 
 
@@ -79,6 +83,7 @@ MESSAGE_OPERATIONS: Final = (
         body=CountBody,
         example={"model": "semantic-demo", "messages": [USER_TURN]},
         reply=TokenCount,
+        access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),
 )

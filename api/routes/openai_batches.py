@@ -79,6 +79,7 @@ async def cancel_openai_batch(request: Request, batches: BatchServices) -> Reply
 def _accept(request: Request, batches: BatchServices) -> Batch:
     body = parse_body(BatchBody, request.body)
     file = find_file(body.input_file_id, batches)
+    batches.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
     if file.facts.purpose != "batch" or file.facts.content is None:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
@@ -96,6 +97,8 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
         webhook=batches.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),
+        owner=request.caller.owner,
+        cache_owner=batches.ownership.cache_owner_of(request.caller),
     )
     return batches.records.accept(
         new_batch_id(batches.ids),
@@ -113,6 +116,7 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
             PROTOCOLS,
             limit=_LIMIT.read(request),
             after=batch_id_of(after, OPENAI_BATCH_PREFIX) if after is not None else None,
+            owner=request.caller.sees,
         )
     except BatchNotFound as error:
         raise InvalidRequest(error.message, field="after") from error

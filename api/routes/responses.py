@@ -111,7 +111,9 @@ async def delete_response(request: Request, service: ResponseService) -> Reply:
 async def list_input_items(request: Request, service: ResponseService) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
     limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-    items = await service.call(service.reader.input_items, _RESPONSE_ID.read(request))
+    items = await service.call(
+        service.reader.input_items, _RESPONSE_ID.read(request), request.caller
+    )
     if order is Order.DESC:
         items.reverse()
     if after is not None:
@@ -131,7 +133,7 @@ async def list_input_items(request: Request, service: ResponseService) -> Reply:
 
 def _parse(request: Request, service: ResponseService) -> tuple[ParsedRequest, bool]:
     wire = responses.read_body(request.body)
-    requested, before = service.reader.resolve(wire)
+    requested, before = service.reader.resolve(wire, request.caller)
     parsed = responses.parse_request(
         wire, requested, before, request.headers, service.generation.defaults
     )

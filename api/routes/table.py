@@ -7,8 +7,10 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
+from api.access.ownership import require_scope
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
-from api.http.operation import Endpoint, Operation
+from api.http.operation import Operation
+from api.http.parameters import Place
 from api.http.replies import json_reply
 from api.presenters.openapi import openapi_document
 from api.routes.admin.clients import CLIENT_OPERATIONS
@@ -33,7 +35,7 @@ from api.routes.messages import MESSAGE_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
-from api.services.route_services import Services, StatusService
+from api.services.route_services import OwnershipService, Services, StatusService
 from api.ui.page import page_routes
 
 
@@ -81,7 +83,7 @@ def routes(services: Services) -> tuple[Route, ...]:
         Route(
             method=operation.method,
             pattern=operation.path,
-            handler=_bind(operation.endpoint, getattr(services, field)),
+            handler=_bind(operation, getattr(services, field), services.ownership),
             takes_upload=operation.takes_upload,
         )
         for field, operations in _OPERATIONS_OF.items()
@@ -90,8 +92,17 @@ def routes(services: Services) -> tuple[Route, ...]:
     return (*bound, *page_routes())
 
 
-def _bind(endpoint: Endpoint, service: object) -> Handler:
+def _bind(operation: Operation, service: object, ownership: OwnershipService) -> Handler:
+    """Return the handler of an operation: it checks the key, and then answers."""
+    path_parameters = [one for one in operation.parameters if one.place is Place.PATH]
+
     async def handle(request: Request) -> Reply | StreamReply:
-        return await endpoint(request, service)
+        caller = request.caller
+        require_scope(caller, operation.needs)
+        if caller.sees is not None and request.params:
+            for parameter in path_parameters:
+                parameter.read(request)  # a name that is not valid is no missing thing
+            await ownership.call(ownership.check.require_named, caller, request.params)
+        return await operation.endpoint(request, service)
 
     return handle

@@ -27,6 +27,7 @@ async def list_webhooks(request: Request, webhooks: WebhookServices) -> Reply:
         limit=limit + 1,
         before=WebhookId(before) if before else None,
         state=_STATE.read(request),
+        owner=request.caller.sees,
     )
     data = [webhook_object(webhook) for webhook in found[:limit]]
     body: WebhookList = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.access.ownership import OwnershipCheck
 from api.background.batches import BatchServices
 from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
@@ -21,6 +22,7 @@ from api.services.route_services import (
     Generation,
     JobService,
     ModelService,
+    OwnershipService,
     ResponseService,
     Services,
     StatusService,
@@ -31,6 +33,7 @@ from api.streaming.job_items import JobItems
 from api.streaming.job_readers import JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
+from api.submission.job_commands import JobCommands
 from api.submission.model_binding import ModelBinding
 from api.submission.submit import Submission
 from domain.usecases.agent_contexts import AgentContexts
@@ -81,13 +84,13 @@ def compose(ports: ApiPorts) -> Services:
         jobs=jobs,
         responses=ResponseService(
             generation=generation,
-            reader=ResponseReader(records=records),
+            reader=ResponseReader(records=records, ownership=submission.commands.ownership),
             items=items,
             cancellation=ports.cancellation,
             call=call,
         ),
         agents=_agents(ports, jobs),
-        batches=_batches(ports, call),
+        batches=_batches(ports, call, submission.commands.ownership),
         webhooks=_webhooks(ports, call),
         engine=_engine(ports, call),
         events=EventService(log=ports.log, clock=ports.clock, call=call, ping_s=ports.ping_s),
@@ -97,6 +100,7 @@ def compose(ports: ApiPorts) -> Services:
         overview=_overview(ports, call, records),
         usage=UsageService(usage=ports.metrics.usage, call=call),
         status=_status(ports, call),
+        ownership=OwnershipService(check=submission.commands.ownership, call=call),
     )
 
 
@@ -122,6 +126,7 @@ def _engine(ports: ApiPorts, call: BlockingCalls) -> EngineService:
 
 
 def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submission:
+    models = ModelBinding(registry=ports.registry, loaded=ports.models)
     return Submission(
         log=ports.log,
         payloads=ports.payloads,
@@ -133,8 +138,19 @@ def _submission(ports: ApiPorts, call: BlockingCalls, items: JobItems) -> Submis
         require_admission=ports.controls.require_admission,
         rules=ports.rules,
         agents=ports.agents,
-        webhook_policy=ports.webhook_policy,
-        models=ModelBinding(registry=ports.registry, loaded=ports.models),
+        models=models,
+        commands=JobCommands(
+            rules=ports.rules,
+            agents=ports.agents,
+            webhook_policy=ports.webhook_policy,
+            models=models,
+            ownership=OwnershipCheck(
+                owners=ports.owners,
+                webhooks=ports.webhook_store,
+                shares_blocks=ports.shares_blocks,
+            ),
+            clock=ports.clock,
+        ),
         call=call,
         background=ports.background,
         items=items,
@@ -165,6 +181,7 @@ def _agents(ports: ApiPorts, jobs: JobService) -> AgentService:
         records=agents,
         call=jobs.call,
         ids=ports.ids,
+        ownership=jobs.submission.commands.ownership,
     )
 
 
@@ -175,7 +192,7 @@ def _webhooks(ports: ApiPorts, call: BlockingCalls) -> WebhookServices:
     return WebhookServices(store=ports.webhook_store, retries=retries, call=call)
 
 
-def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
+def _batches(ports: ApiPorts, call: BlockingCalls, ownership: OwnershipCheck) -> BatchServices:
     return BatchServices(
         records=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
         files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
@@ -188,6 +205,7 @@ def _batches(ports: ApiPorts, call: BlockingCalls) -> BatchServices:
         rules=ports.batch_rules,
         webhook_policy=ports.webhook_policy,
         require_admission=ports.controls.require_admission,
+        ownership=ownership,
     )
 
 

@@ -25,7 +25,6 @@ from api.presenters.overview import (
 )
 from api.presenters.swaps import swap_object
 from api.schemas.overview import (
-    FinishedRow,
     OverviewObject,
     OverviewWorker,
     RunningRow,
@@ -48,7 +47,7 @@ from domain.usage.rates import HOUR_S, hour_name, rates_of_hour
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds
-from domain.values import JobId, JobStatus, Priority, WorkerId, rfc3339
+from domain.values import JobId, JobStatus, Owner, Priority, WorkerId, rfc3339
 from ops.adapters.data_dir.free_space import DiskFloor
 
 #: Rows of running and of waiting jobs, and of those that have ended.
@@ -147,14 +146,17 @@ class OverviewService:
     _seen: SeenWorkers = field(default_factory=SeenWorkers, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def current(self) -> OverviewObject:
+    def current(self, owner: Owner | None = None) -> OverviewObject:
         """Return the overview, and let the workers report their rows.
+
+        Args:
+            owner: Only jobs of this API key are listed.
 
         Raises:
             LogUnavailable: The log cannot be read.
         """
         with self._lock:
-            return self._current()
+            return self._current(owner)
 
     def history(self, length_s: int, step_s: int) -> tuple[RatePoint, ...]:
         """Return the rates of the last time, the oldest step first.
@@ -179,7 +181,7 @@ class OverviewService:
             for name, at_s in names.items()
         )
 
-    def _current(self) -> OverviewObject:
+    def _current(self, owner: Owner | None) -> OverviewObject:
         pulses, broker_problem = self._read_pulses()
         control, swap = self.controls.current(), self.swaps.read_all().open_swap
         depth = waiting_jobs(self.views, pulses)
@@ -205,8 +207,11 @@ class OverviewService:
             "disk": total_disk(workers),
             "disk_free": self.disk_floor.measure(),
             "workers": workers,
-            **self._rows(pulses),
-            "finished": self._finished(),
+            **self._rows(pulses, owner),
+            "finished": [
+                finished_row(one.view, one.diagnosis)
+                for one in self.ends.latest(FINISHED_MAX, owner)
+            ],
         }
 
     def _read_pulses(self) -> tuple[tuple[WorkerPulse, ...], str | None]:
@@ -235,10 +240,10 @@ class OverviewService:
         ]
         return found
 
-    def _rows(self, pulses: Sequence[WorkerPulse]) -> JobRows:
+    def _rows(self, pulses: Sequence[WorkerPulse], owner: Owner | None) -> JobRows:
         rows, in_engines = rows_of(pulses), {job.id for pulse in pulses for job in pulse.waiting}
-        begun = self.views.page(limit=ROWS_MAX, status=JobStatus.RUNNING).jobs
-        queued = self.views.page(limit=ROWS_MAX, status=JobStatus.QUEUED).jobs
+        begun = self.views.page(limit=ROWS_MAX, status=JobStatus.RUNNING, owner=owner).jobs
+        queued = self.views.page(limit=ROWS_MAX, status=JobStatus.QUEUED, owner=owner).jobs
         waiting = [(view, self._wait_of(view)) for view in queued]
         waiting += [(view, self.eta.of(view.id)) for view in begun if view.id in in_engines]
         return {
@@ -254,9 +259,6 @@ class OverviewService:
         if self.models.is_parked(view):
             return parked(Priority(view.priority))
         return self.eta.of(view.id)
-
-    def _finished(self) -> list[FinishedRow]:
-        return [finished_row(one.view, one.diagnosis) for one in self.ends.latest(FINISHED_MAX)]
 
 
 def _start(job: tuple[JobView, Forecast | None]) -> tuple[bool, int, JobId]:

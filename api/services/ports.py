@@ -26,7 +26,7 @@ from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.kv.places import BlockPlaces
-from domain.log.ports import EventLog, PayloadStore
+from domain.log.ports import EventLog, Owners, PayloadStore
 from domain.model.inventory import InspectFiles
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
@@ -49,6 +49,7 @@ class ApiPorts:
     Attributes:
         log: The event log.
         payloads: Texts of requests and answers.
+        owners: The API keys that made jobs, agents, files and batches.
         views: The jobs projection.
         metrics: What a scrape reads.
         agent_views: The agents projection.
@@ -73,6 +74,7 @@ class ApiPorts:
         wake_batches: Wakes the batch driver.
         batch_rules: Limits of batches and files.
         webhook_store: The webhooks.
+        shares_blocks: Whether prompts of different keys share cached blocks.
         webhook_policy: Which URLs a request may name.
         version: Of this software.
         model: The name of the served model.
@@ -96,6 +98,7 @@ class ApiPorts:
 
     log: EventLog
     payloads: PayloadStore
+    owners: Owners
     views: JobViews
     metrics: MetricPorts
     agent_views: AgentViews
@@ -120,6 +123,7 @@ class ApiPorts:
     wake_batches: Callable[[], None]
     batch_rules: BatchRules = BatchRules()
     webhook_store: WebhookStore
+    shares_blocks: bool = False
     webhook_policy: WebhookPolicy = WebhookPolicy()
     version: str
     model: str

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from api.access.ownership import OwnershipCheck
+from api.http.caller import Caller
 from api.presenters.responses import current_response
 from api.protocols.openai_responses.items import Item, listed_items
 from api.protocols.openai_responses.parse import decode_fields, input_items, requested_fields
@@ -52,9 +54,11 @@ class ResponseReader:
 
     Attributes:
         records: The recorded jobs.
+        ownership: Which responses a request may refer to.
     """
 
     records: JobRecords
+    ownership: OwnershipCheck
 
     def load_envelope(self, job_id: JobId) -> ResponseEnvelope:
         """Return the request of a job that was accepted on this connection.
@@ -89,7 +93,7 @@ class ResponseReader:
         """Return a response as it is now by its id; raises as ``load`` does."""
         return self.present(self.load(response_id))
 
-    def resolve(self, wire: ResponsesBody) -> tuple[RequestedFields, list[Item]]:
+    def resolve(self, wire: ResponsesBody, caller: Caller) -> tuple[RequestedFields, list[Item]]:
         """Return a request without references, and the items of the conversation before it.
 
         Raises:
@@ -97,11 +101,13 @@ class ResponseReader:
                 the conversation has too many responses, or one of them has not ended.
             PreviousResponseNotFound: A response of the conversation does not exist.
         """
-        items = [self._resolve_item(item, index) for index, item in enumerate(input_items(wire))]
-        before = self._conversation(wire.previous_response_id)
+        items = [
+            self._resolve_item(item, index, caller) for index, item in enumerate(input_items(wire))
+        ]
+        before = self._conversation(wire.previous_response_id, caller)
         return requested_fields(wire, items, before), before
 
-    def input_items(self, response_id: str) -> list[dict[str, Any]]:
+    def input_items(self, response_id: str, caller: Caller) -> list[dict[str, Any]]:
         """Return the input items of a response, with those of the conversation before it.
 
         Raises:
@@ -111,10 +117,10 @@ class ResponseReader:
         """
         found = self.load(response_id)
         requested = found.envelope.requested
-        before = self._conversation(requested.previous)
+        before = self._conversation(requested.previous, caller)
         return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
 
-    def _conversation(self, last: str | None) -> list[Item]:
+    def _conversation(self, last: str | None, caller: Caller) -> list[Item]:
         """Return the items of a response and of those that it continues, oldest first."""
         parts: list[Sequence[Item]] = []
         previous = last
@@ -123,7 +129,7 @@ class ResponseReader:
                 msg = f"the conversation has more than {CHAIN_MAX} responses"
                 raise InvalidRequest(msg, field="previous_response_id")
             try:
-                found = self.load(previous)
+                found = self._load_visible(previous, caller)
             except ResponseNotFound:
                 raise PreviousResponseNotFound(previous) from None
             parts.append((*found.envelope.requested.items, *self._output(found)))
@@ -136,13 +142,13 @@ class ResponseReader:
             raise InvalidRequest(msg, field="previous_response_id")
         return self.present(found)["output"]
 
-    def _resolve_item(self, item: Item, index: int) -> dict[str, Any]:
+    def _resolve_item(self, item: Item, index: int, caller: Caller) -> dict[str, Any]:
         """Return an item, or the target of a reference."""
         if item["type"] != "item_reference":
             return dict(item)
         named = _ITEM_ID.fullmatch(item["id"])
         try:
-            found = self.load(f"resp_{named[1]}") if named else None
+            found = self._load_visible(f"resp_{named[1]}", caller) if named else None
         except ResponseNotFound:
             found = None
         target = find_item(self._output(found), item["id"]) if found is not None else None
@@ -150,6 +156,13 @@ class ResponseReader:
             msg = f"item {item['id']} does not exist"
             raise InvalidRequest(msg, field=f"input.{index}.id")
         return dict(target)
+
+    def _load_visible(self, response_id: str, caller: Caller) -> StoredResponse:
+        """Return a response that the caller may refer to; raises as ``load`` does."""
+        found = self.load(response_id)
+        missing = ResponseNotFound(response_id)
+        self.ownership.require(caller, found.envelope.job_id, missing)
+        return found
 
     def _load(self, job_id: JobId) -> StoredResponse:
         response_id = f"resp_{job_id.removeprefix('job-')}"

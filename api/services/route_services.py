@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from api.access.ownership import OwnershipCheck
 from api.background.batches import BatchServices
 from api.background.tasks import BlockingCalls
 from api.background.webhooks import SHOWN_MAX, WebhookServices
+from api.http.caller import Caller
 from api.http.messages import Request
 from api.presenters.jobs import full_job_object, job_object
 from api.protocols.shared.parsed_request import RequestDefaults
@@ -103,9 +105,9 @@ class JobService:
     def create(self, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
         """Accept a job and return it as clients see it; blocks. See ``Submission.accept``."""
         accepted = self.submission.accept(parse, request, protocol="jobs")
-        return accepted, self.load(accepted.job_id)
+        return accepted, self.load(accepted.job_id, request.caller)
 
-    def load(self, job_id: JobId) -> JobObject:
+    def load(self, job_id: JobId, caller: Caller) -> JobObject:
         """Return a job with its answer, what it found in the cache, and its webhooks; blocks.
 
         Raises:
@@ -121,7 +123,12 @@ class JobService:
             answer=records.read_stored(view),
             # Before its first attempt a job has looked nothing up in the cache.
             diagnosis=records.diagnose(job_id) if view.attempt else None,
-            webhooks=self.webhooks.of_subject(job_id, limit=SHOWN_MAX),
+            # The URLs of the settings belong to the operator.
+            webhooks=[
+                one
+                for one in self.webhooks.of_subject(job_id, limit=SHOWN_MAX)
+                if caller.sees in {None, one.owner}
+            ],
         )
 
     def summarise(self, view: JobView) -> JobObject:
@@ -168,6 +175,7 @@ class AgentService:
         records: The recorded agents.
         call: Runs what blocks.
         ids: Fresh ids.
+        ownership: Whose agent a name is.
     """
 
     turns: AgentTurns
@@ -177,6 +185,7 @@ class AgentService:
     records: AgentRecords
     call: BlockingCalls
     ids: IdSource
+    ownership: OwnershipCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +330,19 @@ class UsageService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipService:
+    """Decides whether a caller may use a thing.
+
+    Attributes:
+        check: The decisions.
+        call: Runs what blocks.
+    """
+
+    check: OwnershipCheck
+    call: BlockingCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The services of all routes."""
 
@@ -338,3 +360,4 @@ class Services:
     overview: OverviewService
     usage: UsageService
     status: StatusService
+    ownership: OwnershipService

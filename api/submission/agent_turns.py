@@ -63,7 +63,7 @@ class AgentTurns:
         """
         planned, parsed = self._plan(agent_id, wire, request)
         submission = self.submission
-        command = submission.command_of(parsed, request, protocol="jobs", parks=not parsed.stream)
+        command = submission.commands.of(parsed, request, protocol="jobs", parks=not parsed.stream)
         accepted = submission.submit(
             command,
             submission.ids.job_id(),
@@ -83,7 +83,7 @@ class AgentTurns:
         planned = self.records.plan_turn(
             agent_id,
             expected=wire.expected_turn,
-            key=None if key is None else idempotency_digest(key),
+            key=None if key is None else idempotency_digest(key, request.caller.keyspace),
         )
         parsed = parse_turn(
             wire,

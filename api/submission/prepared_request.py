@@ -42,4 +42,6 @@ def asked_of(command: SubmitJob, *, seeded: bool) -> Digest:
     if command.wire is not None:
         # The answer shows parts of its request, so these must be equal too.
         asked = digest_of(f"{asked}\n".encode() + command.wire)
+    if command.keyspace:
+        asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())
     return asked

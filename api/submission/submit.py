@@ -10,15 +10,15 @@ from functools import partial
 from typing import Final, TypeVar
 
 from api.access.rate_limits import AgentLimits
-from api.access.webhook_policy import WebhookPolicy
 from api.background.tasks import Background, BlockingCalls
 from api.http.messages import Request
-from api.http.request_headers import IDEMPOTENCY_KEY, is_retry
+from api.http.request_headers import is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.streaming.item_subscription import ItemSubscription
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
 from api.streaming.job_stream import OpenJob, open_job
+from api.submission.job_commands import JobCommands
 from api.submission.job_rules import JobRules
 from api.submission.model_binding import ModelBinding
 from api.submission.prepared_request import PreparedRequest, asked_of
@@ -35,14 +35,11 @@ from domain.usecases.history_matching import match_history
 from domain.usecases.jobs.submit import (
     Accepted,
     JobSubmission,
-    idempotency_digest,
     require_room,
 )
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import AgentId, JobId, rfc3339
+from domain.values import AgentId, JobId, Owner, rfc3339
 
-#: Characters of a User-Agent that are kept.
-CLIENT_CHARS_MAX: Final = 256
 #: Jobs with the same digest, newest first, that a repeat may join.
 ALIKE_MAX: Final = 16
 
@@ -65,8 +62,8 @@ class Submission:
         require_admission: Raises ``Draining`` while no new jobs are accepted.
         rules: Rules of every job.
         agents: Limits of every agent.
-        webhook_policy: Which URLs a request may name.
         models: Binds requests to models.
+        commands: Makes the jobs of requests.
         call: Runs what blocks.
         background: Finishes submissions whose client left.
         items: Opens the items of a job.
@@ -83,8 +80,8 @@ class Submission:
     require_admission: Callable[[], None]
     rules: JobRules = JobRules()
     agents: AgentLimits = field(default_factory=AgentLimits)
-    webhook_policy: WebhookPolicy = WebhookPolicy()
     models: ModelBinding
+    commands: JobCommands
     call: BlockingCalls
     background: Background
     items: JobItems
@@ -102,7 +99,7 @@ class Submission:
             RateLimited: The agent sends too many requests.
         """
         parsed = parse()
-        command = self.command_of(parsed, request, protocol=protocol, parks=True)
+        command = self.commands.of(parsed, request, protocol=protocol, parks=True)
         accepted = self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
         attached, joined = accepted.attached, accepted.joined_trace
         request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
@@ -217,7 +214,8 @@ class Submission:
         """Record a job and enqueue it if there is room; blocks. See ``domain`` ``submit``."""
         if command.asked is None:
             command = replace(command, asked=asked_of(command, seeded=seeded))
-        command = replace(command, request=self.match_history(command.request, command.agent))
+        matched = self.match_history(command.request, command.agent, command.answers_to)
+        command = replace(command, request=matched)
         self.admit([command])
         return self.record(command, job_id, claim=claim)
 
@@ -258,50 +256,19 @@ class Submission:
         """Record an admitted job and enqueue it; blocks."""
         return self.jobs.submit(command, job_id=job_id, claim=claim)
 
-    def match_history(self, request: ChatRequest, agent: AgentId | None) -> ChatRequest:
+    def match_history(
+        self, request: ChatRequest, agent: AgentId | None, answers_to: Owner | None
+    ) -> ChatRequest:
         """Return the request with the origins of its turns; blocks. See ``match_history``."""
         answers = LoggedAnswers(log=self.log, payloads=self.payloads)
-        return match_history(request, agent, views=self.views, answers=answers)
-
-    def command_of(
-        self, parsed: ParsedRequest, request: Request, *, protocol: str, parks: bool
-    ) -> SubmitJob:
-        """Return the job of a request, without its digest.
-
-        Raises:
-            InvalidRequest: The idempotency key or the webhook is not valid.
-            ModelNotFound: There is no model of that name.
-            RateLimited: The agent sends too many requests.
-        """
-        client = request.headers.get("user-agent")
-        key = IDEMPOTENCY_KEY.read(request)
-        rules = self.rules
-        self.agents.count_request(parsed.agent)
-        return SubmitJob(
-            request=parsed.chat,
-            protocol=protocol,
-            correlation_id=request.id,
-            priority=parsed.priority,
-            agent=parsed.agent,
-            client=client[:CLIENT_CHARS_MAX] if client else None,
-            attempts_max=rules.attempts_max,
-            worker_deaths_max=rules.worker_deaths_max,
-            idempotency=idempotency_digest(key) if key is not None else None,
-            deadline=self._instant_in(parsed.start_within_s or rules.start_within_s),
-            finish_deadline=self._instant_in(parsed.finish_within_s or rules.finish_within_s),
-            webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
-            wire=parsed.wire,
-            bound_model=self.models.bind(parsed),
-            parks=parks,
-            trace=str(request.trace),
-        )
+        return match_history(request, agent, views=self.views, answers=answers, owner=answers_to)
 
     def _prepare_and_submit(
         self, parse: Parse, request: Request, protocol: str, job_id: JobId
     ) -> PreparedRequest:
         """Parse, and record the job unless an earlier one may be joined or several are wanted."""
         parsed = parse()
-        command = self.command_of(parsed, request, protocol=protocol, parks=False)
+        command = self.commands.of(parsed, request, protocol=protocol, parks=False)
         since = self.clock.now() - timedelta(seconds=self.rules.join_window_s)
         repeat = RequestRepeat(
             is_retry=is_retry(request.headers),
@@ -386,8 +353,3 @@ class Submission:
         attached = target.reason
         request.marks.accept(target.job_id, attached=attached, joined_trace=trace)
         return open_job(target.job_id, items, reading, request, attached=attached)
-
-    def _instant_in(self, seconds: float | None) -> str | None:
-        if seconds is None:
-            return None
-        return rfc3339(self.clock.now() + timedelta(seconds=seconds))

@@ -79,7 +79,7 @@ def _commands(prepared: PreparedRequest, submission: Submission) -> list[SubmitJ
     chats = parsed.chats
     asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
     request = digest_of("\n".join(asked).encode())
-    messages = submission.match_history(chats[0], whole.agent).messages
+    messages = submission.match_history(chats[0], whole.agent, whole.answers_to).messages
     return [
         replace(
             whole,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from domain.agent.views import AgentView
-from domain.values import AgentId
+from domain.values import AgentId, Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,12 @@ class AgentViews(Protocol):
         ...
 
     def page(
-        self, *, limit: int, before: AgentId | None = None, is_registered: bool = False
+        self,
+        *,
+        limit: int,
+        before: AgentId | None = None,
+        is_registered: bool = False,
+        owner: Owner | None = None,
     ) -> AgentPage:
         """Return agents without their turns, the latest seen first.
 
@@ -34,6 +39,7 @@ class AgentViews(Protocol):
             limit: Most rows, from 1.
             before: Only agents after this one; an unknown name gives an empty page.
             is_registered: Only agents with a history of their own, the latest created first.
+            owner: Only agents of this API key.
         """
         ...
 

@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.job.view import JobView
 from domain.not_found import ModelNotFound
-from domain.values import JobId, JobStatus, StreamName, Usage
+from domain.values import JobId, JobStatus, Owner, StreamName, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,13 @@ class BatchViews(Protocol):
         ...
 
     def streams(
-        self, type_name: str, *, limit: int, after: str | None = None, oldest_first: bool = False
+        self,
+        type_name: str,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+        owner: Owner | None = None,
     ) -> tuple[StreamName, ...]:
         """Return the streams that have an event of a type, by the place of that event in the log.
 
@@ -73,6 +79,7 @@ class BatchViews(Protocol):
             after: The stream before the first one wanted, in the order asked for; with one that is
                 unknown nothing is found.
             oldest_first: The order; else newest first.
+            owner: Only streams of this API key.
         """
         ...
 

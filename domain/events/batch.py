@@ -61,6 +61,7 @@ class BatchSubmitted:
         webhook: URL that receives the end of the batch, if the owner named one.
         trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
         owner: Name of the API key of the request; ``None`` without keys, and in older logs.
+        cache_owner: As in ``JobSubmitted``, for the jobs of the lines.
     """
 
     protocol: str
@@ -75,6 +76,7 @@ class BatchSubmitted:
     webhook: str | None = None
     trace: str | None = None
     owner: Owner | None = None
+    cache_owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ class JobSubmitted:
         trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
         trace_link: The same of the request that led to it in another trace: that of its batch.
         owner: Name of the API key of the request; ``None`` without keys, and in older logs.
+        cache_owner: Only prompts with the same one share cached blocks with it.
     """
 
     protocol: str
@@ -74,6 +75,7 @@ class JobSubmitted:
     trace: str | None = None
     trace_link: str | None = None
     owner: Owner | None = None
+    cache_owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

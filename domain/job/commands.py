@@ -48,6 +48,8 @@ class SubmitJob:
         trace: As in ``JobSubmitted``.
         trace_link: As in ``JobSubmitted``.
         owner: As in ``JobSubmitted``.
+        cache_owner: As in ``JobSubmitted``.
+        keyspace: Only requests with the same one repeat each other; empty if all clients share it.
     """
 
     request: ChatRequest
@@ -70,6 +72,13 @@ class SubmitJob:
     trace: str | None = None
     trace_link: str | None = None
     owner: Owner | None = None
+    cache_owner: Owner | None = None
+    keyspace: str = ""
+
+    @property
+    def answers_to(self) -> Owner | None:
+        """Whose answers the prompt may echo; ``None`` for those to everyone."""
+        return self.owner if self.keyspace else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

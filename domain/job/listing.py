@@ -8,7 +8,7 @@ from typing import Protocol
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.view import JobView
-from domain.values import Digest, JobId, JobStatus, Priority
+from domain.values import Digest, JobId, JobStatus, Owner, Priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,20 @@ class JobViews(Protocol):
         model: str | None = None,
         priority: Priority | None = None,
         since: str | None = None,
+        owner: Owner | None = None,
     ) -> JobPage:
         """Return jobs newest first.
 
         Args:
             limit: Most rows, from 1.
-            before: Only jobs accepted before this one; an unknown id gives an empty page.
+            before: Only jobs accepted before this one; an unknown id gives an empty page, and so
+                does one of another owner.
             status: Only jobs in this status.
             agent: Only jobs of this agent.
             model: Only jobs whose request names this model.
             priority: Only jobs of this queue.
             since: Only jobs accepted at this instant (in the form of the log) or later.
+            owner: Only jobs of this API key.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from domain.log.record import Draft, EventFilter, LogHead, RecordedEvent
+from domain.log.record import Draft, EventFilter, LogHead, Ownership, RecordedEvent
 from domain.values import (
     Digest,
     StreamName,
@@ -88,6 +88,20 @@ class EventLog(Protocol):
 
         Raises:
             LogUnavailable: It cannot be read, or an append failed within the last seconds.
+        """
+        ...
+
+
+class Owners(Protocol):
+    """The API keys that made the jobs, agents, files and batches."""
+
+    def ownership_of(self, stream: StreamName) -> Ownership | None:
+        """Return the ownership of a stream's subject.
+
+        ``None``: there is no such job or agent, or no such file or batch with an owner.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
         """
         ...
 

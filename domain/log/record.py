@@ -11,7 +11,7 @@ from typing import Any
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
 from domain.events.event import Event
-from domain.values import EventId, StreamName
+from domain.values import EventId, Owner, StreamName
 
 #: ``prev_hash`` of the first event.
 GENESIS_HASH = "0" * 64
@@ -154,6 +154,13 @@ def verify_link(event: RecordedEvent, before: LogHead) -> LogHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who made a job, agent, file or batch; ``None``: a request without a key."""
+
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     """A filter of events; a field that is not set matches all.
 
@@ -163,6 +170,7 @@ class EventFilter:
         agent: Of the jobs of this agent, or of the agent itself.
         since: Recorded at this RFC 3339 instant with microseconds or later.
         until: Recorded before this one.
+        owner: Of the jobs, agents, files, batches and webhooks of this API key.
     """
 
     stream: str | None = None
@@ -170,3 +178,4 @@ class EventFilter:
     agent: str | None = None
     since: str | None = None
     until: str | None = None
+    owner: Owner | None = None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from domain.usage.figures import UsageFigures
 from domain.usage.histogram import Histogram, Measure
+from domain.values import Owner
 
 
 class UsageGroup(StrEnum):
@@ -44,7 +45,12 @@ class UsageViews(Protocol):
         ...
 
     def grouped(
-        self, group: UsageGroup, *, since: str | None = None, until: str | None = None
+        self,
+        group: UsageGroup,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        owner: Owner | None = None,
     ) -> Mapping[str, UsageFigures]:
         """Return sums by hour, day, agent or model, in order of the names.
 
@@ -52,5 +58,6 @@ class UsageViews(Protocol):
             group: What to group by; an empty name is a job without an agent or a model.
             since: First hour, e.g. ``2026-11-22T18``.
             until: The hour after the last one.
+            owner: Only jobs of this API key.
         """
         ...

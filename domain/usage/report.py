@@ -9,6 +9,7 @@ from domain.usage.figures import FIGURES, UsageFigures
 from domain.usage.fold import HOUR_CHARACTERS
 from domain.usage.histogram import Measure
 from domain.usage.ports import UsageGroup, UsageViews
+from domain.values import Owner
 
 _US: Final = "_us"
 #: Figures that a row has as they are; the sums of durations become means.
@@ -78,7 +79,12 @@ class UsageReport:
 
 
 def report_usage(
-    views: UsageViews, group: UsageGroup, *, since: str | None, limit: int
+    views: UsageViews,
+    group: UsageGroup,
+    *,
+    since: str | None,
+    limit: int,
+    owner: Owner | None = None,
 ) -> UsageReport:
     """Return the sums since an instant.
 
@@ -87,12 +93,13 @@ def report_usage(
         group: What to group by.
         since: RFC 3339 instant, of which the whole hour counts; ``None`` for the whole log.
         limit: Most rows: the latest hours or days, or the agents or models with the most tokens.
+        owner: Only jobs of this API key.
 
     Raises:
         LogUnavailable: The log cannot be read.
     """
     hour = None if since is None else since[:HOUR_CHARACTERS]
-    sums = views.grouped(group, since=hour)
+    sums = views.grouped(group, since=hour, owner=owner)
     rows = [UsageRow(name=name, figures=figures) for name, figures in sums.items()]
     if group in {UsageGroup.HOUR, UsageGroup.DAY}:
         shown = rows[-limit:]

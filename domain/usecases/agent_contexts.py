@@ -16,7 +16,7 @@ from domain.log.ports import EventLog
 from domain.log.record import AGENT_STREAM, Draft, EventFilter, RecordedEvent
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
-from domain.values import AgentId, StreamName
+from domain.values import AgentId, Owner, StreamName
 
 #: Most contexts of one agent that are returned.
 CONTEXTS_MAX = 8
@@ -77,15 +77,19 @@ class AgentContexts:
     places: BlockPlaces
     ids: IdSource
 
-    def read(self, agent: AgentId) -> tuple[MappedContext, ...]:
+    def read(self, agent: AgentId, owner: Owner | None = None) -> tuple[MappedContext, ...]:
         """Return the contexts of an agent, the one saved last first.
+
+        Args:
+            agent: The agent.
+            owner: Of the agents that share blocks, only those of this API key are named.
 
         Raises:
             LogUnavailable: The log cannot be read.
             QueueUnavailable: The broker cannot be reached.
         """
         own = self._own(agent)
-        others = self._others(agent)
+        others = self._others(agent, owner)
         names = _names(event for event, _ in own)
         found = self.places.find(names)
         in_memory = _flags(names, [one.in_memory for one in found])
@@ -151,10 +155,10 @@ class AgentContexts:
             covered.update(event.blocks)
         return own
 
-    def _others(self, agent: AgentId) -> dict[str, set[AgentId]]:
+    def _others(self, agent: AgentId, owner: Owner | None = None) -> dict[str, set[AgentId]]:
         """Return the other agents of each block of the contexts saved last."""
         events = self.log.select_before(
-            EventFilter(types=(_SAVED,)), before=_LAST, limit=ALL_EVENTS_MAX
+            EventFilter(types=(_SAVED,), owner=owner), before=_LAST, limit=ALL_EVENTS_MAX
         )
         users: dict[str, set[AgentId]] = {}
         for recorded in events:

@@ -29,7 +29,7 @@ from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
 from domain.not_found import AgentNotFound, PayloadMissing
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
-from domain.values import AgentId, Digest, JobId, JobStatus, StreamName, digest_of
+from domain.values import AgentId, Digest, JobId, JobStatus, Owner, StreamName, digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,12 @@ class AgentRecords:
         return agent
 
     def register(
-        self, agent_id: AgentId, profile: Profile, *, correlation_id: str
+        self,
+        agent_id: AgentId,
+        profile: Profile,
+        *,
+        correlation_id: str,
+        owner: Owner | None = None,
     ) -> tuple[Agent, bool]:
         """Create an agent; one with the same profile is returned as it is.
 
@@ -91,7 +96,7 @@ class AgentRecords:
             LogUnavailable: Nothing was recorded.
         """
         payload = profile.to_bytes()
-        event = AgentRegistered(agent=agent_id, profile=digest_of(payload))
+        event = AgentRegistered(agent=agent_id, profile=digest_of(payload), owner=owner)
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             agent = self._load(agent_id)
             if agent.is_there:
@@ -179,6 +184,7 @@ class AgentRecords:
         *,
         from_turn: int | None,
         correlation_id: str,
+        owner: Owner | None = None,
     ) -> Agent:
         """Create an agent that continues another one after one of its turns.
 
@@ -187,6 +193,7 @@ class AgentRecords:
             child_id: Name of the new agent.
             from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
             correlation_id: The request.
+            owner: Name of the API key that the new agent belongs to.
 
         Raises:
             AgentNotFound: There is no such parent.
@@ -209,6 +216,7 @@ class AgentRecords:
             job=job,
             request=Digest(view.request) if view is not None else None,
             output=Digest(view.output) if view is not None and view.output else None,
+            owner=owner,
         )
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             child = self._load(child_id)
@@ -243,10 +251,17 @@ class AgentRecords:
         raise AssertionError  # the last try returns or raises
 
     def page(
-        self, *, limit: int, before: AgentId | None = None, is_registered: bool = True
+        self,
+        *,
+        limit: int,
+        before: AgentId | None = None,
+        is_registered: bool = True,
+        owner: Owner | None = None,
     ) -> AgentPage:
         """Return existing agents; see ``AgentViews.page``."""
-        return self.listing.page(limit=limit, before=before, is_registered=is_registered)
+        return self.listing.page(
+            limit=limit, before=before, is_registered=is_registered, owner=owner
+        )
 
     def conversation_until(self, job_id: JobId) -> tuple[Message, ...]:
         """Return a conversation up to the answer of a job, that answer included.

@@ -68,7 +68,8 @@ def diagnose_cache(
 ) -> CacheDiagnosis | None:
     """Return the cache diagnosis of a job; ``None`` before its first attempt.
 
-    The job is compared with the latest jobs of its agent, or with all jobs if it has none.
+    The job is compared with the latest jobs of the same agent and API key; one without an agent,
+    with those without an agent.
     """
     view, started = views.get(job_id), _started(job_id, log)
     if view is None or started is None:
@@ -81,8 +82,11 @@ def diagnose_cache(
         source=started.cache_source,
         known_tokens=max(cached_tokens, started.known_tokens if parts else 0),
     )
-    earlier = views.page(limit=COMPARED_JOBS_MAX, before=job_id, agent=view.agent).jobs
-    longer = [one for one in earlier if _context_tokens(one) - found.cached_tokens > 0]
+    earlier = views.page(
+        limit=COMPARED_JOBS_MAX, before=job_id, agent=view.agent, owner=view.owner
+    ).jobs
+    alike = (one for one in earlier if (one.agent, one.owner) == (view.agent, view.owner))
+    longer = [one for one in alike if _context_tokens(one) - found.cached_tokens > 0]
     if not longer or found.prompt_tokens - found.cached_tokens < MISSED_TOKENS_MIN:
         return found
     request = _request(view, payloads)

@@ -17,7 +17,7 @@ from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest
 from domain.job.listing import JobViews
 from domain.job.view import JobView
-from domain.values import AgentId
+from domain.values import AgentId, JobId, Owner
 
 #: Latest jobs of an agent whose answers are compared.
 COMPARED_ANSWERS_MAX: Final = 16
@@ -26,7 +26,12 @@ SEARCHED_JOBS_MAX: Final = 64
 
 
 def match_history(
-    request: ChatRequest, agent: AgentId | None, *, views: JobViews, answers: RecordedAnswers
+    request: ChatRequest,
+    agent: AgentId | None,
+    *,
+    views: JobViews,
+    answers: RecordedAnswers,
+    owner: Owner | None = None,
 ) -> ChatRequest:
     """Return the request with an origin at every turn that echoes a recent answer of the agent.
 
@@ -35,7 +40,10 @@ def match_history(
         agent: Its agent, if the request names one.
         views: The jobs.
         answers: Their answers.
+        owner: Only answers to this API key count; origins of other jobs are dropped.
     """
+    if owner is not None:
+        request = _without_foreign_origins(request, owner, views)
     unknown = {
         number
         for number, turn in enumerate(request.messages[:-1])
@@ -43,7 +51,7 @@ def match_history(
     }
     if not unknown:
         return request
-    recent = [found for view in _recent(agent, views) if (found := answers.find(view.id))]
+    recent = [found for view in _recent(agent, views, owner) if (found := answers.find(view.id))]
     messages = list(request.messages)
     # From the newest turn and answer back: equal texts are matched by their order.
     for number in sorted(unknown, reverse=True):
@@ -62,10 +70,21 @@ def match_history(
     return replace(request, messages=tuple(messages))
 
 
-def _recent(agent: AgentId | None, views: JobViews) -> tuple[JobView, ...]:
+def _without_foreign_origins(request: ChatRequest, owner: Owner, views: JobViews) -> ChatRequest:
+    """Drop the origins that are no jobs of the owner: their tokens must not enter the prompt."""
+    messages = []
+    for turn in request.messages:
+        view = views.get(JobId(turn.origin)) if turn.origin else None
+        is_own = view is not None and view.owner == owner
+        messages.append(turn if is_own or not turn.origin else replace(turn, origin=""))
+    return replace(request, messages=tuple(messages))
+
+
+def _recent(agent: AgentId | None, views: JobViews, owner: Owner | None) -> tuple[JobView, ...]:
     if agent is not None:
-        return views.page(limit=COMPARED_ANSWERS_MAX, agent=agent).jobs
-    nameless = [one for one in views.page(limit=SEARCHED_JOBS_MAX).jobs if one.agent is None]
+        return views.page(limit=COMPARED_ANSWERS_MAX, agent=agent, owner=owner).jobs
+    page = views.page(limit=SEARCHED_JOBS_MAX, owner=owner)
+    nameless = [one for one in page.jobs if one.agent is None]
     return tuple(nameless[:COMPARED_ANSWERS_MAX])
 
 

@@ -11,7 +11,7 @@ from domain.job.listing import JobViews
 from domain.job.view import JobView
 from domain.log.record import LogHead, RecordedEvent
 from domain.usecases.cache_diagnostics import CacheDiagnosis
-from domain.values import JobId
+from domain.values import JobId, Owner
 
 #: Ended jobs that are kept.
 KEPT_MAX: Final = 100
@@ -72,8 +72,12 @@ class RecentEnds:
         #: By job, the one that ended last at the end.
         self._ended: OrderedDict[JobId, EndedJob] = OrderedDict()
 
-    def latest(self, limit: int) -> tuple[EndedJob, ...]:
+    def latest(self, limit: int, owner: Owner | None = None) -> tuple[EndedJob, ...]:
         """Return the jobs that ended last, the latest first.
+
+        Args:
+            limit: Most jobs.
+            owner: Only jobs of this API key.
 
         Raises:
             LogUnavailable: The log cannot be read.
@@ -83,7 +87,8 @@ class RecentEnds:
             self._begin()
             position = head
         self._position = max(self._follow(position), head)
-        shown = list(reversed(self._ended.values()))[:limit]
+        ended = reversed(self._ended.values())
+        shown = [one for one in ended if owner is None or one.view.owner == owner][:limit]
         for job in [one for one in shown if not one.is_diagnosed][:DIAGNOSED_MAX]:
             job.diagnosis, job.is_diagnosed = self._diagnose(job.view.id), True
         return tuple(shown)

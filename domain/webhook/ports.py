@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 
 
@@ -63,9 +64,21 @@ class WebhookStore(Protocol):
         ...
 
     def page(
-        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+        self,
+        *,
+        limit: int,
+        before: WebhookId | None = None,
+        state: WebhookState | None = None,
+        owner: Owner | None = None,
     ) -> tuple[Webhook, ...]:
-        """Return webhooks, newest first; ``before`` is the last one of the page before."""
+        """Return webhooks, newest first.
+
+        Args:
+            limit: Most rows.
+            before: The last one of the page before.
+            state: Only webhooks in this state.
+            owner: Only webhooks whose URL a request of this API key named.
+        """
         ...
 
     def count_pending(self) -> int:

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 #: Below this a key can be guessed from its digest; 16 random characters cannot.
 KEY_CHARS_MIN: Final = 16
 KEY_CHARS_MAX: Final = 512
+#: Name of the key that the supervisor draws for itself at each start.
+SUPERVISOR_KEY: Final = "_serve"
 
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,63})=(.+)")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
 #: What a header carries as it stands: printable ASCII without spaces.
 _KEY = re.compile(rf"[!-~]{{{KEY_CHARS_MIN},{KEY_CHARS_MAX}}}")
 _DIGEST_PREFIX: Final = "sha256:"
+
+
+class KeyScope(StrEnum):
+    """What the holder of a key may do: everything, use what is its own, or read everything."""
+
+    ADMIN = "admin"
+    OWN = "own"
+    READ = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,21 @@ def read_keys(texts: Iterable[str]) -> tuple[ApiKey, ...]:
             raise ValueError(msg)
         keys[name] = ApiKey(name, bytes.fromhex(found[1]) if found else digest_of_key(key))
     return tuple(keys.values())
+
+
+def scopes_of(keys: Iterable[ApiKey], given: Mapping[str, KeyScope]) -> dict[str, KeyScope]:
+    """Return the scope of each key by its name.
+
+    A key without one is ``own`` if there are several keys, and ``admin`` if it is the only one.
+    The key of the supervisor is ``admin`` and does not count.
+
+    Args:
+        keys: All keys.
+        given: The scopes of the settings, by name.
+    """
+    names = [key.name for key in keys if key.name != SUPERVISOR_KEY]
+    default = KeyScope.OWN if len(names) > 1 else KeyScope.ADMIN
+    return {name: given.get(name, default) for name in names} | {SUPERVISOR_KEY: KeyScope.ADMIN}
 
 
 def first_sendable(texts: Iterable[str]) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import psutil
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MAX, EngineValues
 from domain.webhook.delivery import SCHEDULE_S
-from ops.setting_groups.api_keys import read_keys
+from ops.setting_groups.api_keys import KeyScope, read_keys
 from ops.setting_groups.group import SettingGroup
 from ops.setting_groups.places import HOST, PORT
 
@@ -59,6 +59,11 @@ class ServerSettings(SettingGroup):
         max_length=1000,
         description="KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs one",
     )
+    key_scopes: Mapping[str, KeyScope] = Field(
+        default_factory=dict,
+        description="scope of a key by its name: admin, own or read; default: own, and admin for"
+        " an only key",
+    )
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="names under which clients reach us, beside localhost and host"
     )
@@ -91,6 +96,15 @@ class ServerSettings(SettingGroup):
     def _are_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         read_keys(key.get_secret_value() for key in keys)
         return keys
+
+    @model_validator(mode="after")
+    def _scopes_are_of_keys(self) -> Self:
+        names = {key.name for key in read_keys(key.get_secret_value() for key in self.api_keys)}
+        unknown = sorted(self.key_scopes.keys() - names)
+        if names and unknown:  # the parts that get no keys get the scopes all the same
+            msg = f"key_scopes names {unknown[0]!r}, which is no key of api_keys"
+            raise ValueError(msg)
+        return self
 
 
 BrokerMode = Literal["auto", "redis", "bundled"]
@@ -214,6 +228,12 @@ class CacheSettings(SettingGroup):
         default="exact",
         description="int8: where memory is short, contexts that nothing uses are kept in 8 bits,"
         " about half the size, before any is freed; their next answers may then differ",
+    )
+
+    share_between_keys: bool = Field(
+        default=False,
+        description="prompts of different API keys share cached blocks; a key can then find out"
+        " by the number of cached tokens which beginnings of prompts another key has sent",
     )
 
     @property

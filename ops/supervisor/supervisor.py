@@ -18,7 +18,7 @@ from ops.broker.server_binary import find_server
 from ops.clients.claude_code import ServedModel
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
-from ops.setting_groups.api_keys import ApiKey, digest_of_key, read_keys
+from ops.setting_groups.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
 from ops.settings import Settings
 from ops.supervisor.child import Child
 from ops.supervisor.environment import allocator_environment, child_environment, with_keys
@@ -45,8 +45,6 @@ BROKER_START_MAX_S = 30.0
 START_MAX_S = 6 * 3600.0
 #: Interval between two lines about a model that is still loading, in seconds.
 LOADING_NOTE_S = 5.0
-#: Name of the supervisor's own API key.
-OWN_KEY_NAME = "_serve"
 _POLL_S = 0.05
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -261,7 +259,7 @@ class Supervisor:
         given = read_keys(key.get_secret_value() for key in self._settings.server.api_keys)
         if part.name != API or not given:
             return with_keys(self._settings, ())
-        ours = ApiKey(OWN_KEY_NAME, digest_of_key(self._own_key))
+        ours = ApiKey(SUPERVISOR_KEY, digest_of_key(self._own_key))
         return with_keys(self._settings, (*given, ours))
 
     def _on_start(self, child: Child) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
@@ -111,6 +112,7 @@ def _admission_operation(
         example={"reason": "backup"},
         reply=EngineObject,
         stops_work=admission is not AdmissionState.OPEN,
+        access=Access.OPERATE,
     )
 
 
@@ -130,6 +132,7 @@ ENGINE_OPERATIONS: Final = (
         body=TuningBody,
         example={"batch_window_ms": 20, "max_batch_size": None},
         reply=EngineObject,
+        access=Access.OPERATE,
     ),
     _admission_operation(
         "pause",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.services.metrics.service import MetricsService
@@ -22,5 +23,6 @@ METRIC_OPERATIONS: Final = (
         id="metrics",
         summary="Return the metrics as Prometheus or OpenMetrics text",
         media="text/plain",
+        access=Access.READ_ALL,
     ),
 )

@@ -42,14 +42,13 @@ _RANGE: Final = choice(
 
 async def get_overview(request: Request, service: OverviewService) -> Reply:
     """Return what the service does now."""
-    del request
-    return json_reply(await service.call(service.current))
+    return json_reply(await service.call(service.current, request.caller.sees))
 
 
 async def follow_overview(request: Request, service: OverviewService) -> StreamReply:
     """Stream what the service does, each second while it changes."""
     # The first read precedes the reply, so that an unavailable log is an error with a status.
-    first = await service.call(service.current)
+    first = await service.call(service.current, request.caller.sees)
     return StreamReply(pieces=_follow(first, request, service))
 
 
@@ -85,7 +84,7 @@ async def _follow(
         if await request.ends_within(LOOK_S):
             return
         try:
-            overview = await service.call(service.current)
+            overview = await service.call(service.current, request.caller.sees)
         except SemanticError as error:
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return

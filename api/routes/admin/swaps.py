@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import path, text, whole_number
@@ -98,6 +99,7 @@ SWAP_OPERATIONS: Final = (
         parameters=(_NAME, _DRAIN_S, _WORKER),
         reply=SwapObject,
         status=202,
+        access=Access.OPERATE,
     ),
     Operation(
         "GET /admin/swaps/{swap_id}",

@@ -29,6 +29,7 @@ async def get_usage(request: Request, service: UsageService) -> Reply:
         _BY.read(request),
         since=_SINCE.read(request),
         limit=_LIMIT.read(request),
+        owner=request.caller.sees,
     )
     return json_reply(report.as_json())
 

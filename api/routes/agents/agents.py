@@ -50,11 +50,14 @@ _SEEN: Final = flag(
 async def create_agent(request: Request, agents: AgentService) -> Reply:
     """Create an agent; a repeated request returns the same agent."""
     wire = parse_body(AgentBody, request.body or _NO_BODY)
+    agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids)
+    owner = await agents.call(agents.ownership.claim_agent, request.caller, agent_id)
     agent, is_new = await agents.call(
         agents.records.register,
-        AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
+        agent_id,
         profile_of(wire),
         correlation_id=request.id,
+        owner=owner,
     )
     return await _agent_reply(agent, agents, status=201 if is_new else 200)
 
@@ -67,6 +70,7 @@ async def list_all(request: Request, agents: AgentService) -> Reply:
         limit=_LIMIT.read(request),
         before=AgentId(before) if before is not None else None,
         is_registered=not _SEEN.read(request),
+        owner=request.caller.sees,
     )
     body: AgentList = {
         "object": "list",
@@ -104,7 +108,7 @@ async def generate_turn(request: Request, agents: AgentService) -> Reply | Strea
     added = await agents.call(agents.turns.add, _agent_id(request), wire, request)
     if wire.stream:
         return await _stream(added, request, agents)
-    job = await agents.call(agents.jobs.load, added.accepted.job_id)
+    job = await agents.call(agents.jobs.load, added.accepted.job_id, request.caller)
     headers = {TURN_HEADER: str(added.turn)}
     return await accepted_reply(added.accepted, job, wait_s, request, agents.jobs, more=headers)
 
@@ -115,12 +119,17 @@ async def fork_agent(request: Request, agents: AgentService) -> Reply:
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")
+    parent_id = _agent_id(request)
+    child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids)
+    fork_owner = agents.ownership.owner_of_fork
+    owner = await agents.call(fork_owner, request.caller, parent_id, child_id)
     child = await agents.call(
         agents.records.fork,
-        _agent_id(request),
-        AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids),
+        parent_id,
+        child_id,
         from_turn=wire.from_turn,
         correlation_id=request.id,
+        owner=owner,
     )
     return await _agent_reply(child, agents, status=201)
 

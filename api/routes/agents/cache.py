@@ -39,7 +39,7 @@ async def get_blocks(request: Request, agents: AgentService) -> Reply:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
     registered = await agents.call(agents.reader.is_registered, agent_id)
-    contexts = await agents.call(agents.contexts.read, agent_id)
+    contexts = await agents.call(agents.contexts.read, agent_id, request.caller.sees)
     return json_reply(contexts_object(agent_id, contexts, registered=registered))
 
 

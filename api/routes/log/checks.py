@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import page_size, whole_number
@@ -97,6 +98,7 @@ CHECK_OPERATIONS: Final = (
         summary="Check the hash chain of a stretch of the log",
         parameters=(_AFTER, _EVENTS),
         reply=ChainCheck,
+        access=Access.READ_ALL,
     ),
     Operation(
         "GET /v1/events/state",
@@ -105,5 +107,6 @@ CHECK_OPERATIONS: Final = (
         summary="Return the state of the service after an event of the log",
         parameters=(_AT, _JOBS),
         reply=PastStateObject,
+        access=Access.READ_ALL,
     ),
 )

@@ -118,6 +118,7 @@ def _selection(request: Request) -> _Selection:
         agent=_AGENT_ID.read(request),
         since=_SINCE.read(request),
         until=_UNTIL.read(request),
+        owner=request.caller.sees,
     )
     return _Selection(after=after if last_event_id is None else last_event_id, events=events)
 

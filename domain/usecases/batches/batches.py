@@ -28,7 +28,7 @@ from domain.log.record import Draft, RecordedEvent
 from domain.not_found import BatchNotFound
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
-from domain.values import Digest, StreamName
+from domain.values import Digest, Owner, StreamName
 
 #: Streams read at a time while a page is filled.
 STREAMS_AT_ONCE: Final = 100
@@ -182,6 +182,7 @@ class BatchRecords:
         limit: int,
         after: BatchId | None = None,
         before: BatchId | None = None,
+        owner: Owner | None = None,
     ) -> Page[Batch]:
         """Return batches of some protocols, newest first.
 
@@ -190,6 +191,7 @@ class BatchRecords:
             limit: Most rows.
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.
+            owner: Only batches of this API key.
         """
 
         def shown(stream: StreamName) -> Batch | None:
@@ -203,6 +205,7 @@ class BatchRecords:
             views=self.views,
             after=before or after,
             oldest_first=before is not None,
+            owner=owner,
         )
         rows = found.rows[::-1] if before is not None else found.rows
         return Page(rows=rows, has_more=found.has_more)
@@ -220,6 +223,7 @@ def fill_page(
     views: BatchViews,
     after: str | None,
     oldest_first: bool,
+    owner: Owner | None = None,
 ) -> Page[T]:
     """Return a page of the rows that ``load`` returns, without those that are ``None``.
 
@@ -230,12 +234,17 @@ def fill_page(
         views: Lists the streams.
         after: The stream before the first one.
         oldest_first: The order.
+        owner: Only streams of this API key.
     """
 
     def found() -> Iterator[T]:
         cursor = after
         while streams := views.streams(
-            type_name, limit=STREAMS_AT_ONCE, after=cursor, oldest_first=oldest_first
+            type_name,
+            limit=STREAMS_AT_ONCE,
+            after=cursor,
+            oldest_first=oldest_first,
+            owner=owner,
         ):
             for stream in streams:
                 row = load(stream)

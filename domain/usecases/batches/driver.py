@@ -218,6 +218,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
         owner=facts.owner,
+        cache_owner=facts.cache_owner,
     )
     try:
         driver.submission.submit(command, job_id=job_of_line(batch.id, number))

@@ -17,7 +17,7 @@ from domain.not_found import FileNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import Page, fill_page
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
-from domain.values import Digest, StreamName, rfc3339
+from domain.values import Digest, Owner, StreamName, rfc3339
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ class FileRecords:
         purposes: Collection[str] = (),
         after: FileId | None = None,
         oldest_first: bool = False,
+        owner: Owner | None = None,
     ) -> Page[StoredFile]:
         """Return files that have not expired, newest first by default.
 
@@ -101,6 +102,7 @@ class FileRecords:
             purposes: Only files of these purposes; all if empty.
             after: The file before the first one.
             oldest_first: The order.
+            owner: Only files of this API key.
         """
         now = self._now()
 
@@ -116,6 +118,7 @@ class FileRecords:
             views=self.views,
             after=after,
             oldest_first=oldest_first,
+            owner=owner,
         )
 
     def _load(self, file_id: FileId) -> StoredFile:

@@ -134,9 +134,15 @@ class JobSubmission:
         return True
 
 
-def idempotency_digest(key: str) -> Digest:
-    """Return the digest that the log keeps of an idempotency key."""
-    return digest_of(b"idempotency-key\n" + key.encode("utf-8", "surrogatepass"))
+def idempotency_digest(key: str, keyspace: str = "") -> Digest:
+    """Return the digest that the log keeps of an idempotency key.
+
+    Args:
+        key: As the client wrote it.
+        keyspace: As in ``SubmitJob``; equal keys of two keyspaces differ.
+    """
+    whose = f"{keyspace}\n".encode() if keyspace else b""
+    return digest_of(b"idempotency-key\n" + whose + key.encode("utf-8", "surrogatepass"))
 
 
 def never_absent(model: str) -> bool:
@@ -237,4 +243,5 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         trace=command.trace,
         trace_link=command.trace_link,
         owner=command.owner,
+        cache_owner=command.cache_owner,
     )

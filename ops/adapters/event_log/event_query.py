@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Engine, Select, or_, select
+from sqlalchemy import ColumnElement, Engine, Select, literal, or_, select
 
 from domain.log.record import AGENT_STREAM, EventFilter, RecordedEvent
+from domain.values import Owner
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.row_codec import event_of
-from ops.adapters.event_log.tables import EVENTS, JOBS
+from ops.adapters.event_log.tables import AGENTS, EVENTS, JOBS, OWNED_STREAMS, WEBHOOKS
 
 #: Events read at a time.
 PAGE_EVENTS = 500
@@ -81,8 +82,21 @@ def _query(wanted: EventFilter) -> Select[Any]:
         jobs = select(JOBS.c.id).where(JOBS.c.agent == wanted.agent)
         own_stream = EVENTS.c.stream == AGENT_STREAM + wanted.agent
         query = query.where(or_(EVENTS.c.stream.in_(jobs), own_stream))
+    if wanted.owner is not None:
+        query = query.where(_is_owned_by(wanted.owner))
     if wanted.since is not None:
         query = query.where(EVENTS.c.recorded_at >= wanted.since)
     if wanted.until is not None:
         query = query.where(EVENTS.c.recorded_at < wanted.until)
     return query
+
+
+def _is_owned_by(owner: Owner) -> ColumnElement[bool]:
+    return or_(
+        EVENTS.c.stream.in_(select(JOBS.c.id).where(JOBS.c.owner == owner)),
+        EVENTS.c.stream.in_(
+            select(literal(AGENT_STREAM) + AGENTS.c.id).where(AGENTS.c.owner == owner)
+        ),
+        EVENTS.c.stream.in_(select(OWNED_STREAMS.c.stream).where(OWNED_STREAMS.c.owner == owner)),
+        EVENTS.c.stream.in_(select(WEBHOOKS.c.id).where(WEBHOOKS.c.owner == owner)),
+    )

@@ -19,6 +19,7 @@ from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
 from ops.adapters.event_log.projections.owner_sums import SqlOwnerSums
+from ops.adapters.event_log.projections.owner_views import SqlOwners
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_projections
 from ops.adapters.event_log.projections.usage_views import SqlUsageViews
@@ -51,6 +52,7 @@ class SqlEventLog(LogReader):
         self.owner_sums = SqlOwnerSums(self._readers)
         #: Called with new work and the bytes of its texts before they are appended; may raise.
         self.admit_work: AdmitWork = lambda _events, _size_bytes: None
+        self.owners = SqlOwners(self._readers)
         file = database_file(url)
         self._writer = LogWriter(
             writer_engine(url), clock=clock, reserve=None if file is None else Reserve.beside(file)

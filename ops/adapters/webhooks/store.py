@@ -16,6 +16,7 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
+from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -136,14 +137,22 @@ class SqlWebhookStore:
         return self._webhooks(query.order_by(*_NEWEST).limit(limit))
 
     def page(
-        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+        self,
+        *,
+        limit: int,
+        before: WebhookId | None = None,
+        state: WebhookState | None = None,
+        owner: Owner | None = None,
     ) -> tuple[Webhook, ...]:
         """See ``WebhookStore.page``."""
-        query = select(WEBHOOKS)
+        whose = [] if owner is None else [WEBHOOKS.c.owner == owner]
+        query = select(WEBHOOKS).where(*whose)
         if state is not None:
             query = query.where(WEBHOOKS.c.state == state.value)
         if before is not None:
-            cursor = select(WEBHOOKS.c.position, WEBHOOKS.c.id).where(WEBHOOKS.c.id == before)
+            cursor = select(WEBHOOKS.c.position, WEBHOOKS.c.id).where(
+                WEBHOOKS.c.id == before, *whose
+            )
             place = tuple_(WEBHOOKS.c.position, WEBHOOKS.c.id)
             query = query.where(place < cursor.scalar_subquery())
         return self._webhooks(query.order_by(*_NEWEST).limit(limit))

@@ -86,6 +86,7 @@ class FakeApi:
         self.ports = ApiPorts(
             log=self.log,
             payloads=self.log,
+            owners=self.log,
             views=self.log.views,
             metrics=MetricPorts(queue=self.log.queue_views, usage=self.log.usage),
             eta=LiveEta(

@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
 from domain.job.view import JobView
-from domain.values import JobId, SamplingWish, StreamName, Usage
+from domain.values import JobId, Owner, SamplingWish, StreamName, Usage
 from tests.support.fakes.event_log import InMemoryEventLog
 
 _ALL = 10**9
@@ -48,9 +48,16 @@ class InMemoryBatchViews:
         return {wanted[row.id]: row for row in self._rows(batch_id) if row.id in wanted}
 
     def streams(
-        self, type_name: str, *, limit: int, after: str | None = None, oldest_first: bool = False
+        self,
+        type_name: str,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+        owner: Owner | None = None,
     ) -> tuple[StreamName, ...]:
-        found = [event.stream for event in self._log.read_all(limit=_ALL, types=(type_name,))]
+        events = self._log.read_all(limit=_ALL, types=(type_name,))
+        found = [one.stream for one in events if owner in {None, one.data.get("owner")}]
         if not oldest_first:
             found.reverse()
         if after is not None:

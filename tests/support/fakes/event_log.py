@@ -5,20 +5,31 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.listing import JobPage, OpenJobs
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
-from domain.log.record import AGENT_STREAM, GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent
+from domain.log.record import (
+    AGENT_STREAM,
+    GENESIS_HASH,
+    Draft,
+    EventFilter,
+    LogHead,
+    Ownership,
+    RecordedEvent,
+)
 from domain.not_found import PayloadMissing
 from domain.ports import Clock
 from domain.usage.fold import UsageChange, usage_of
 from domain.values import (
+    AgentId,
     Digest,
     JobId,
     JobStatus,
+    Owner,
     Priority,
     StreamName,
     digest_of,
@@ -48,10 +59,11 @@ class InMemoryJobViews:
         model: str | None = None,
         priority: Priority | None = None,
         since: str | None = None,
+        owner: Owner | None = None,
     ) -> JobPage:
-        ids = list(self.rows)
+        ids = [view.id for view in self.rows.values() if owner in {None, view.owner}]
         if before is not None:
-            ids = ids[: ids.index(before)] if before in self.rows else []
+            ids = ids[: ids.index(before)] if before in ids else []
         wanted = [
             view
             for view in (self.rows[job_id] for job_id in reversed(ids))
@@ -256,6 +268,10 @@ class InMemoryEventLog:
         return found[max(0, len(found) - limit) :]
 
     def _fits(self, event: RecordedEvent, wanted: EventFilter) -> bool:
+        if wanted.owner is not None:
+            ownership = self.ownership_of(event.stream)
+            if ownership is None or ownership.owner != wanted.owner:
+                return False
         if wanted.agent is not None and event.stream != AGENT_STREAM + wanted.agent:
             view = self.views.rows.get(JobId(event.stream))
             if view is None or view.agent != wanted.agent:
@@ -266,6 +282,22 @@ class InMemoryEventLog:
             and (wanted.since is None or event.recorded_at >= wanted.since)
             and (wanted.until is None or event.recorded_at < wanted.until)
         )
+
+    def ownership_of(self, stream: StreamName) -> Ownership | None:
+        if stream.startswith(AGENT_STREAM):
+            view = self.agents.get(AgentId(stream.removeprefix(AGENT_STREAM)))
+            return None if view is None else Ownership(owner=view.owner)
+        row = self.views.rows.get(JobId(stream))
+        if row is not None:
+            return Ownership(owner=row.owner)
+        first = next((event for event in self._events if event.stream == stream), None)
+        owner = None if first is None else first.data.get("owner")
+        return None if owner is None else Ownership(owner=owner)
+
+    @property
+    def owners(self) -> Self:
+        """The log itself, as the real one names this part."""
+        return self
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         return next((event for event in self._events[::-1] if event.type == type_name), None)

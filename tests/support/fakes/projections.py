@@ -13,7 +13,7 @@ from domain.usage.figures import UsageFigures
 from domain.usage.fold import DAY_CHARACTERS, UsageChange
 from domain.usage.histogram import BOUNDS_US, Histogram, Measure, bucket_of
 from domain.usage.ports import UsageGroup
-from domain.values import AgentId
+from domain.values import AgentId, Owner
 
 
 class InMemoryUsageViews:
@@ -56,10 +56,17 @@ class InMemoryUsageViews:
         return tuple(agents)[:limit]
 
     def grouped(
-        self, group: UsageGroup, *, since: str | None = None, until: str | None = None
+        self,
+        group: UsageGroup,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        owner: Owner | None = None,
     ) -> Mapping[str, UsageFigures]:
         sums: dict[str, UsageFigures] = {}
         for change in self.changes:
+            if owner not in {None, change.key.owner}:
+                continue
             if (since or "") <= change.key.hour and (until is None or change.key.hour < until):
                 names = {**change.key._asdict(), "day": change.key.hour[:DAY_CHARACTERS]}
                 name = names[group.value]
@@ -77,9 +84,14 @@ class InMemoryAgentViews:
         return next((view for view in self._views() if view.id == agent), None)
 
     def page(
-        self, *, limit: int, before: AgentId | None = None, is_registered: bool = False
+        self,
+        *,
+        limit: int,
+        before: AgentId | None = None,
+        is_registered: bool = False,
+        owner: Owner | None = None,
     ) -> AgentPage:
-        views = list(self._views())
+        views = [view for view in self._views() if owner in {None, view.owner}]
         if is_registered:
             views = [view for view in views if view.created_position]
             views.sort(key=lambda view: -view.created_position)

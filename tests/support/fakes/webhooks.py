@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from domain.errors import LogUnavailable
+from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 
 
@@ -76,9 +77,14 @@ class InMemoryWebhookStore:
         return tuple(one for one in self._newest() if one.subject == subject)[:limit]
 
     def page(
-        self, *, limit: int, before: WebhookId | None = None, state: WebhookState | None = None
+        self,
+        *,
+        limit: int,
+        before: WebhookId | None = None,
+        state: WebhookState | None = None,
+        owner: Owner | None = None,
     ) -> tuple[Webhook, ...]:
-        newest = self._newest()
+        newest = [one for one in self._newest() if owner in {None, one.owner}]
         if before is not None:
             ids = [one.id for one in newest]
             newest = newest[ids.index(before) + 1 :] if before in ids else []

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, bindparam, select
 
 from domain.agent.listing import AgentPage
 from domain.agent.views import TURNS_KEPT, AgentView, turn_of
-from domain.values import AgentId
+from domain.values import AgentId, Owner
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.agents import agent_view, read_agent
@@ -44,14 +44,20 @@ class SqlAgentViews:
             return None if view is None else _with_turns(connection, view)
 
     def page(
-        self, *, limit: int, before: AgentId | None = None, is_registered: bool = False
+        self,
+        *,
+        limit: int,
+        before: AgentId | None = None,
+        is_registered: bool = False,
+        owner: Owner | None = None,
     ) -> AgentPage:
         """See ``AgentViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
         order = AGENTS.c.created_position if is_registered else AGENTS.c.position
-        query = select(AGENTS).where(order > 0)
+        whose = [] if owner is None else [AGENTS.c.owner == owner]
+        query = select(AGENTS).where(order > 0, *whose)
         if before is not None:
-            last = select(order).where(AGENTS.c.id == storable(before))
+            last = select(order).where(AGENTS.c.id == storable(before), *whose)
             query = query.where(order < last.scalar_subquery())
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(order.desc()).limit(rows_max + 1)).all()

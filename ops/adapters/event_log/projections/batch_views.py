@@ -15,10 +15,10 @@ from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
 from domain.job.view import JobView
-from domain.values import JobId, JobStatus, StreamName, Usage
+from domain.values import JobId, JobStatus, Owner, StreamName, Usage
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.projections.jobs import view_of
-from ops.adapters.event_log.tables import EVENTS, JOBS
+from ops.adapters.event_log.tables import EVENTS, JOBS, OWNED_STREAMS
 
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.c.status)
@@ -87,15 +87,23 @@ class SqlBatchViews:
         return {line_of_job(view.id): view for view in views if view.correlation_id == batch_id}
 
     def streams(
-        self, type_name: str, *, limit: int, after: str | None = None, oldest_first: bool = False
+        self,
+        type_name: str,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+        owner: Owner | None = None,
     ) -> tuple[StreamName, ...]:
         """See ``BatchViews.streams``."""
-        query = select(EVENTS.c.stream).where(EVENTS.c.type == type_name)
+        owned = select(OWNED_STREAMS.c.stream).where(OWNED_STREAMS.c.owner == owner)
+        whose = [] if owner is None else [EVENTS.c.stream.in_(owned)]
+        query = select(EVENTS.c.stream).where(EVENTS.c.type == type_name, *whose)
         position: Any = EVENTS.c.position
         if after is not None:
             cursor = (
                 select(EVENTS.c.position)
-                .where(EVENTS.c.stream == after, EVENTS.c.type == type_name)
+                .where(EVENTS.c.stream == after, EVENTS.c.type == type_name, *whose)
                 .scalar_subquery()
             )
             query = query.where(position > cursor if oldest_first else position < cursor)

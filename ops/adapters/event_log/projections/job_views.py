@@ -6,7 +6,7 @@ from sqlalchemy import Engine, Select, bindparam, func, literal, or_, select
 
 from domain.job.listing import JobPage
 from domain.job.view import JobView
-from domain.values import Digest, JobId, JobStatus, Priority
+from domain.values import Digest, JobId, JobStatus, Owner, Priority
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import read_view, view_of
@@ -76,18 +76,22 @@ class SqlJobViews:
         model: str | None = None,
         priority: Priority | None = None,
         since: str | None = None,
+        owner: Owner | None = None,
     ) -> JobPage:
         """See ``JobViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
         query = select(JOBS)
         if before is not None:
             accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
+            if owner is not None:
+                accepted = accepted.where(JOBS.c.owner == owner)
             query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
         wanted = {
             "status": status and status.value,
             "agent": agent,
             "model": model,
             "priority": priority and priority.value,
+            "owner": owner,
         }
         for name, value in wanted.items():
             if value is not None:

@@ -11,6 +11,7 @@ from domain.usage.figures import FIGURES, UsageFigures
 from domain.usage.fold import DAY_CHARACTERS
 from domain.usage.histogram import Histogram, Measure, histogram_of
 from domain.usage.ports import UsageGroup
+from domain.values import Owner
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.tables import AGENTS, USAGE_BUCKETS, USAGE_HOURS, USAGE_TOTALS
 
@@ -72,11 +73,18 @@ class SqlUsageViews:
             return tuple(row.id for row in connection.execute(query))
 
     def grouped(
-        self, group: UsageGroup, *, since: str | None = None, until: str | None = None
+        self,
+        group: UsageGroup,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        owner: Owner | None = None,
     ) -> Mapping[str, UsageFigures]:
         """See ``UsageViews.grouped``."""
         name = _GROUPS[group]
         query = _within(select(name, *_SUMS).group_by(name).order_by(name), since, until)
+        if owner is not None:
+            query = query.where(USAGE_HOURS.c.owner == owner)
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
         return {str(key): _figures(values) for key, *values in rows}

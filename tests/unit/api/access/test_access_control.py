@@ -44,7 +44,7 @@ def refusal(
 
 
 def test_without_keys_everybody_on_this_machine_comes_in() -> None:
-    assert access().admit("POST", "/v1/messages", HOST).holder == ""
+    assert access().admit("POST", "/v1/messages", HOST).caller.name == ""
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_without_keys_everybody_on_this_machine_comes_in() -> None:
 )
 def test_a_key_comes_in_both_styles(sent: dict[str, str]) -> None:
     which = access(api_keys=[f"desk={OTHER}", f"laptop={KEY}"])
-    assert which.admit("POST", "/v1/messages", HOST | sent).holder == "laptop"
+    assert which.admit("POST", "/v1/messages", HOST | sent).caller.name == "laptop"
 
 
 def test_a_digest_in_the_settings_lets_its_key_in_and_not_itself() -> None:
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     which = access(api_keys=[f"laptop=sha256:{digest}"])
-    assert which.admit("GET", "/v1/models", HOST | {"x-api-key": KEY}).holder == "laptop"
+    assert which.admit("GET", "/v1/models", HOST | {"x-api-key": KEY}).caller.name == "laptop"
     for wrong in (digest, f"sha256:{digest}", f"laptop=sha256:{digest}"):
         refusal(which, HOST | {"x-api-key": wrong})
 
@@ -95,7 +95,7 @@ def test_anything_else_is_no_key(sent: dict[str, str]) -> None:
     [("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/"), ("HEAD", "/?a=b")],
 )
 def test_life_is_told_without_a_key(method: str, target: str) -> None:
-    assert access(api_keys=[KEY]).admit(method, target, HOST).holder == ""
+    assert access(api_keys=[KEY]).admit(method, target, HOST).caller.name == ""
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_own_page_may_send_requests_and_a_page_that_borrows_its_name_may_not
 @pytest.mark.parametrize("target", ["/ui", "/ui/", "/ui?a=b", "/ui/static/core/api.js"])
 def test_the_files_of_the_page_need_no_key(target: str) -> None:
     which = access(api_keys=[KEY])
-    assert which.admit("GET", target, HOST).holder == ""
+    assert which.admit("GET", target, HOST).caller.name == ""
     refusal(which, HOST, "POST", target)
 
 

@@ -1,0 +1,212 @@
+"""Which jobs, agents, files, batches and webhooks a key may use; a foreign one does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from api.errors import TransportError
+from api.http.caller import Access, Caller
+from domain.batch.state import BATCH_PREFIX
+from domain.errors import AgentExists, NotFound
+from domain.log.ports import Owners
+from domain.log.record import AGENT_STREAM
+from domain.not_found import (
+    AgentNotFound,
+    BatchNotFound,
+    FileNotFound,
+    JobNotFound,
+    ResponseNotFound,
+    WebhookNotFound,
+)
+from domain.values import AgentId, Owner, StreamName, digest_of
+from domain.webhook.delivery import WebhookId
+from domain.webhook.ports import WebhookStore
+from ops.setting_groups.api_keys import KeyScope
+
+#: Characters of the name of an agent, as ``NAME_PATTERN`` bounds them.
+_AGENT_CHARS_MAX: Final = 256
+_RESPONSE_PREFIX: Final = "resp_"
+_BATCH_ID_PREFIXES: Final = ("msgbatch_", "batch_")
+
+
+def _job_stream(name: str) -> str:
+    return name
+
+
+def _agent_stream(name: str) -> str:
+    return AGENT_STREAM + name
+
+
+def _response_stream(name: str) -> str:
+    return "job-" + name.removeprefix(_RESPONSE_PREFIX)
+
+
+def _batch_stream(name: str) -> str:
+    for prefix in _BATCH_ID_PREFIXES:
+        if name.startswith(prefix):
+            return BATCH_PREFIX + name.removeprefix(prefix)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedThing:
+    """A thing that a path names: its stream, and the error where there is none."""
+
+    stream: Callable[[str], str]
+    missing: Callable[[str], NotFound]
+
+
+#: The things that have owners, by the part of the path that names them.
+_THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
+    {
+        "job_id": _NamedThing(_job_stream, JobNotFound),
+        "response_id": _NamedThing(_response_stream, ResponseNotFound),
+        "agent_id": _NamedThing(_agent_stream, AgentNotFound),
+        "file_id": _NamedThing(_job_stream, FileNotFound),
+        "batch_id": _NamedThing(_batch_stream, BatchNotFound),
+    }
+)
+#: A webhook is a row of a table of its own.
+WEBHOOK_PARAM: Final = "webhook_id"
+#: Parts of paths that name what belongs to the service.
+UNOWNED_PARAMS: Final = frozenset({"model_id", "name", "swap_id"})
+OWNED_PARAMS: Final = frozenset({*_THINGS, WEBHOOK_PARAM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose job a request makes.
+
+    Attributes:
+        agent: Its agent.
+        owner: The key that the job belongs to: that of its agent, which a key of the scope
+            ``admin`` may use too.
+        cache_owner: As in ``JobSubmitted``.
+        keyspace: As in ``SubmitJob``.
+    """
+
+    agent: AgentId | None
+    owner: Owner | None
+    cache_owner: Owner | None
+    keyspace: str
+
+    @property
+    def answers_to(self) -> Owner | None:
+        """As in ``SubmitJob``."""
+        return self.owner if self.keyspace else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipCheck:
+    """Decides whether a caller may use a thing; every method may block.
+
+    Attributes:
+        owners: The owners in the log.
+        webhooks: The webhooks.
+        shares_blocks: Whether prompts of different keys share cached blocks.
+    """
+
+    owners: Owners
+    webhooks: WebhookStore
+    shares_blocks: bool = False
+
+    def require_named(self, caller: Caller, params: Mapping[str, str]) -> None:
+        """Refuse a path that names a thing of another key, as if there were none.
+
+        Raises:
+            NotFound: A thing of the path is not the caller's, or does not exist.
+        """
+        if caller.sees is None:
+            return
+        for param, name in params.items():
+            thing = _THINGS.get(param)
+            if thing is not None:
+                self.require(caller, thing.stream(name), thing.missing(name))
+            elif param == WEBHOOK_PARAM:
+                found = self.webhooks.get(WebhookId(name))
+                if found is None or found.owner != caller.sees:
+                    raise WebhookNotFound(name)
+
+    def require(self, caller: Caller, stream: str, missing: Exception) -> None:
+        """Raise ``missing`` if a stream is not the caller's, or does not exist."""
+        if caller.sees is None:
+            return
+        found = self.owners.ownership_of(StreamName(stream))
+        if found is None or found.owner != caller.sees:
+            raise missing
+
+    def claim_agent(self, caller: Caller, agent: AgentId) -> Owner | None:
+        """Return the owner of an agent; an agent that does not exist becomes the caller's.
+
+        Raises:
+            AgentExists: It belongs to another key.
+        """
+        if caller.is_alone:
+            return caller.owner
+        found = self.owners.ownership_of(StreamName(AGENT_STREAM + agent))
+        if found is None:
+            return caller.owner
+        if found.owner != caller.owner and caller.scope is not KeyScope.ADMIN:
+            raise AgentExists(agent)
+        return found.owner
+
+    def owner_of_fork(self, caller: Caller, parent: AgentId, child: AgentId) -> Owner | None:
+        """Return the owner of a fork: that of the forked agent.
+
+        Raises:
+            AgentExists: The child's name belongs to an agent of another key.
+        """
+        self.claim_agent(caller, child)
+        return self.claim_agent(caller, parent)
+
+    def identify(self, caller: Caller, agent: AgentId | None, *, is_named: bool) -> Identity:
+        """Return whose job a request makes.
+
+        Args:
+            caller: The holder of the key.
+            agent: The agent of the request.
+            is_named: Whether the client gave the agent its name. Sessions of clients get the name
+                of the key added, so that two keys never have the same one.
+
+        Raises:
+            AgentExists: The agent belongs to another key.
+        """
+        if caller.is_alone:
+            return Identity(agent=agent, owner=caller.owner, cache_owner=None, keyspace="")
+        owner = caller.owner
+        if agent is not None:
+            agent = agent if is_named else session_agent(caller, agent)
+            owner = self.claim_agent(caller, agent)
+        return Identity(
+            agent=agent,
+            owner=owner,
+            cache_owner=None if self.shares_blocks else owner,
+            keyspace=caller.keyspace,
+        )
+
+    def cache_owner_of(self, caller: Caller) -> Owner | None:
+        """Return the ``cache_owner`` of jobs without an agent."""
+        return self.identify(caller, None, is_named=True).cache_owner
+
+
+def session_agent(caller: Caller, agent: AgentId) -> AgentId:
+    """Return the agent of a session of a key; a name that becomes too long is digested."""
+    name = f"{agent}@{caller.name}"
+    return AgentId(name if len(name) <= _AGENT_CHARS_MAX else digest_of(name.encode()))
+
+
+def require_scope(caller: Caller, access: Access) -> None:
+    """Refuse an operation that the scope of the key does not have.
+
+    Raises:
+        TransportError: 403.
+    """
+    if not caller.may(access):
+        message = (
+            f"the key {caller.name!a} has the scope {caller.scope.value}, which does not allow"
+            " this; see server.key_scopes"
+        )
+        raise TransportError(403, "insufficient_scope", message)

@@ -1,0 +1,90 @@
+"""Makes the job of a parsed request: its rules, its model, its webhook and its owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from api.access.ownership import OwnershipCheck
+from api.access.rate_limits import AgentLimits
+from api.access.webhook_policy import WebhookPolicy
+from api.http.messages import Request
+from api.http.request_headers import IDEMPOTENCY_KEY
+from api.protocols.shared.parsed_request import ParsedRequest
+from api.submission.job_rules import JobRules
+from api.submission.model_binding import ModelBinding
+from domain.job.commands import SubmitJob
+from domain.ports import Clock
+from domain.usecases.jobs.submit import idempotency_digest
+from domain.values import rfc3339
+
+#: Characters of a User-Agent that are kept.
+CLIENT_CHARS_MAX: Final = 256
+#: The dialect whose requests give agents their names; others send sessions of their clients.
+_NAMING_PROTOCOL: Final = "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCommands:
+    """Makes jobs of requests.
+
+    Attributes:
+        rules: Rules of every job.
+        agents: Limits of every agent.
+        webhook_policy: Which URLs a request may name.
+        models: Binds requests to models.
+        ownership: Whose job a request makes.
+        clock: For deadlines.
+    """
+
+    rules: JobRules
+    agents: AgentLimits
+    webhook_policy: WebhookPolicy
+    models: ModelBinding
+    ownership: OwnershipCheck
+    clock: Clock
+
+    def of(
+        self, parsed: ParsedRequest, request: Request, *, protocol: str, parks: bool
+    ) -> SubmitJob:
+        """Return the job of a request, without its digest; blocks.
+
+        Raises:
+            AgentExists: The agent belongs to another key.
+            InvalidRequest: The idempotency key or the webhook is not valid.
+            ModelNotFound: There is no model of that name.
+            RateLimited: The agent sends too many requests.
+        """
+        client = request.headers.get("user-agent")
+        key = IDEMPOTENCY_KEY.read(request)
+        rules = self.rules
+        is_named = protocol == _NAMING_PROTOCOL
+        identity = self.ownership.identify(request.caller, parsed.agent, is_named=is_named)
+        self.agents.count_request(identity.agent)
+        return SubmitJob(
+            request=parsed.chat,
+            protocol=protocol,
+            correlation_id=request.id,
+            priority=parsed.priority,
+            agent=identity.agent,
+            client=client[:CLIENT_CHARS_MAX] if client else None,
+            attempts_max=rules.attempts_max,
+            worker_deaths_max=rules.worker_deaths_max,
+            idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
+            deadline=self._instant_in(parsed.start_within_s or rules.start_within_s),
+            finish_deadline=self._instant_in(parsed.finish_within_s or rules.finish_within_s),
+            webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
+            wire=parsed.wire,
+            bound_model=self.models.bind(parsed),
+            parks=parks,
+            trace=str(request.trace),
+            owner=identity.owner,
+            cache_owner=identity.cache_owner,
+            keyspace=identity.keyspace,
+        )
+
+    def _instant_in(self, seconds: float | None) -> str | None:
+        if seconds is None:
+            return None
+        return rfc3339(self.clock.now() + timedelta(seconds=seconds))
