@@ -11,7 +11,7 @@ from typing import Final
 from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate, RateLimiter
 from api.errors import TransportError
-from api.http.caller import ANYONE, NOBODY, Caller
+from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
 from api.http.messages import Reply
 from api.ui.page import is_page_path
 from ops.setting_groups.api_keys import (
@@ -50,7 +50,7 @@ class KeyRing:
         """Return the holder of the key of a request with its scope; raises as ``holder``."""
         name = self.holder(headers)
         if not name:
-            return ANYONE
+            return KEYLESS
         return Caller(name=name, scope=self._scopes[name], is_alone=self._is_one)
 
     def holder(self, headers: Mapping[str, str]) -> str:
@@ -149,7 +149,7 @@ class AccessControl:
         self._origins.check(headers)
         path = target.partition("?")[0]
         if _is_open(method, path) or self._origins.is_preflight(method, headers):
-            return AdmittedRequest(NOBODY, None)
+            return AdmittedRequest(UNIDENTIFIED, None)
         caller = self._keys.caller(headers)
         self._places.enter(caller.name)
         admitted = AdmittedRequest(caller, self._places)

@@ -31,7 +31,7 @@ _GRANTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The holder of the key of a request; without keys, everyone is the same admin.
+    """The holder of the key of a request; without keys, all clients are one admin.
 
     Attributes:
         name: Name of the key; empty without keys.
@@ -64,6 +64,6 @@ class Caller:
 
 
 #: The caller of a service without keys.
-ANYONE = Caller()
+KEYLESS = Caller()
 #: The caller of the few paths that need no key: it owns nothing and sees nothing.
-NOBODY = Caller(scope=KeyScope.OWN, is_alone=False)
+UNIDENTIFIED = Caller(scope=KeyScope.OWN, is_alone=False)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from api.http.caller import ANYONE, Caller
+from api.http.caller import KEYLESS, Caller
 from domain.log.trace import TraceContext, new_trace
 from domain.values import JobId
 
@@ -89,7 +89,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     peer: str = ""
-    caller: Caller = ANYONE
+    caller: Caller = KEYLESS
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 

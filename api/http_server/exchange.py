@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
-from api.http.caller import NOBODY, Caller
+from api.http.caller import UNIDENTIFIED, Caller
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
@@ -30,7 +30,7 @@ class Exchange:
     request_id: str
     trace: TraceContext
     parent: TraceContext | None = None
-    caller: Caller = NOBODY
+    caller: Caller = UNIDENTIFIED
 
     @classmethod
     def begin(cls, samples: Callable[[str], bool]) -> Self:

@@ -32,7 +32,7 @@ _SECURITY_SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
 #: Failures of any operation; the server detects most of them before it routes a request.
 _COMMON_ERRORS: Final[Mapping[str, str]] = {
     "400": "The request is not valid",
-    "403": "The host, the web origin or the key is not allowed",
+    "403": "The host, the web origin, the key or its scope does not allow it",
     "405": "The path does not support this method",
     "408": "The request took too long to arrive",
     "413": "The body is larger than the limit",
@@ -106,6 +106,7 @@ def _described(operation: Operation, refs: _Refs) -> dict[str, Any]:
         "operationId": operation.id,
         "summary": operation.summary,
         "responses": _responses(operation, refs),
+        "x-semantic-access": operation.needs.value,
     }
     if operation.parameters:
         described["parameters"] = [parameter.described() for parameter in operation.parameters]

@@ -7,7 +7,7 @@ from typing import Protocol
 from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
-from domain.values import Digest, JobId, ModelCard, PromptEncoding
+from domain.values import Digest, JobId, ModelCard, Owner, PromptEncoding
 
 
 class RecordedAnswers(Protocol):
@@ -63,13 +63,17 @@ class InferenceEngine(Protocol):
         ...
 
     def prepare(
-        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+        self,
+        request: ChatRequest,
+        encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+        cache_owner: Owner | None = None,
     ) -> PreparedPrompt:
         """Render and tokenise a request; safe to call from many threads at once.
 
         Args:
             request: The request.
             encoding: How its text is encoded; a later attempt uses that of the first one.
+            cache_owner: Only prompts with the same one share cached blocks with it.
 
         Raises:
             PromptTooLong: The prompt leaves no room for one token.

@@ -77,7 +77,7 @@ class SubmitJob:
 
     @property
     def answers_to(self) -> Owner | None:
-        """Whose answers the prompt may echo; ``None`` for those to everyone."""
+        """Whose answers the prompt may echo; ``None`` for those to all clients."""
         return self.owner if self.keyspace else None
 
 

@@ -22,6 +22,7 @@ from domain.ports import Clock
 from domain.values import (
     JobId,
     ModelCard,
+    Owner,
     Priority,
     PromptEncoding,
     Sampling,
@@ -130,9 +131,12 @@ class StepEngine:
         )
 
     def prepare(
-        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+        self,
+        request: ChatRequest,
+        encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+        cache_owner: Owner | None = None,
     ) -> PreparedPrompt:
-        del encoding  # characters are tokens
+        del encoding, cache_owner  # characters are tokens
         text = request.messages[-1].content
         if text == REFUSED:
             msg = "refused"

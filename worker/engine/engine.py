@@ -31,11 +31,11 @@ from domain.engine.figures import LiveFigures
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import ModelCard, PromptEncoding, StopReason, WaitingJob
+from domain.values import ModelCard, Owner, PromptEncoding, StopReason, WaitingJob
 from worker.engine.batch_steps import BatchSteps, ended_by, stopped_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
-from worker.engine.ports import Admission, LoadedModel, ModelRunner, is_device_error
-from worker.engine.preparation import checkpoints_of, constraint_of, prepare
+from worker.engine.ports import LoadedModel, ModelRunner, is_device_error
+from worker.engine.preparation import admission_of, prepare
 from worker.engine.scheduling.step_watch import StepKind, StepSize, StepWatch
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import SequenceScheduler
@@ -229,10 +229,13 @@ class BatchEngine:
         return self._require_model().card
 
     def prepare(
-        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+        self,
+        request: ChatRequest,
+        encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+        cache_owner: Owner | None = None,
     ) -> PreparedPrompt:
         """Render and tokenise a request. Safe to call from any thread."""
-        return prepare(request, self._require_model(), encoding)
+        return prepare(request, self._require_model(), encoding, cache_owner)
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Enqueue a task; it joins the running batch as soon as there is room."""
@@ -260,18 +263,7 @@ class BatchEngine:
                 lambda: self._emitter.put(Released(sequence)),
             ),
             times=SequenceTimes(self._clock.monotonic()),
-            admission=Admission(
-                tokens=(*task.prompt.tokens, *task.emitted),
-                first_index=len(task.emitted),
-                max_new_tokens=task.prompt.max_tokens - len(task.emitted),
-                sampling=task.prompt.sampling,
-                label=task.job_id,
-                arrival=next(self._arrivals),
-                constraint=constraint_of(model, task.prompt, task.emitted),
-                logprobs=task.prompt.logprobs,
-                checkpoints=checkpoints_of(task),
-                priority=task.priority,
-            ),
+            admission=admission_of(task, model, arrival=next(self._arrivals)),
             context_length=model.card.context_length,
         )
         sequence.replay_earlier_tokens()

@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import PromptTooLong
-from domain.values import PromptEncoding
+from domain.kv.owned_tokens import cache_ids, extended, owned
+from domain.values import Owner, PromptEncoding
 from worker.engine.grammar.ports import Constraint
-from worker.engine.ports import LoadedModel
+from worker.engine.ports import Admission, LoadedModel
 
 
 def prepare(
     request: ChatRequest,
     model: LoadedModel,
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+    cache_owner: Owner | None = None,
 ) -> PreparedPrompt:
     """Render and tokenise a request. Safe to call from any thread.
 
@@ -23,18 +25,19 @@ def prepare(
         request: The request.
         model: The model that reads the prompt.
         encoding: How the prompt's text is encoded.
+        cache_owner: Only prompts with the same one share cached blocks with it.
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
         InvalidRequest: The template refuses the request, or a strict schema cannot be enforced.
     """
     rendered = model.render(request, encoding)
-    tokens = rendered.tokens
+    tokens = owned(rendered.tokens, cache_owner)
     room = model.card.context_length - len(tokens)
     if room < 1:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)
     # An estimate: the outcome reports how many tokens the cache held at admission.
-    cached = model.cached_prefix(tokens)
+    cached = model.cached_prefix(cache_ids(tokens))
     max_tokens = min(request.max_tokens, room)
     prompt = PreparedPrompt(
         tokens=tokens,
@@ -79,3 +82,26 @@ def checkpoints_of(task: GenerationTask) -> tuple[int, ...]:
     ends = task.prompt.message_starts[:1]
     last = len(task.prompt.tokens) + len(task.emitted) - 1
     return tuple(end for end in ends if 0 < end < last)
+
+
+def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> Admission:
+    """Return the sequence of an attempt, as it is inserted into the batch.
+
+    Args:
+        task: The attempt.
+        model: The model that answers.
+        arrival: Number of the attempt in order of arrival.
+    """
+    prompt = task.prompt
+    return Admission(
+        tokens=extended(prompt.tokens, task.emitted),
+        first_index=len(task.emitted),
+        max_new_tokens=prompt.max_tokens - len(task.emitted),
+        sampling=prompt.sampling,
+        label=task.job_id,
+        arrival=arrival,
+        constraint=constraint_of(model, prompt, task.emitted),
+        logprobs=prompt.logprobs,
+        checkpoints=checkpoints_of(task),
+        priority=task.priority,
+    )

@@ -10,6 +10,7 @@ from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, StreamItem
 from domain.engine.figures import RowFigures, RowPhase
 from domain.kv.hashing import hash_ids
+from domain.kv.owned_tokens import extended
 from domain.values import StopReason, Timings, Usage, WaitingFor
 from worker.engine.ports import Admission
 from worker.engine.scheduling.quarantine import STEPS_TO_CLEAR
@@ -206,7 +207,7 @@ class Sequence:
                 constraint.accept(token)
         self.admission = replace(
             admission,
-            tokens=(*admission.tokens, *decoded),
+            tokens=extended(admission.tokens, decoded),
             first_index=admission.first_index + len(decoded),
             max_new_tokens=admission.max_new_tokens - len(decoded),
             is_alone=is_alone,

@@ -11,6 +11,7 @@ import structlog
 from domain.chat.items import Progress
 from domain.engine.control import EngineValues
 from domain.engine.figures import RowFigures, WorkCounts
+from domain.kv.owned_tokens import cache_ids
 from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
 from worker.engine.scheduling.fair_queue import Turn
@@ -182,7 +183,7 @@ class SequenceScheduler:
 
     def _cost(self, sequence: Sequence) -> float:
         tokens = sequence.admission.tokens
-        known = self._cached_prefix(tokens)
+        known = self._cached_prefix(cache_ids(tokens))
         return len(tokens) - known.tokens + READ_COST * (known.tokens - known.resident)
 
     def _has_place(self, sequence: Sequence, runner: ModelRunner, now: float) -> bool:

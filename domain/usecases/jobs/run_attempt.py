@@ -193,6 +193,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         request, prompt = prepare_prompt(
             job.submitted.request,
             job.started if epoch == job.epoch else None,
+            cache_owner=job.submitted.cache_owner,
             payloads=runner.payloads,
             engine=runner.engine,
             hold=runner.hold_request,

@@ -97,7 +97,7 @@ class DiskBench(Bench):
         super().__init__(architecture, tier=self.tier, on_context=self.reports.append, **more)
 
     def run_alone(
-        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+        self, prompt: Sequence[int], max_tokens: int = 8, sampling: Sampling | None = None
     ) -> Run:
         """Let one sequence run to its end, after what the disk has for it."""
         admission = self.admission(prompt, max_tokens, sampling)

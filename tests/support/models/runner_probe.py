@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -106,10 +107,10 @@ class Bench:
         return self.runner.sequences.tokens_prefilled
 
     def admission(
-        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+        self, prompt: Sequence[int], max_tokens: int = 8, sampling: Sampling | None = None
     ) -> Admission:
         return Admission(
-            tokens=tuple(prompt),
+            tokens=prompt if isinstance(prompt, tuple) else tuple(prompt),
             first_index=0,
             max_new_tokens=max_tokens,
             sampling=sampling or Sampling(temperature=0),
@@ -117,7 +118,7 @@ class Bench:
 
     def join(
         self,
-        prompt: list[int],
+        prompt: Sequence[int],
         max_tokens: int = 8,
         sampling: Sampling | None = None,
         *,
@@ -176,7 +177,7 @@ class Bench:
 
     def wait(
         self,
-        prompt: list[int],
+        prompt: Sequence[int],
         max_tokens: int,
         sampling: Sampling | None = None,
         *,
@@ -184,7 +185,7 @@ class Bench:
     ) -> Run:
         """Queue a sequence that joins as soon as there is room."""
         self.arrivals += 1
-        run = Run(-self.arrivals, prompt, 0, sampling or Sampling(temperature=0))
+        run = Run(-self.arrivals, list(prompt), 0, sampling or Sampling(temperature=0))
         run.arrival, run.max_tokens, run.checkpoints = self.arrivals, max_tokens, checkpoints
         self.waiting.append(run)
         return run
@@ -229,7 +230,7 @@ class Bench:
         del self.runs[run.uid]
 
     def run_alone(
-        self, prompt: list[int], max_tokens: int = 8, sampling: Sampling | None = None
+        self, prompt: Sequence[int], max_tokens: int = 8, sampling: Sampling | None = None
     ) -> Run:
         """Run one sequence to its end."""
         run = self.join(prompt, max_tokens, sampling)

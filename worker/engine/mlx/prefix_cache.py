@@ -19,6 +19,7 @@ from mlx_lm.generate import generation_stream
 from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
+from domain.kv.owned_tokens import cache_ids, context_of
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import WaitingFor
 from worker.cachestore.manifest import Manifest
@@ -165,11 +166,12 @@ class PrefixCache:
 
         ``sequences.open_rows`` restores its known tokens; ``opened`` must follow.
         """
-        tokens = admission.tokens
+        tokens = cache_ids(admission.tokens)
         plan = self._rows.admit(tokens, running=len(self._tracked))
         if plan is None:
             return None
         context, caches = self._rows.begin(plan, len(tokens))
+        context.token_ids = context_of(admission.tokens, context.token_ids)
         opening = self._opener.open(caches, tokens[:-1], plan)
         sequence = TrackedSequence(
             context=context,
@@ -185,7 +187,7 @@ class PrefixCache:
         )
         uid = sequences.insert(
             JoinRequest(
-                prompt=tokens,
+                prompt=admission.tokens,
                 pauses=tuple(sequence.pauses),
                 caches=caches.caches,
                 tokens=context.token_ids,

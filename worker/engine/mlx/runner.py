@@ -10,6 +10,7 @@ import mlx.core as mx
 import structlog
 
 from domain.kv.contexts import MemoryStats
+from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
@@ -156,7 +157,7 @@ class BatchRunner:
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         """Return what will soon provide blocks of the prompt: another sequence."""
-        return self._memory.must_wait(admission.tokens)
+        return self._memory.must_wait(cache_ids(admission.tokens))
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the next step; return ``None`` if its memory is not available now."""

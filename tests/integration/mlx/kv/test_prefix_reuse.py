@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
+from domain.kv.owned_tokens import owned
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run
@@ -365,3 +366,26 @@ def test_pieces_of_any_length_give_the_blocks(bench: MakeBench, step_tokens: int
         assert warm.run_alone(prompt).tokens == expected
         again = warm.run_alone(prompt)
         assert (again.cached, again.tokens) == (69, expected)
+
+
+@few
+@samplings
+def test_owners_share_no_prefix_and_each_continues_its_own(
+    bench: MakeBench, architecture: Architecture, sampling: Sampling
+) -> None:
+    cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
+    prompt = tuple(random_tokens(71, 3))
+    expected = cold.run_alone(prompt, 12, sampling).tokens
+    whose = [None, "laptop", "ci"]
+    for owner in whose:
+        first = warm.run_alone(owned(prompt, owner), 12, sampling)
+        assert (first.cached, first.tokens) == (0, expected)
+    for owner in whose:
+        again = warm.run_alone(owned(prompt, owner), 12, sampling)
+        assert (again.cached, again.tokens) == (len(prompt) - 1, expected)
+    longer = (*prompt, *expected, *random_tokens(9, 4))
+    said = cold.run_alone(longer, 6, sampling).tokens
+    for owner in whose:
+        turn = warm.run_alone(owned(longer, owner), 6, sampling)
+        assert turn.tokens == said
+        assert turn.cached >= len(prompt)

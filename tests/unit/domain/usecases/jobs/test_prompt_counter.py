@@ -10,7 +10,7 @@ from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
 from domain.usecases.jobs.count_tokens import PromptCounter
-from domain.values import PromptEncoding, SamplingWish
+from domain.values import Owner, PromptEncoding, SamplingWish
 
 REQUEST = ChatRequest(
     model="m",
@@ -27,9 +27,12 @@ class Engine:
         self.tokens: int | None = None
 
     def prepare(
-        self, request: ChatRequest, encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+        self,
+        request: ChatRequest,
+        encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
+        cache_owner: Owner | None = None,
     ) -> PreparedPrompt:
-        del request, encoding
+        del request, encoding, cache_owner
         if self.tokens is None:
             raise EngineLost("not loaded")
         raise PromptTooLong(self.tokens, 1)
