@@ -103,9 +103,7 @@ def build(
 ) -> tuple[ApiPorts, RedisItemHub]:
     """Connect the adapters; ``stack`` closes them.
 
-    Raises:
-        LogUnavailable: The event log cannot be opened.
-        QueueUnavailable: No broker answers.
+    Raises ``LogUnavailable`` if the log cannot be opened, ``QueueUnavailable`` without a broker.
     """
     clock, ids, disk = SystemClock(), RandomIds(), disk_floor_of(settings)
     log = _open_log(settings, stack, clock, disk)

@@ -176,7 +176,9 @@ class AgentExists(Conflict):
     code = "agent_exists"
 
     def __init__(self, agent: str) -> None:
-        super().__init__(f"agent {agent} exists already, with another system prompt or options")
+        super().__init__(
+            f"agent {agent} exists already, with another key, system prompt or options"
+        )
 
 
 class AgentTurnConflict(Conflict):

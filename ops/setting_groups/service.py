@@ -61,8 +61,7 @@ class ServerSettings(SettingGroup):
     )
     key_scopes: Mapping[str, KeyScope] = Field(
         default_factory=dict,
-        description="scope of a key by its name: admin, own or read; default: own, and admin for"
-        " an only key",
+        description="admin, own or read by the key's name; default: own, an only key: admin",
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="names under which clients reach us, beside localhost and host"
@@ -100,8 +99,7 @@ class ServerSettings(SettingGroup):
     @model_validator(mode="after")
     def _scopes_are_of_keys(self) -> Self:
         names = {key.name for key in read_keys(key.get_secret_value() for key in self.api_keys)}
-        unknown = sorted(self.key_scopes.keys() - names)
-        if names and unknown:  # the parts that get no keys get the scopes all the same
+        if names and (unknown := sorted(self.key_scopes.keys() - names)):
             msg = f"key_scopes names {unknown[0]!r}, which is no key of api_keys"
             raise ValueError(msg)
         return self
@@ -232,8 +230,7 @@ class CacheSettings(SettingGroup):
 
     share_between_keys: bool = Field(
         default=False,
-        description="prompts of different API keys share cached blocks; a key can then find out"
-        " by the number of cached tokens which beginnings of prompts another key has sent",
+        description="prompts of all API keys share cached blocks; counts then tell of the others",
     )
 
     @property

@@ -201,8 +201,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     except (InvalidRequest, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
-    # No attempt continues the tokens of another model.
-    before = emitted if epoch == job.epoch else EmittedPrefix()
+    before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
     task = GenerationTask(
         job_id=job.id,
         attempt=job.attempt + 1,

@@ -10,7 +10,14 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from ops.cli.service.origins import origins
-from ops.setting_groups.api_keys import first_sendable, read_keys
+from ops.setting_groups.api_keys import (
+    SUPERVISOR_KEY,
+    ApiKey,
+    KeyScope,
+    first_sendable,
+    read_keys,
+    scopes_of,
+)
 from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 from ops.settings import Settings, load_settings
@@ -131,3 +138,19 @@ def test_the_supervisor_claims_no_port_for_everybody() -> None:
 def test_an_origin_no_browser_would_send_is_refused(origin: str) -> None:
     with pytest.raises(ValidationError):
         ServerSettings(cors_origins=(origin,))
+
+
+def test_scopes_are_own_for_several_keys_and_admin_for_an_only_one() -> None:
+    one, two = read_keys([f"a={'k' * 16}"]), read_keys([f"a={'k' * 16}", f"b={'l' * 16}"])
+    ours = ApiKey(SUPERVISOR_KEY, b"")
+    assert scopes_of((*one, ours), {})["a"] is KeyScope.ADMIN
+    assert scopes_of((*two, ours), {"b": KeyScope.READ}) == {
+        "a": KeyScope.OWN,
+        "b": KeyScope.READ,
+        SUPERVISOR_KEY: KeyScope.ADMIN,
+    }
+
+
+def test_a_scope_of_no_key_is_refused() -> None:
+    with pytest.raises(ValidationError, match="'b', which is no key"):
+        ServerSettings.model_validate({"api_keys": [f"a={'k' * 16}"], "key_scopes": {"b": "read"}})
