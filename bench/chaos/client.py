@@ -115,7 +115,7 @@ class Client:
     # --- jobs ---------------------------------------------------------------------------------
 
     def _run_job(self, operation: _RunningOperation) -> None:
-        body = _job_body(operation.request)
+        body = job_body(operation.request)
         wait = {"prefer": "wait=5"} if operation.kind is Kind.PROBE else {}
         reply = self._until(operation, "POST", "/v1/jobs", body, wait)
         job = str(reply["id"])
@@ -291,5 +291,6 @@ def _message_body(request: RequestSpec) -> dict[str, Any]:
     }
 
 
-def _job_body(request: RequestSpec) -> dict[str, Any]:
+def job_body(request: RequestSpec) -> dict[str, Any]:
+    """Return the body of ``POST /v1/jobs`` for a request."""
     return {key: value for key, value in _message_body(request).items() if key != "stream"}

@@ -12,11 +12,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.experiments.report import print_conditions
-from bench.power_cut.cuts import cut, cut_places, record, unseen
+from bench.power_cut.cuts import Cut, cut, cut_places, record, unseen
 from bench.power_cut.recorder import compiler
+from bench.power_cut.service_cuts import cut_service, record_service
 
 #: Violations that are printed of each cut; others are only counted.
 _SHOWN_MAX = 5
@@ -27,33 +29,46 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.power_cut", description=__doc__)
     parser.add_argument("--cuts", type=int, default=200, help="number of power cuts")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--service", action="store_true", help="record a whole service; each cut starts it again"
+    )
     options = parser.parse_args()
     if compiler() is None:
         print("a recording needs Linux and a C compiler")
         return 2
     began = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix="power-cut-"))
-    recording = record(directory)
-    missed = unseen(recording)
+    recording = record_service(directory) if options.service else record(directory)
+    missed = [] if options.service else unseen(recording)
     print(f"recorded    {time.monotonic() - began:.1f} s, in {directory}", flush=True)
     print(f"not seen    {len(missed)} files {' '.join(missed)}", flush=True)
-    places = cut_places(recording.journal, cuts=options.cuts, seed=options.seed)
-    broken = cuts = 0
-    for done in cut(recording, directory, places=places, seed=options.seed):
-        broken += len(done.violations)
-        cuts += bool(done.violations)
-        for one in done.violations[:_SHOWN_MAX]:
-            print(
-                f"VIOLATION   cut {done.number} | {one.promise} | {one.subject} | {one.what}",
-                flush=True,
-            )
-    print(f"cuts        {len(places)}")
-    print(f"violations  {broken} in {cuts} cuts")
+    if options.service:
+        done = cut_service(recording, directory, cuts=options.cuts, seed=options.seed)
+    else:
+        places = cut_places(recording.journal, cuts=options.cuts, seed=options.seed)
+        done = cut(recording, directory, places=places, seed=options.seed)
+    broken = _print(done)
     print_conditions(began)
     if broken or missed:
         return 1
     shutil.rmtree(directory)
     return 0
+
+
+def _print(done: Iterable[Cut]) -> int:
+    """Print the violations; return their number."""
+    cuts = violations = 0
+    for one in done:
+        cuts += 1
+        violations += len(one.violations)
+        for each in one.violations[:_SHOWN_MAX]:
+            where = f"cut {one.number} at {one.at}"
+            print(
+                f"VIOLATION   {where} | {each.promise} | {each.subject} | {each.what}", flush=True
+            )
+    print(f"cuts        {cuts}")
+    print(f"violations  {violations}")
+    return violations
 
 
 if __name__ == "__main__":

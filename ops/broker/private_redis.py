@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +24,11 @@ START_MAX_S = 15.0
 #: Time for the server to write its data and end, in seconds.
 STOP_MAX_S = 10.0
 _POLL_S = 0.01
+#: Directory of the append-only file, below that of the server.
+_DATA = "appendonlydir"
 _PR_SET_PDEATHSIG = 1
+
+_log = logging.getLogger(__name__)
 
 
 class PrivateRedis:
@@ -48,6 +54,9 @@ class PrivateRedis:
         A server that an earlier run left behind is shut down first; its data is kept. That happens
         only on systems where a child outlives its killed parent.
 
+        A server that refuses its files, such as those of a power cut, starts without them: the log
+        holds all that was accepted.
+
         Call it from a thread that lives as long as the server: Linux treats the end of that thread
         as the death of the parent.
 
@@ -57,6 +66,16 @@ class PrivateRedis:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if answers(self.url):
             _shut_down(self.url)
+        if not self._begins() and self._ended_by_itself() and self._delete_data():
+            _log.warning("%s refused its files and starts empty", self._name)
+            self._begins()
+        if self.exit_code() is not None or not answers(self.url):
+            self.stop()
+            message = f"{self._name} did not start; see {self._directory / 'redis.log'}"
+            raise QueueUnavailable(message)
+
+    def _begins(self) -> bool:
+        """Start a process and return whether it answers in time."""
         self._socket.unlink(missing_ok=True)
         self._process = subprocess.Popen(
             self._argv,
@@ -69,10 +88,21 @@ class PrivateRedis:
         give_up_at = time.monotonic() + START_MAX_S
         while not answers(self.url):
             if self.exit_code() is not None or time.monotonic() >= give_up_at:
-                self.stop()
-                message = f"{self._name} did not start; see {self._directory / 'redis.log'}"
-                raise QueueUnavailable(message)
+                return False
             time.sleep(_POLL_S)
+        return True
+
+    def _ended_by_itself(self) -> bool:
+        """Whether the server has ended with an error, and not by a signal."""
+        return (self.exit_code() or 0) > 0
+
+    def _delete_data(self) -> bool:
+        """Delete the data; return whether there was any."""
+        data = self._directory / _DATA
+        if not data.is_dir():
+            return False
+        shutil.rmtree(data)
+        return True
 
     def exit_code(self) -> int | None:
         """Return the exit code of the server, or ``None`` while it runs."""

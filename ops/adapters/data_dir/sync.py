@@ -1,4 +1,4 @@
-"""Makes directory entries durable."""
+"""Makes files and directory entries durable."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def make_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in reversed(missing):
         sync_directory(one.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Sync a file, so that its content survives a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
-from ops.adapters.data_dir.sync import make_directory, sync_directory
+from ops.adapters.data_dir.sync import make_directory, sync_directory, sync_file
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
@@ -58,7 +58,7 @@ def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogH
     try:
         _create_empty(part)
         _vacuum_into(source, part)
-        _sync(part)
+        sync_file(part)
         head = verify_copy(part, progress=progress)
         part.rename(target)
         sync_directory(target.parent)
@@ -105,7 +105,7 @@ def restore(
         _create_empty(fresh)
         # By SQLite, not byte by byte: a copy that was opened may have a write-ahead log.
         _vacuum_into(copy, fresh)
-        _sync(fresh)
+        sync_file(fresh)
         head = verify_copy(fresh, signed_hashes=signed_hashes, progress=progress)
         had_one = file.exists()
         if had_one:
@@ -173,7 +173,7 @@ def _set_aside(file: Path, kept: Path) -> None:
     if wal.exists():
         # SQLite deletes the write-ahead log of a file that it does not take for a database.
         os.link(wal, kept_wal)
-        _sync(kept_wal)
+        sync_file(kept_wal)
     try:
         with closing(_connect(file, write=True)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -219,8 +219,3 @@ def _connect(path: Path, *, write: bool = False) -> Any:  # noqa: ANN401 - of th
     )
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").fetchall()
     return connection
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -118,8 +118,7 @@ class CheckpointFiles:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 begin = file.seek(max(0, size - _LINE_BYTES_MAX))
-                end = begin + file.read().rfind(b"\n") + 1
-                file.seek(end)
+                file.seek(begin + len(_complete(file.read())))
                 file.truncate()
                 file.write(checkpoint.to_line().encode())
                 file.flush()
@@ -131,7 +130,7 @@ class CheckpointFiles:
             raise LogUnavailable(msg) from error
 
     def _lines(self, bytes_max: int) -> list[str]:
-        """Return the complete lines of the last bytes; a crash may leave an incomplete one."""
+        """Return the complete lines of the last bytes."""
         if not self.checkpoints.exists():
             return []
         try:
@@ -142,8 +141,17 @@ class CheckpointFiles:
         except OSError as error:
             msg = f"the checkpoints cannot be read: {error}"
             raise LogUnavailable(msg) from error
-        complete = content[: content.rfind(b"\n") + 1]
-        return complete.decode("utf-8", "replace").splitlines()
+        return _complete(content).decode("utf-8", "replace").splitlines()
+
+
+def _complete(content: bytes) -> bytes:
+    """Return the lines without a last one that a power cut left without its end or its beginning.
+
+    The beginning lies in another block of the disk then, and reads as zeros.
+    """
+    end = content.rfind(b"\n") + 1
+    begin = content.rfind(b"\n", 0, max(0, end - 1)) + 1
+    return content[: begin if content.startswith(b"\0", begin) else end]
 
 
 def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedCheckpoint:

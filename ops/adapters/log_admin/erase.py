@@ -27,6 +27,7 @@ from domain.log.text_owners import LifeEvent, RetentionCut
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, JobId, StreamName, Usage
+from ops.adapters.data_dir.sync import sync_directory, sync_file
 from ops.adapters.event_log.database import (
     database_file,
     reader_engine,
@@ -222,6 +223,10 @@ def remove_traces(url: str, *, is_served: bool) -> None:
             if not is_served or file.stat().st_size <= REWRITTEN_BYTES_MAX:
                 connection.execute("VACUUM").fetchall()
             ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            # SQLite syncs neither this truncation nor the deletion of the file when the last
+            # connection closes: a power cut could bring the texts back.
+            sync_file(file.with_name(f"{file.name}-wal"))
+        sync_directory(file.parent)
     except (driver.Error, OSError) as error:
         msg = f"the write-ahead log cannot be truncated: {error}: repeat this"
         raise LogUnavailable(msg) from error

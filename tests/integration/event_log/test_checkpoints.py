@@ -314,3 +314,17 @@ def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: s
         follower.stdout.close()
         assert follower.wait(30) == 0
         assert follower.stderr.read() == b""
+
+
+@pytest.mark.usefixtures("signed")
+@pytest.mark.parametrize("rest", [b"\0\0\0", b'\0\0\0\0mac":"00"}\n', b'{"at":'])
+def test_last_line_that_a_power_cut_has_torn_is_skipped_and_replaced(
+    files: CheckpointFiles, rest: bytes
+) -> None:
+    whole = files.read()
+    with files.checkpoints.open("ab") as file:
+        file.write(rest)
+    assert files.read() == whole
+    assert files.last() == whole[-1]
+    files.append(whole[-1])
+    assert files.read() == (*whole, whole[-1])
