@@ -125,7 +125,7 @@ def build(
         cancellation=JobCancellation(
             log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
         ),
-        retries=JobRetry(log=log, queue=queue, backlog=backlog, ids=ids),
+        retries=JobRetry(log=log, payloads=log, queue=queue, backlog=backlog, ids=ids),
         backlog=backlog,
         source=hub,
         pulses=pulses,

@@ -121,7 +121,8 @@ class World:
         self._call(api, "cancel", lambda: cancellation.cancel(job_id, reason="api"))
 
     def retry(self, api: Process, job_id: JobId) -> None:
-        retries = JobRetry(ids=self.ids, **self._ports(api, "log", "queue", "backlog"))
+        ports = self._ports(api, "log", "queue", "backlog")
+        retries = JobRetry(ids=self.ids, payloads=self.log, **ports)
         self._call(api, "retry", lambda: retries.retry(job_id, reason="api"))
 
     def expire(self, api: Process) -> None:

@@ -9,7 +9,7 @@ from domain.errors import NotRetryable, QueueUnavailable
 from domain.job.commands import Retry
 from domain.job.ports import ItemBacklog, JobQueue
 from domain.job.state import Job
-from domain.log.ports import EventLog
+from domain.log.ports import EventLog, PayloadStore
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import commit, load_job
 from domain.values import JobId, JobStatus
@@ -21,12 +21,14 @@ class JobRetry:
 
     Attributes:
         log: Records the retry.
+        payloads: Has the request, unless it was erased.
         queue: Receives the job.
         backlog: Drops the items of the attempts before.
         ids: Ids of the new events.
     """
 
     log: EventLog
+    payloads: PayloadStore
     queue: JobQueue
     backlog: ItemBacklog
     ids: IdSource
@@ -40,12 +42,16 @@ class JobRetry:
         Raises:
             JobNotFound: There is no such job.
             NotRetryable: The job is open, or has completed.
+            PayloadMissing: The request was erased, so there is nothing to run.
+            PayloadDamaged: The request is not as it was written.
             QueueUnavailable: The broker cannot be reached; nothing has changed.
             LogUnavailable: The retry was not recorded.
         """
         job = load_job(job_id, log=self.log).job
         if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
             raise NotRetryable(job_id, job.status)
+        if job.submitted is not None:
+            self.payloads.get(job.submitted.request)
         # The terminal item of a job that no attempt ended carries the number of the next attempt.
         self.backlog.forget(job_id, through=job.attempt + 1)
         ended = job.attempt

@@ -106,7 +106,11 @@ class FakeApi:
                 ids=ids,
             ),
             retries=JobRetry(
-                log=self.log, queue=self.broker.queue, backlog=self.broker.items, ids=ids
+                log=self.log,
+                payloads=self.log,
+                queue=self.broker.queue,
+                backlog=self.broker.items,
+                ids=ids,
             ),
             backlog=self.broker.items,
             source=self.broker.items,

@@ -47,7 +47,9 @@ class JobWorld:
             signals=broker.signals,
             ids=ids,
         )
-        self.retries = JobRetry(log=log, queue=broker.queue, backlog=broker.items, ids=ids)
+        self.retries = JobRetry(
+            log=log, payloads=log, queue=broker.queue, backlog=broker.items, ids=ids
+        )
         self.expiry = JobExpiry(views=log.views, clock=self.clock, cancellation=self.cancellation)
         self.active = ActiveJobs()
         self.runner = self.new_worker("worker-1")

@@ -10,6 +10,7 @@ import pytest
 
 from domain.chat.items import Failed
 from domain.errors import IdempotencyKeyReused, NotRetryable, Overloaded, QueueUnavailable
+from domain.not_found import PayloadMissing
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority
@@ -207,6 +208,19 @@ def test_last_word_of_the_first_life_that_comes_late_is_no_word_of_the_second(
     world.run(job_id)
     assert world.text(job_id) == ANSWER
     assert world.items(job_id)[-1].is_terminal
+
+
+def test_retry_of_an_erased_request_is_refused_and_changes_nothing(world: JobWorld) -> None:
+    job_id = world.submit()
+    world.cancel(job_id)
+    submitted = world.job(job_id).submitted
+    assert submitted is not None
+    world.log.lose_payload(submitted.request)
+    items = world.items(job_id)
+    with pytest.raises(PayloadMissing):
+        world.retry(job_id)
+    assert world.job(job_id).status is JobStatus.CANCELLED
+    assert world.items(job_id) == items
 
 
 def test_retry_that_was_overtaken_by_another_whole_life_is_refused(world: JobWorld) -> None:
