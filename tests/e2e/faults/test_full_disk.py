@@ -82,6 +82,7 @@ def _requests() -> Iterator[tuple[str, dict[str, Any], int]]:
     yield "/v1/agents", {"id": "late"}, 507
 
 
+@pytest.mark.nightly
 def test_full_disk_refuses_new_work_takes_ends_and_recovers(service: Service, disk: Path) -> None:
     log_file = disk / "data" / "events.sqlite3"
     reserve = log_file.with_name("events.sqlite3.reserve")

@@ -166,6 +166,7 @@ def test_no_log_holds_a_text(
     check(service)
 
 
+@pytest.mark.nightly
 def test_no_log_holds_a_text_after_crashes(service: Service, http: httpx.Client) -> None:
     job = http.post("/v1/jobs", json=said(f"{MARK} slowly", max_tokens=100)).json()
     with JobReader(service.base_url, job["id"]) as reader:
