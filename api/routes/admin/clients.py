@@ -21,10 +21,13 @@ _KEY_HEADERS: Final = ("x-api-key", "authorization")
 _DEFAULT_HOST: Final = "127.0.0.1:8000"
 #: No character of a host or an address has a meaning in a shell, in TOML or in Python.
 _HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
+_NAME: Final = "[A-Za-z0-9._-]{1,255}"
+#: An IPv6 address with all its parts, or that of loopback: any text of the pattern is valid.
+_IPV6: Final = r"\[([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4}){7}|::1)\]"
 _BASE_URL: Final = text(
     "base_url",
     "address of the service as the client sees it; by default that of the request",
-    pattern=r"^https?://[A-Za-z0-9.:\[\]_-]{1,255}(/[A-Za-z0-9._~-]{1,64}){0,8}$",
+    pattern=rf"^https?://({_NAME}|{_IPV6})(:[0-9]{{1,5}})?(/[A-Za-z0-9._~-]{{1,64}}){{0,8}}$",
 )
 
 

@@ -257,6 +257,7 @@ def test_doctor_passes_where_a_start_would_work(shell: Shell) -> None:
         "mlx",
         "data",
         "permissions",
+        "stored",
         "port",
         "model",
     }

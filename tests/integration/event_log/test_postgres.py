@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import EventFilter
+from domain.not_found import PayloadMissing
 from domain.values import AgentId, JobId, StreamName
 from ops.adapters.event_log import postgres_driver
 from ops.adapters.event_log.archives import each_event
@@ -335,6 +336,22 @@ def test_what_only_a_file_can_do_is_refused_with_what_to_do_instead(
         back_up(postgres_url, tmp_path / "copy")
     with pytest.raises(LogUnavailable, match="events export"):
         archive_log(postgres_url, before="9999", clock=clock, ids=ids)
-    with pytest.raises(LogUnavailable, match="several-machines"):
-        erase_agent(postgres_url, AgentId("a"), clock=clock, ids=ids)
     assert log.head().position == 3
+
+
+def test_the_texts_of_an_agent_are_erased_and_the_log_verifies(
+    log: SqlEventLog, postgres_url: str
+) -> None:
+    secret = b"output"
+    ended = completed()
+    log.append(
+        StreamName("job-ann"),
+        [draft(submitted(agent="ann")), draft(started()), draft(ended)],
+        expected_version=0,
+        payloads={ended.output: secret},
+    )
+    assert log.get(ended.output) == secret
+    erase_agent(postgres_url, AgentId("ann"), clock=SystemClock(), ids=RandomIds())
+    with pytest.raises(PayloadMissing):
+        log.get(ended.output)
+    assert verify(postgres_url) == log.head()
