@@ -38,7 +38,10 @@ _SLOW = ("architecture", "e2e", "integration", "supply_chain", "unit/worker/engi
 _SLOW_MARKERS = ("mlx", "postgres", "redis")
 
 # A busy machine must not fail a test: no test asserts how long an example takes.
-settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "full", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("nightly", settings.get_profile("full"), max_examples=200)
 settings.register_profile("fast", settings.get_profile("full"), max_examples=20)
 settings.load_profile("full")
 
@@ -59,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--fast"):
         settings.load_profile("fast")
+    elif config.getoption("--nightly"):
+        settings.load_profile("nightly")
     # Tests have a home directory of their own, and so a configuration directory in it.
     os.environ.pop("XDG_CONFIG_HOME", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
