@@ -174,7 +174,7 @@ def test_no_part_of_the_service_starts_on_the_log_of_a_newer_program(tmp_path: P
     environment = os.environ | {
         "SEMANTIC_DATA_DIR": str(tmp_path),
         "SEMANTIC_SERVER__PORT": "0",
-        "SEMANTIC_REDIS__MODE": "trial",
+        "SEMANTIC_REDIS__MODE": "bundled",
     }
     parts = {
         name: subprocess.Popen(

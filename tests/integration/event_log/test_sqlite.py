@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from domain.errors import CorruptLog, LogUnavailable
+from domain.errors import CorruptLog, LogNewer, LogUnavailable
 from domain.values import StreamName
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
@@ -103,7 +103,7 @@ def test_a_log_without_tables_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_log_of_a_newer_program_is_left_alone(url: str, raw: Any) -> None:
     raw.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(LogUnavailable, match="another version"):
+    with pytest.raises(LogNewer, match="a newer version"):
         upgrade(url)
     with pytest.raises(LogUnavailable):
         open_log(url, clock=FakeClock())

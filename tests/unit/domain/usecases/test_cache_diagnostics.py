@@ -12,7 +12,7 @@ from domain.chat.divergence import Cause
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
-from domain.values import AgentId, JobId
+from domain.values import AgentId, JobId, Owner
 from tests.support.builders.job_world import JobWorld
 
 _LONG = "The quick brown fox jumps over the lazy dog, and over everything else. "
@@ -78,8 +78,10 @@ def test_tokens_after_the_last_checkpoint_are_known(
 ) -> None:
     prepare = world.engine.prepare
 
-    def prepare_parting(request: ChatRequest) -> PreparedPrompt:
-        return replace(prepare(request), known_tokens=9)
+    def prepare_parting(
+        request: ChatRequest, *, cache_owner: Owner | None = None
+    ) -> PreparedPrompt:
+        return replace(prepare(request, cache_owner=cache_owner), known_tokens=9)
 
     monkeypatch.setattr(world.engine, "prepare", prepare_parting)
     story = story_of(world, answered(world, _LONG))
