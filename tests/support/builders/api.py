@@ -105,13 +105,7 @@ class FakeApi:
                 signals=self.broker.signals,
                 ids=ids,
             ),
-            retries=JobRetry(
-                log=self.log,
-                payloads=self.log,
-                queue=self.broker.queue,
-                backlog=self.broker.items,
-                ids=ids,
-            ),
+            retries=self._retries(ids),
             backlog=self.broker.items,
             source=self.broker.items,
             pulses=self.broker.pulses,
@@ -138,6 +132,15 @@ class FakeApi:
             rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
             ping_s=ping_s,
             pause=self._pause,
+        )
+
+    def _retries(self, ids: SequentialIds) -> JobRetry:
+        return JobRetry(
+            log=self.log,
+            payloads=self.log,
+            queue=self.broker.queue,
+            backlog=self.broker.items,
+            ids=ids,
         )
 
     @property
