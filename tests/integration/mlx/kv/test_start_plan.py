@@ -254,3 +254,24 @@ def test_known_tokens_are_those_that_a_plan_restores(
         restored = planned(bench, prompt).tokens
         assert known >= restored
         assert known == restored or not bench.reuse._spec.has_ends
+
+
+@few
+def test_context_freed_while_another_thread_looks_is_unknown(
+    process: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine frees contexts while callers' threads prepare prompts."""
+    bench = process(architecture)
+    bench.run_alone(PROMPT, 4)
+    bench.settle()
+    store, look = bench.reuse.store, bench.reuse.store.guarded
+
+    def after_the_engine(lookup: Callable[[], object]) -> object:
+        for context in store.contexts():
+            store.drop(context)
+        return look(lookup)
+
+    monkeypatch.setattr(store, "guarded", after_the_engine)
+    cached = bench.reuse.cached_prefix(PROMPT)
+    assert cached.resident == 0
+    assert cached.source == "disk"

@@ -91,10 +91,14 @@ class StartPlanner:
         From any thread. More are known than can be restored where windows or states can go on only
         from an earlier checkpoint. A tail on the disk counts only if all of its tokens agree.
         """
+        # Otherwise the engine thread could free a context between two lookups.
+        return self._store.guarded(lambda: self._known_tokens(token_ids))
+
+    def _known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
         known = self._store.find(token_ids, self._on_disk)
         in_memory = self._store.find(token_ids).tokens
         if self._spec.has_ends:
-            tokens = self._store.guarded(lambda: self._last_end(token_ids, known)[0])
+            tokens, _ = self._last_end(token_ids, known)
             return min(in_memory, tokens), tokens, max(known.tokens, tokens)
         tokens = known.tokens + self._whole_tail(token_ids, known)
         return in_memory, tokens, tokens
