@@ -128,8 +128,9 @@ class NotRetryable(Conflict):
 
     code = "not_retryable"
 
-    def __init__(self, job_id: str, status: str) -> None:
-        super().__init__(f"job {job_id} is {status}; only failed, cancelled and expired ones retry")
+    def __init__(self, job_id: str, status: str, *, why: str | None = None) -> None:
+        reason = "only failed, cancelled and expired ones retry" if why is None else why
+        super().__init__(f"job {job_id} is {status}; {reason}")
 
 
 class ModelNotLoaded(Conflict):

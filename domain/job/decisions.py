@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from domain.errors import ConcurrencyConflict, JobAlreadyTerminal, NotRetryable, StaleAttempt
+from domain.chat.items import Failed
+from domain.errors import (
+    ConcurrencyConflict,
+    InvalidRequest,
+    JobAlreadyTerminal,
+    NotRetryable,
+    StaleAttempt,
+)
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
@@ -32,8 +39,11 @@ from domain.job.commands import (
     StartAttempt,
 )
 from domain.job.state import Job, evolve
+from domain.not_found import ModelNotFound
 from domain.values import JobStatus
 
+#: Errors of a job that failed before any attempt because it is no valid request.
+_REFUSED = frozenset({InvalidRequest.code, ModelNotFound.code})
 #: Attached repeats that the log records per job; further ones are attached without an event.
 ATTACHED_MAX = 100
 
@@ -45,7 +55,7 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
         JobAlreadyTerminal: The job has ended.
         StaleAttempt: The command is of an attempt that is over.
         ConcurrencyConflict: ``CreateJob`` for a job that exists.
-        NotRetryable: ``Retry`` for a job that is open or has completed.
+        NotRetryable: ``Retry`` for a job that ``require_retryable`` refuses.
     """
     if isinstance(command, AttemptCommand):
         return _decide_attempt(job, command)
@@ -180,9 +190,21 @@ def absent_model(job: Job) -> str | None:
     return job.submitted.bound_model if job.waited_in_vain else None
 
 
-def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
+def require_retryable(job: Job) -> None:
+    """Refuse to retry a job that is open, has an answer, or was never a valid request.
+
+    Raises:
+        NotRetryable: With the reason.
+    """
     if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
         raise NotRetryable(job.id, job.status)
+    # A line of a batch that is no valid request: its payload is the line, not a request.
+    if job.started is None and isinstance(job.ending, Failed) and job.ending.error in _REFUSED:
+        raise NotRetryable(job.id, job.status, why=job.ending.message)
+
+
+def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
+    require_retryable(job)
     return (JobRetried(reason=command.reason),)
 
 

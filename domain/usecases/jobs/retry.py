@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from domain.errors import NotRetryable, QueueUnavailable
 from domain.job.commands import Retry
+from domain.job.decisions import require_retryable
 from domain.job.ports import ItemBacklog, JobQueue
 from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import commit, load_job
-from domain.values import JobId, JobStatus
+from domain.values import JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +42,14 @@ class JobRetry:
 
         Raises:
             JobNotFound: There is no such job.
-            NotRetryable: The job is open, or has completed.
+            NotRetryable: The job is open, has completed, or was never a valid request.
             PayloadMissing: The request was erased, so there is nothing to run.
             PayloadDamaged: The request is not as it was written.
             QueueUnavailable: The broker cannot be reached; nothing has changed.
             LogUnavailable: The retry was not recorded.
         """
         job = load_job(job_id, log=self.log).job
-        if not job.status.is_terminal or job.status is JobStatus.COMPLETED:
-            raise NotRetryable(job_id, job.status)
+        require_retryable(job)
         if job.submitted is not None:
             self.payloads.get(job.submitted.request)
         # The terminal item of a job that no attempt ended carries the number of the next attempt.

@@ -6,14 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.batch.state import BatchState, LineCounts, job_of_line
-from domain.errors import BatchNotEnded, DiskFull, LogUnavailable, Overloaded
+from domain.batch.ports import BatchLine
+from domain.batch.state import Batch, BatchState, LineCounts, job_of_line
+from domain.errors import (
+    BatchNotEnded,
+    DiskFull,
+    InvalidRequest,
+    LogUnavailable,
+    NotRetryable,
+    Overloaded,
+)
 from domain.log.trace import parse_traceparent
-from domain.not_found import BatchNotFound
+from domain.not_found import BatchNotFound, ModelNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
 from domain.usecases.jobs.submit import JobSubmission
-from domain.values import JobId, JobStatus, Priority
+from domain.values import JobId, JobStatus, Priority, StreamName
 from tests.support.builders.batch_world import DAY_S, BatchWorld
+from tests.support.fakes.batches import PlainLines
 
 MANY = [f"line {number}" for number in range(100)]
 
@@ -63,6 +72,18 @@ def test_each_line_has_a_trace_of_its_own_that_refers_to_the_batch() -> None:
         assert str(batch.stream) == batch_id
 
 
+class RefusingLines(PlainLines):
+    """Every line is refused with one error."""
+
+    def __init__(self, error: InvalidRequest | ModelNotFound) -> None:
+        super().__init__()
+        self._error = error
+
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
+        del batch, raw
+        return BatchLine(model="", request=self._error)
+
+
 def test_line_that_is_no_request_is_an_errored_result() -> None:
     with BatchWorld() as world:
         batch_id = world.submit_batch("one", "bad")
@@ -72,6 +93,19 @@ def test_line_that_is_no_request_is_an_errored_result() -> None:
         assert world.counts(batch_id) == LineCounts(succeeded=1, errored=1)
         view = world.views.line_jobs(batch_id, first=1, limit=1)[1]
         assert (view.error, view.error_message) == ("invalid_request", "messages: it is bad")
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("no"), ModelNotFound("m")])
+def test_line_that_is_no_request_cannot_be_retried(error: InvalidRequest | ModelNotFound) -> None:
+    """Its payload is the line: an attempt would fail with an internal error."""
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("bad")
+        world.use(protocol=RefusingLines(error))
+        world.step()
+        job_id = job_of_line(batch_id, 0)
+        with pytest.raises(NotRetryable, match=error.message):
+            world.retries.retry(job_id, reason="api")
+        assert [one.type for one in world.log.load(StreamName(job_id))][-1] == "JobFailed"
 
 
 def test_lines_wait_outside_the_queue_until_it_has_room() -> None:
