@@ -15,8 +15,10 @@ from tests.simulation.moves import MOVES, NUMBERS
 from tests.simulation.world import World
 
 numbers = st.integers(0, NUMBERS - 1)
-_OFTEN = st.sampled_from(["work", "go_on", "compute", "tick"])
-_WISHES = st.sampled_from(["submit", "repeat", "cancel", "retry", "expire", "read", "look"])
+_OFTEN = st.sampled_from(["work", "go_on", "compute", "tick", "follow_up"])
+_WISHES = st.sampled_from(
+    ["submit", "repeat", "cancel", "retry", "expire", "read", "look", "batch"]
+)
 _FAULTS = st.sampled_from(
     [
         "restart",

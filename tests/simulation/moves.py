@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from domain.job.request_dedup import Readership
 from domain.values import Priority
 from tests.simulation.engine import MODELS, REFUSED
+from tests.simulation.follow_ups import HOOK
 from tests.simulation.steps import Order
 from tests.simulation.workers import Worker
 from tests.simulation.world import World
@@ -21,6 +22,8 @@ from tests.simulation.world import World
 NUMBERS = 1 << 16
 #: Answers of 0 to 7 tokens, and a prompt that is refused.
 PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
+#: Lines of batches; their answers have at most as many tokens as ``PlainLines`` allows.
+LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
 BINDINGS = (None, None, None, *MODELS)
@@ -53,7 +56,41 @@ def submit(world: World, number: int) -> None:
         agent=(None, "a", "b")[draws.below(3)],
         bound_model=BINDINGS[number % len(BINDINGS)],
         parks=number % 2 == 0,
+        webhook=HOOK if number % 3 == 0 else None,
     )
+
+
+def batch(world: World, number: int) -> None:
+    """Accept a batch of a few lines, or cancel one."""
+    draws = Draws(number)
+    api = world.apis[draws.below(2)]
+    if not draws.below(6):
+        world.follow_ups.cancel(api, number)
+        return
+    lines = [LINES[draws.below(len(LINES))] for _ in range(1 + draws.below(5))]
+    world.follow_ups.submit(api, lines, hook=HOOK if draws.below(2) else None)
+
+
+def follow_up(world: World, number: int) -> None:
+    """Let an api submit lines, look for ends, or send messages, or change the receiver."""
+    draws = Draws(number)
+    api, follow_ups = world.apis[draws.below(2)], world.follow_ups
+    match draws.below(8):
+        case 0 | 1 | 2:
+            follow_ups.drive(api)
+        case 3 | 4:
+            follow_ups.collect(api)
+        case 5 | 6:
+            follow_ups.deliver(api)
+        case _:
+            follow_ups.refuses = not follow_ups.refuses
+    if api.tasks and (task := api.tasks[-1]):
+        for _ in range(draws.below(24)):
+            if task.is_ready:
+                world.step(api, task)
+                world.check()
+        if not draws.below(8):
+            world.crash(api)
 
 
 def repeat(world: World, number: int) -> None:
@@ -241,7 +278,7 @@ MOVES = {
         Move(submit, 12),
         Move(repeat, 2),
         Move(cancel, 5),
-        Move(retry, 4),
+        Move(retry, 6),
         Move(expire, 2),
         Move(read, 5),
         Move(work, 30),
@@ -262,6 +299,8 @@ MOVES = {
         Move(lose_fetched, 1),
         Move(strand, 2),
         Move(swap, 8),
+        Move(batch, 3),
+        Move(follow_up, 12),
     )
 }
 

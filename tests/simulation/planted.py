@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from domain.batch.ports import BatchTally
 from domain.chat.items import Finished
 from domain.events.job import AttemptStarted
 from domain.job import decisions as job_module
@@ -17,12 +18,16 @@ from domain.usecases.jobs import run_attempt as run_module
 from domain.usecases.jobs import terminal_item
 from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
+from domain.webhook.delivery import DeliveryResult, Webhook
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
+from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.job_queue import FakeJobQueue
+from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
 from worker.active_jobs import ActiveJobs
 from worker.engine.scheduling.fair_queue import FairQueue, Turn
@@ -149,6 +154,51 @@ def _batch_work_takes_the_memory_of_interactive_work() -> AbstractContextManager
     return mock.patch.object(WaitingQueue, "add", equal)
 
 
+def _a_batch_ends_with_open_lines() -> AbstractContextManager[Any]:
+    return mock.patch.object(BatchTally, "open", 0)
+
+
+def _lines_of_a_broken_round_are_forgotten() -> AbstractContextManager[Any]:
+    def all_known(_: InMemoryBatchViews, batch_id: Any, *, first: int, limit: int) -> Any:
+        del batch_id
+        return dict.fromkeys(range(first, first + limit))
+
+    return mock.patch.object(InMemoryBatchViews, "line_jobs", all_known)
+
+
+def _a_refused_line_can_be_retried() -> AbstractContextManager[Any]:
+    return mock.patch.object(job_module, "_REFUSED", frozenset())
+
+
+def _the_place_in_the_log_is_stored_before_the_messages() -> AbstractContextManager[Any]:
+    add = InMemoryWebhookStore.add
+
+    def hasty(self: InMemoryWebhookStore, webhooks: Any, *, position: int) -> None:
+        add(self, (), position=position)
+        add(self, webhooks, position=position)
+
+    return mock.patch.object(InMemoryWebhookStore, "add", hasty)
+
+
+def _a_refused_message_counts_as_delivered() -> AbstractContextManager[Any]:
+    settle = WebhookCollector.settle
+
+    def content(self: WebhookCollector, webhook: Webhook, answer: DeliveryResult) -> Any:
+        return settle(self, webhook, replace(answer, status=204, error=None))
+
+    return mock.patch.object(WebhookCollector, "settle", content)
+
+
+def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
+    claim = InMemoryWebhookStore.claim
+
+    def forever(self: InMemoryWebhookStore, host: str, *, now: str, until: str, limit: int) -> Any:
+        del until
+        return claim(self, host, now=now, until="9999", limit=limit)
+
+    return mock.patch.object(InMemoryWebhookStore, "claim", forever)
+
+
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
@@ -170,4 +220,12 @@ PLANTED: Mapping[str, Plant] = {
     "an end follows lost items": _the_terminal_item_follows_lost_items,
     "a due prompt holds no other back": _no_prompt_is_ever_due,
     "batch work takes memory first": _batch_work_takes_the_memory_of_interactive_work,
+    "a batch ends with open lines": _a_batch_ends_with_open_lines,
+    "lines of a round that a crash broke are forgotten": _lines_of_a_broken_round_are_forgotten,
+    "a refused line can be retried": _a_refused_line_can_be_retried,
+    "the place in the log is stored before the messages": (
+        _the_place_in_the_log_is_stored_before_the_messages
+    ),
+    "a refused message counts as delivered": _a_refused_message_counts_as_delivered,
+    "the claim of a dead sender is never given up": _a_claim_is_never_given_up,
 }

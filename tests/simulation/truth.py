@@ -46,6 +46,7 @@ class Record:
         queued_anew: Whether it waits for another reason than its acceptance.
         bound: The model that must answer it.
         parks: Whether it waits for that model.
+        is_line: Whether it is a line of a batch, which has a limit of its own.
         models: The model of each epoch, by the attempt with which it began.
     """
 
@@ -62,6 +63,7 @@ class Record:
     ends: list[str] = field(default_factory=list)
     bound: str | None = None
     parks: bool = False
+    is_line: bool = False
     models: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -174,6 +176,8 @@ class Truth:
         """
         for recorded in self._log.read_all(after=self._position, limit=1000):
             self._position = recorded.position
+            if not recorded.stream.startswith("job-"):
+                continue
             event = decode_recorded(recorded)
             self._follow(JobId(recorded.stream), event)
         for job_id, job in self.jobs.items():
@@ -229,7 +233,9 @@ class Truth:
         if event.idempotency is not None:
             keys = [job.key for job in self.jobs.values()]
             assert event.idempotency not in keys, "one key, two jobs"
-        prompt = json.loads(self._log.get(event.request))["messages"][-1]["content"]
+        text = self._log.get(event.request)
+        # A line of a batch that is no request fails as it is.
+        prompt = json.loads(text)["messages"][-1]["content"] if text.startswith(b"{") else ""
         priority = Priority(event.priority)
         self.jobs[job_id] = Record(
             prompt,
@@ -237,6 +243,7 @@ class Truth:
             event.idempotency,
             bound=event.bound_model,
             parks=event.parks,
+            is_line=not event.ordered,
         )
         waiting = [
             job
@@ -245,6 +252,7 @@ class Truth:
             and job.bound == event.bound_model
             and job.is_queued
             and not job.queued_anew
+            and not job.is_line
         ]
         assert len(waiting) <= self._limit, f"{len(waiting)} jobs wait"
 
@@ -300,7 +308,9 @@ class Truth:
         for job_id, job in self.jobs.items():
             assert job.end is not None, f"{job_id} never ended: {job}"
             # No process may be left to publish an end that no attempt wrote; readers use the log.
-            if not losses and getattr(job.end, "attempt", True):
+            # Nor has a line that was refused before any attempt.
+            is_refused = job.is_line and not job.attempt
+            if not losses and not is_refused and getattr(job.end, "attempt", True):
                 published = list(_gapless(self._items.raw(job_id), -1))
                 # A retry forgets first, and may have died then.
                 is_forgotten = not published and job_id in self._items.refused

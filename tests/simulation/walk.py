@@ -11,7 +11,7 @@ from tests.simulation.moves import MOVES, NUMBERS
 from tests.simulation.world import World
 
 #: Moves of one life.
-MOVES_MAX = 60
+MOVES_MAX = 70
 
 
 class BrokenPromise(AssertionError):
@@ -69,6 +69,9 @@ def _count(world: World, tally: Counter[str]) -> None:
     tally["swaps"] += world.swaps
     tally["answers begun anew"] += sum(len(job.models) > 1 for job in jobs)
     tally["readers of another model"] += sum(one.changed for one in world.truth.readers)
+    tally["batches"] += world.follow_ups.batches
+    tally["lines of batches"] += sum(job.is_line for job in jobs)
+    tally["webhook messages"] += world.follow_ups.deliveries
     tally["port calls"] += world.port_calls
     for job in jobs:
         for end in job.ends:

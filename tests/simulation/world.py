@@ -21,6 +21,7 @@ from domain.usecases.jobs.submit import JobSubmission, idempotency_digest, requi
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
+from tests.simulation.follow_ups import FollowUps
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Models, Worker
@@ -48,6 +49,9 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "run": frozenset(),
     "signal": frozenset({"log_unavailable"}),
     "strand": frozenset({"log_unavailable", "queue_unavailable"}),
+    "drive": frozenset({"log_unavailable"}),
+    "collect": frozenset({"log_unavailable"}),
+    "deliver": frozenset({"log_unavailable"}),
 }
 
 
@@ -82,6 +86,7 @@ class World:
         ]
         self.models = Models(lambda: self.workers, self.wanted)
         self._absent_since: dict[str, float] = {}
+        self.follow_ups = FollowUps(self)
         self.swaps = 0
         self.crashes = 0
         self.port_calls = 0
@@ -111,23 +116,22 @@ class World:
             if found is None:
                 self._accept(api, command, None)
                 return
-            submission = JobSubmission(ids=self.ids, **self._ports(api, "log", "queue"))
+            submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
             submission.attach(found.job_id, reason=found.reason, request_id="r")
 
         self._call(api, "repeat", body)
 
     def cancel(self, api: Process, job_id: JobId) -> None:
-        cancellation = self._cancellation(api)
-        self._call(api, "cancel", lambda: cancellation.cancel(job_id, reason="api"))
+        self._call(api, "cancel", partial(self.cancellation(api).cancel, job_id, reason="api"))
 
     def retry(self, api: Process, job_id: JobId) -> None:
-        ports = self._ports(api, "log", "queue", "backlog")
+        ports = self.ports(api, "log", "queue", "backlog")
         retries = JobRetry(ids=self.ids, payloads=self.log, **ports)
         self._call(api, "retry", lambda: retries.retry(job_id, reason="api"))
 
     def expire(self, api: Process) -> None:
         expiry = JobExpiry(
-            views=self._views(api), clock=self.clock, cancellation=self._cancellation(api)
+            views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
         )
         self._call(api, "expire", expiry.expire_overdue)
 
@@ -136,7 +140,7 @@ class World:
         stranded = StrandedJobs(
             views=self._views(api),
             models=cast("LoadedModels", self.models),
-            cancellation=self._cancellation(api),
+            cancellation=self.cancellation(api),
             clock=self.clock,
             park_max_s=PARK_MAX_S,
             _since=self._absent_since,
@@ -226,11 +230,13 @@ class World:
             self.swap(number, model)
         for _ in range(ROUNDS_MAX):
             self._round()
-            if not any(one.tasks for one in self.processes) and not self.log.views.unfinished():
+            is_idle = not any(one.tasks for one in self.processes)
+            if is_idle and not self.log.views.unfinished() and self.follow_ups.is_done:
                 break
         for reader in self.truth.readers:
             reader.look_into_log(self.log, self.broker.items)
         self.truth.check_end(self.broker.losses)
+        self.follow_ups.check_end()
         left = [task.name for one in self.processes for task in one.tasks]
         assert not left, f"stuck: {left}"
 
@@ -247,6 +253,7 @@ class World:
     def check(self) -> None:
         """Look whether all is as it must be."""
         self.truth.check(self.broker.losses)
+        self.follow_ups.check()
 
     def close(self) -> None:
         """End every thread."""
@@ -260,6 +267,7 @@ class World:
         self.tick(1)
         self.expire(self.apis[0])
         self.strand(self.apis[0])
+        self.follow_ups.advance()
         for worker in self.workers:
             while worker.receive_signals():
                 pass
@@ -302,7 +310,7 @@ class World:
                 model=command.bound_model,
                 is_absent=self.models.is_absent,
             )
-        submission = JobSubmission(ids=self.ids, **self._ports(api, "log", "queue"))
+        submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())
         self.truth.answered(key, accepted.job_id)
 
@@ -340,11 +348,11 @@ class World:
     def _views(self, process: Process) -> Any:
         return process.stepped(self.log.views, "views")
 
-    def _cancellation(self, api: Process) -> JobCancellation:
-        ports = self._ports(api, "log", "queue", "sink", "backlog", "signals")
+    def cancellation(self, api: Process) -> JobCancellation:
+        ports = self.ports(api, "log", "queue", "sink", "backlog", "signals")
         return JobCancellation(ids=self.ids, **ports)
 
-    def _ports(self, process: Process, *names: str) -> dict[str, Any]:
+    def ports(self, process: Process, *names: str) -> dict[str, Any]:
         broker = self.broker
         of_broker = {
             "queue": broker.queue,
