@@ -10,7 +10,7 @@ AUDIT := $(VENV)/.audit
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 
-.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly experiments lock audit sbom clean
+.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly chaos simulation experiments lock audit sbom clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,12 @@ soak: $(DEV) ## Work for an hour under mixed load, and look for what grows: make
 nightly: $(DEV) ## Run the tests with their long enumerations, and five minutes of mixed load
 	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2
+
+chaos: $(DEV) ## Kill parts 100 times with 50 other faults, ten times, and record each run in docs (hours)
+	@$(BIN)/python -m bench.chaos --record $(or $(ARGS),--kills 100 --slices 10)
+
+simulation: $(DEV) ## Simulate 100,000 lives under faults, and record each 10,000 in docs (hours)
+	@$(BIN)/python -m tests.simulation --record $(or $(ARGS),--examples 100000)
 
 experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 	@$(BIN)/python -m bench.experiments.all $(ARGS)

@@ -34,7 +34,7 @@ def conditions(busy: float) -> dict[str, Any]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("semantic", "mlx", "mlx-lm")},
-        "commit": _commit(),
+        "commit": current_commit(),
         "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "busy_percent": round(busy, 1),
         "quiet": busy <= BUSY_PERCENT_MAX,
@@ -52,7 +52,8 @@ def line_of(found: dict[str, Any]) -> str:
     )
 
 
-def _commit() -> str:
+def current_commit() -> str:
+    """Return the short name of the checked-out commit."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=_ROOT,

@@ -7,19 +7,26 @@ and ``--replay SEED`` lives it again. ``--planted`` shows that planted bugs are 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
 import traceback
 from collections import Counter
+from dataclasses import dataclass, replace
 
+from bench.long_runs import begin
 from tests.simulation.planted import PLANTED
 from tests.simulation.walk import BrokenPromise, walk
 
 #: Between two lines of progress, in seconds.
 PROGRESS_S = 15.0
+#: Lives of one row in the records.
+SLICE_LIVES = 10_000
 #: Lives within which a planted bug is found.
 PLANTED_LIVES_MAX = 3000
+#: Counts in the record of a run.
+_RECORDED = ("jobs", "batches", "webhook messages", "swaps", "crashes")
 
 
 def main() -> int:
@@ -27,40 +34,72 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--examples", type=int, default=20_000, help="lives to simulate")
     parser.add_argument("--seed", type=int, help="of the first life; the others count up from it")
-    parser.add_argument("--minutes", type=float, help="stop after so long, if that is sooner")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="stop after so long, if that is sooner"
+    )
     parser.add_argument("--replay", type=int, metavar="SEED", help="live one life again")
     parser.add_argument("--planted", action="store_true", help="plant bugs and look for them")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help=f"add each {SLICE_LIVES:,} lives to docs/long-runs.md, after the seeds that it has",
+    )
     asked = parser.parse_args()
     if asked.planted:
         return _find_planted()
     if asked.replay is not None:
-        return _run(asked.replay, 1, None)
-    first = asked.seed if asked.seed is not None else random.SystemRandom().randrange(10**9)
-    return _run(first, asked.examples, asked.minutes)
+        return _run(asked.replay, 1, math.inf).code
+    return _run_slices(asked)
 
 
-def _run(first: int, count: int, minutes: float | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Exit code, number of lives, and what happened in them."""
+
+    code: int
+    lives: int
+    outcome: str
+
+
+def _run_slices(asked: argparse.Namespace) -> int:
+    left, seed, until = asked.examples, asked.seed, time.monotonic() + 60 * asked.minutes
+    if seed is None and not asked.record:
+        seed = random.SystemRandom().randrange(10**9)
+    while left > 0 and time.monotonic() < until:
+        began, run = time.monotonic(), begin("tests.simulation", "", seed=seed)
+        done = _run(run.seed, min(left, SLICE_LIVES) if asked.record else left, until)
+        left, seed = left - done.lives, run.seed + done.lives
+        if asked.record:
+            run = replace(run, arguments=f"--examples {done.lives}", seeds=done.lives)
+            run.record(f"{done.outcome}; {(time.monotonic() - began) / 60:.1f} min")
+        if done.code:
+            return done.code
+    return 0
+
+
+def _run(first: int, count: int, until: float) -> _Result:
     tally: Counter[str] = Counter()
     began = last = time.monotonic()
     _print(f"seeds from {first}")
     lives = 0
     for seed in range(first, first + count):
+        lives += 1
         try:
             walk(seed, tally)
         except BrokenPromise as broken:
             _report(broken)
-            return 1
-        lives += 1
+            return _Result(1, lives, f"{lives:,} lives; 1 violations: seed {broken.seed}")
         now = time.monotonic()
         if now - last > PROGRESS_S:
             last = now
             _print(f"{lives} lives, {lives / (now - began):.0f} a second, seed {seed}")
-        if minutes is not None and now - began > 60 * minutes:
+        if now > until:
             break
     _print(f"{lives} lives in {time.monotonic() - began:.0f} s, no promise broken")
     for what, how_often in sorted(tally.items()):
         _print(f"{how_often:>12,}  {what}")
-    return 0
+    counts = "; ".join(f"{tally[what]:,} {what}" for what in _RECORDED)
+    return _Result(0, lives, f"{lives:,} lives; {counts}; 0 violations")
 
 
 def _find_planted() -> int:
@@ -78,7 +117,7 @@ def _first_broken() -> str | None:
         try:
             walk(seed)
         except BrokenPromise as broken:
-            return f"found in life {seed + 1}: {str(broken.__cause__)[:70]}"
+            return f"found in the life of seed {seed}: {str(broken.__cause__)[:70]}"
     return None
 
 
