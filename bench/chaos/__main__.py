@@ -1,10 +1,11 @@
 """Does the service keep every promise while its parts are killed?
 
 ``python -m bench.chaos --kills 200 --seed 7`` starts a service of its own. Clients request streams,
-jobs and cancellations. Meanwhile it kills the worker, the api, the broker and the supervisor with
-SIGKILL, freezes the worker, empties Redis, cuts connections, locks the log and fills its disk, at
-times that the seed determines. Then it checks what clients received and what the log holds. The
-exit code is 1 if a promise was broken.
+jobs, responses, tool calls, batches and cancellations, and a receiver takes webhooks. Meanwhile it
+kills the worker, the api, the broker and the supervisor with SIGKILL, stops them for a while,
+empties Redis or its files, leaves Redis no memory, cuts connections, locks the log, slows and fills
+its disk, and swaps models, at times that the seed determines. Then it checks what clients and the
+receiver got and what the log holds. The exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from bench.chaos.faults import possible_faults
 from bench.chaos.history import History, Violation
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, make_plan
-from bench.chaos.run import Chaos, Recovery, Run, environment
+from bench.chaos.receiver import hook_receiver
+from bench.chaos.run import Chaos, Recovery, Run, mixed_environment
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
+from bench.long_runs import LongRun, begin
 from tests.support.processes.service import Service
 
 #: Violations that are printed; others are only counted.
@@ -33,38 +36,63 @@ SHOWN_MAX = 40
 
 
 def main() -> int:
-    """Run the plan, print the result, and return the exit code."""
+    """Run one slice after the other, print each result, and return the exit code."""
     options = _parser().parse_args()
+    until = time.monotonic() + options.minutes * 60
+    for number in range(options.slices):
+        if number and time.monotonic() > until:
+            break
+        seed = None if options.seed is None else options.seed + number
+        run = begin("bench.chaos", _arguments(options), seed=seed)
+        if not _run_slice(options, run, most_s=until - time.monotonic()):
+            return 1
+    return 0
+
+
+def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -> bool:
+    """Run one plan against a service of its own; return whether every promise was kept."""
+    seed, began = slice_.seed, time.monotonic()
     faults = tuple(Fault(name) for name in options.faults.split(","))
     others = options.kills // 2 if options.others is None else options.others
-    plan = make_plan(faults, kills=options.kills, others=others, seed=options.seed)
-    began = time.monotonic()
+    plan = make_plan(faults, kills=options.kills, others=others, seed=seed)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    print(f"{len(plan)} faults, seed {options.seed}, in {folder}", flush=True)
+    print(f"{len(plan)} faults, seed {seed}, in {folder}", flush=True)
     model = make_exact_model(folder / "model")
-    service = Service(folder / "data", env=environment(model)).start()
-    try:
-        chaos = Chaos(
-            service,
-            seed=options.seed,
-            clients=options.clients,
-            requests=options.requests,
-            most_s=options.minutes * 60,
-            log=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
-        )
-        run = chaos.run(plan)
-    finally:
-        if service.process.poll() is None:
-            service.kill()
+    with hook_receiver(seed) as hook:
+        service = Service(folder / "data", env=mixed_environment(model, hook)).start()
+        try:
+            chaos = Chaos(
+                service,
+                seed=seed,
+                clients=options.clients,
+                requests=options.requests,
+                most_s=most_s,
+                log=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
+                hook=hook,
+            )
+            run = chaos.run(plan)
+        finally:
+            if service.process.poll() is None:
+                service.kill()
     violations = check(run.history)
     _report(run, violations)
     print_conditions(began)
+    if options.record:
+        slice_.record(_outcome(run, violations, time.monotonic() - began))
     if violations:
         print(f"data       {folder}")
-        print("reproduce  " + " ".join(["python -m bench.chaos", *sys.argv[1:]]))
-        return 1
+        print(f"reproduce  python -m bench.chaos {_arguments(options)} --seed {seed}")
+        return False
     shutil.rmtree(folder)
-    return 0
+    return True
+
+
+def _arguments(options: argparse.Namespace) -> str:
+    """Return the arguments of one slice that differ from their defaults, without the seed."""
+    shown = vars(_parser().parse_args([])) | {"kills": None}
+    kept = ("kills", "others", "faults", "clients", "requests")
+    given = {name: vars(options)[name] for name in kept if vars(options)[name] != shown[name]}
+    return " ".join(f"--{name} {value}" for name, value in given.items())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,13 +103,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kills", type=int, default=20, help="number of SIGKILLs")
     parser.add_argument("--others", type=int, help="number of other faults; default: half as many")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seed", type=int, help="of the first slice; default: after those in docs/long-runs.md"
+    )
+    parser.add_argument("--slices", type=int, default=1, help="runs, each with the next seed")
     kinds = ",".join(possible_faults())
     parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
     parser.add_argument("--clients", type=int, default=6, help="client threads")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no fault later than this")
     parser.add_argument("--requests", type=int, default=24, help="number of different requests")
+    parser.add_argument("--record", action="store_true", help="add each slice to docs/long-runs.md")
     return parser
+
+
+def _outcome(run: Run, violations: tuple[Violation, ...], seconds: float) -> str:
+    kills = sum(one.planned.is_kill for one in run.recoveries)
+    history = run.history
+    parts = (
+        f"{kills:,} kills, {len(run.recoveries) - kills:,} other faults",
+        f"{len(history.operations):,} operations, {len(history.outcomes):,} jobs",
+        f"{len(history.messages):,} webhook messages, {len(history.swaps):,} swaps",
+        f"{len(violations)} violations, {seconds / 60:.0f} min",
+    )
+    return "; ".join(parts)
 
 
 def _report(run: Run, violations: tuple[Violation, ...]) -> None:
@@ -97,6 +141,9 @@ def _report(run: Run, violations: tuple[Violation, ...]) -> None:
     print(f"operations  {len(history.operations):,}: {_counted(kinds)}")
     print(f"jobs        {len(history.outcomes):,}: {_counted(ends)}; {attempts:,} attempts")
     print(f"streams     {_streams(history)}")
+    print(
+        f"messages    {len(history.messages):,} of webhooks; {len(history.swaps):,} swaps of models"
+    )
     print(f"log         {len(history.events):,} events")
     for violation in violations[:SHOWN_MAX]:
         print(f"VIOLATION   {violation.promise} | {violation.subject} | {violation.what}")

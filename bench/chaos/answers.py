@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from bench.chaos.history import History, Item, Operation, Reading, Violation
@@ -17,6 +18,8 @@ def check_answers(operation: Operation, history: History) -> Iterator[Violation]
     expected = history.baseline.get(operation.request)
     if expected is None:
         return
+    if operation.request.calls_tool:
+        yield from _check_calls(operation)
     for reading in operation.readings:
         if reading.after < 0:
             yield from _check_text(reading.job, reading.text, expected, whole=reading.is_whole)
@@ -80,6 +83,20 @@ def _check_joined(operation: Operation, expected: str) -> Iterator[Violation]:
         cancelled = "cancelled" in last.text
         whole = last.kind == "finished" and not cancelled
         yield from _check_text(job, text, expected, whole=whole)
+
+
+def _check_calls(operation: Operation) -> Iterator[Violation]:
+    """The arguments of a whole tool call are an object that has the required property."""
+    for reading in operation.readings:
+        if not reading.is_whole:
+            continue
+        try:
+            called = json.loads(reading.text)
+        except ValueError:
+            called = None
+        if not isinstance(called, dict) or not isinstance(called.get("location"), str):
+            what = f"its arguments are {reading.text[:80]!r}"
+            yield Violation(promise="tool calls are whole", subject=reading.job, what=what)
 
 
 def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:

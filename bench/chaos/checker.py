@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from bench.chaos.answers import check_answers
+from bench.chaos.ends import check_ends
 from bench.chaos.history import Event, History, Operation, Violation
 from bench.chaos.jobs_in_log import ENDS, SUBMITTED, check_jobs
 
@@ -28,6 +29,7 @@ def _all(history: History, others: tuple[str, ...]) -> Iterator[Violation]:
         yield from _check_acceptance(operation, submitted)
         yield from _check_states(operation, history)
         yield from check_answers(operation, history)
+    yield from check_ends(history)
     yield from _check_strangers(history, submitted, others)
 
 
@@ -66,7 +68,7 @@ def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterat
             what = f"{who} was given the job of {submitted[job]}"
             yield Violation(promise="one request, one job", subject=job, what=what)
     jobs = [job for job, client in submitted.items() if client == who]
-    most = 1 if operation.keyed else operation.sendings
+    most = (1 if operation.keyed else operation.sendings) * max(1, len(operation.lines))
     if len(jobs) > most:
         what = f"{len(jobs)} jobs for {most} that were asked for: {jobs}"
         yield Violation(promise="one request, one job", subject=who, what=what)

@@ -9,21 +9,32 @@ from typing import Any, Final
 
 import httpx
 
-from bench.chaos.history import Item, Kind, Operation, Reading, RequestSpec
+from bench.chaos.history import Item, Kind, LineResult, Operation, Reading, RequestSpec
 from bench.chaos.wire import OpenStreams, events_of, native_item
 
 #: Registered in a run with one model; in others it follows the loaded model.
 MODEL: Final = "claude-chaos"
+#: The tool of requests that call one.
+TOOL: Final = {
+    "name": "get_weather",
+    "description": "Get the weather of a city",
+    "input_schema": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+    },
+}
 #: Seconds after which an operation gives up, which breaks a promise.
 PATIENCE_S: Final = 600.0
 #: Longer than the pause between two pings on a silent stream.
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 #: Statuses that the service may return while a part of it is unavailable.
-_SHORTAGE: Final = {429, 503, 504}
+SHORTAGE: Final = {429, 503, 504}
 #: Error of a stream whose items after the cursor were lost with the broker.
-_ITEMS_LOST: Final = "items_lost"
+ITEMS_LOST: Final = "items_lost"
 _TERMINAL: Final = {"completed", "cancelled", "failed", "expired"}
-_GONE: Final = (httpx.TransportError, httpx.StreamError)
+#: Errors of a connection that broke.
+GONE: Final = (httpx.TransportError, httpx.StreamError)
 
 
 class GaveUp(Exception):
@@ -31,7 +42,7 @@ class GaveUp(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _RunningOperation:
+class RunningOperation:
     """An operation in progress."""
 
     client: str
@@ -46,8 +57,12 @@ class _RunningOperation:
     cancel_confirmed: bool = False
     answered: bool = False
     bad_reply: str | None = None
+    lines: tuple[RequestSpec, ...] = ()
+    batch: str | None = None
+    results: list[LineResult] = field(default_factory=list)
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the next sending."""
         headers = {"user-agent": self.client}
         if self.keyed:
             headers["idempotency-key"] = self.client
@@ -56,10 +71,12 @@ class _RunningOperation:
         return headers
 
     def record_status(self, status: str) -> None:
+        """Add a state of the job that differs from the last one."""
         if not self.statuses or self.statuses[-1] != status:
             self.statuses.append(status)
 
     def done(self) -> Operation:
+        """Return what the history keeps."""
         return Operation(
             client=self.client,
             kind=self.kind,
@@ -72,6 +89,9 @@ class _RunningOperation:
             cancel_confirmed=self.cancel_confirmed,
             answered=self.answered,
             bad_reply=self.bad_reply,
+            lines=self.lines,
+            batch=self.batch,
+            results=tuple(self.results),
         )
 
 
@@ -93,29 +113,41 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def operate(self, name: str, kind: Kind, request: RequestSpec, *, keyed: bool) -> Operation:
+    def operate(
+        self,
+        name: str,
+        kind: Kind,
+        request: RequestSpec,
+        *,
+        keyed: bool,
+        lines: tuple[RequestSpec, ...] = (),
+    ) -> Operation:
         """Run one operation to its end, through all faults."""
-        operation = _RunningOperation(
+        operation = RunningOperation(
             client=name,
             kind=kind,
             request=request,
             keyed=keyed,
             deadline_s=time.monotonic() + PATIENCE_S,
+            lines=lines,
         )
         try:
-            if kind is Kind.MESSAGES:
-                self._read_message(operation)
-            else:
-                self._run_job(operation)
+            self._run(operation)
             operation.answered = True
         except GaveUp as error:
             operation.bad_reply = str(error) or None
         return operation.done()
 
+    def _run(self, operation: RunningOperation) -> None:
+        if operation.kind in {Kind.MESSAGES, Kind.TOOLS}:
+            self._read_message(operation)
+        else:
+            self._run_job(operation)
+
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _run_job(self, operation: _RunningOperation) -> None:
-        body = job_body(operation.request)
+    def _run_job(self, operation: RunningOperation) -> None:
+        body = job_body(operation.request) | self._extra(operation)
         wait = {"prefer": "wait=5"} if operation.kind is Kind.PROBE else {}
         reply = self._until(operation, "POST", "/v1/jobs", body, wait)
         job = str(reply["id"])
@@ -131,14 +163,19 @@ class Client:
             operation.cancel_confirmed = True
         self._poll(operation, job)
 
-    def _poll(self, operation: _RunningOperation, job: str) -> None:
+    def _extra(self, operation: RunningOperation) -> dict[str, Any]:
+        """Return further fields of a job's body."""
+        del operation
+        return {}
+
+    def _poll(self, operation: RunningOperation, job: str) -> None:
         while True:
             operation.record_status(self._until(operation, "GET", f"/v1/jobs/{job}")["status"])
             if operation.statuses[-1] in _TERMINAL:
                 return
             self._pause(operation)
 
-    def _follow(self, operation: _RunningOperation, job: str) -> None:
+    def _follow(self, operation: RunningOperation, job: str) -> None:
         """Read a job's stream to its end, over as many connections as it takes."""
         after = -1
         while True:
@@ -149,7 +186,7 @@ class Client:
             if reading is None:
                 return
             after = max([after, *(item.n for item in reading.items if item.n is not None)])
-            if reading.items and reading.items[-1].text == _ITEMS_LOST:
+            if reading.items and reading.items[-1].text == ITEMS_LOST:
                 return  # the rest is only in the job's answer, which is read next
             if reading.items and _ends(reading.items[-1]):
                 operation.record_status(_status_of(reading.items[-1]))
@@ -157,7 +194,7 @@ class Client:
             self._pause(operation)
 
     def _read_some(
-        self, operation: _RunningOperation, job: str, *, after: int, most: int | None
+        self, operation: RunningOperation, job: str, *, after: int, most: int | None
     ) -> Reading | None:
         """Read one connection until it ends or has ``most`` items; ``None`` after the end."""
         items: list[Item] = []
@@ -174,7 +211,7 @@ class Client:
                         items.append(native_item(data))
                         if most is not None and len(items) >= most:
                             break
-        except _GONE:
+        except GONE:
             pass
         whole = bool(items) and items[-1].kind == "finished" and items[-1].text != "cancelled"
         reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
@@ -184,9 +221,9 @@ class Client:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def _read_message(self, operation: _RunningOperation) -> None:
+    def _read_message(self, operation: RunningOperation) -> None:
         """Send the request until an answer is complete."""
-        body = _message_body(operation.request)
+        body = message_body(operation.request)
         while True:
             operation.sendings += 1
             try:
@@ -195,11 +232,11 @@ class Client:
                 ) as response:
                     if self._is_over(response, operation):
                         return
-            except _GONE:
+            except GONE:
                 pass
             self._pause(operation)
 
-    def _is_over(self, response: httpx.Response, operation: _RunningOperation) -> bool:
+    def _is_over(self, response: httpx.Response, operation: RunningOperation) -> bool:
         """Read one answer; return whether a retry can bring nothing more."""
         if response.status_code == httpx.codes.CONFLICT:
             # The job was cancelled because its client seemed to be gone; a retry cannot join it.
@@ -215,7 +252,8 @@ class Client:
             with self._streams.holding(response):
                 for name, data in events_of(response.iter_lines()):
                     if name == "content_block_delta":
-                        text = data["delta"].get("text", "")
+                        delta = data["delta"]
+                        text = delta.get("text") or delta.get("partial_json") or ""
                         items.append(Item(n=None, attempt=0, kind="text", text=text))
                     over = over or (name == "error" and "cancelled" in str(data))
                     whole = whole or name == "message_stop"
@@ -227,12 +265,23 @@ class Client:
 
     def _until(
         self,
-        operation: _RunningOperation,
+        operation: RunningOperation,
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
         more: dict[str, str] | None = None,
     ) -> Any:
+        """Send a request until it succeeds, and return the JSON of the reply."""
+        return self._until_reply(operation, method, path, body, more).json()
+
+    def _until_reply(
+        self,
+        operation: RunningOperation,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        more: dict[str, str] | None = None,
+    ) -> httpx.Response:
         """Send a request until it succeeds, and return the reply."""
         while True:
             try:
@@ -243,8 +292,8 @@ class Client:
                 )
                 reply = self._http.request(method, path, json=body, headers=headers | (more or {}))
                 if self._is_answer(reply):
-                    return reply.json()
-            except _GONE:
+                    return reply
+            except GONE:
                 pass
             self._pause(operation)
 
@@ -257,13 +306,13 @@ class Client:
         """
         if response.is_success:
             return True
-        if response.status_code in _SHORTAGE:
+        if response.status_code in SHORTAGE:
             return False
         response.read()
         what = f"{response.request.method} {response.request.url.path}"
         raise GaveUp(f"{what} was answered {response.status_code}: {response.text[:300]}")
 
-    def _pause(self, operation: _RunningOperation) -> None:
+    def _pause(self, operation: RunningOperation) -> None:
         if time.monotonic() >= operation.deadline_s:
             raise GaveUp
         time.sleep(self._rng.uniform(0.02, 0.25))
@@ -280,8 +329,9 @@ def _status_of(item: Item) -> str:
     return "cancelled" if item.text == "cancelled" else "completed"
 
 
-def _message_body(request: RequestSpec) -> dict[str, Any]:
-    return {
+def message_body(request: RequestSpec) -> dict[str, Any]:
+    """Return the body of a streamed Anthropic message."""
+    body = {
         "model": MODEL,
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -289,8 +339,11 @@ def _message_body(request: RequestSpec) -> dict[str, Any]:
         "stream": True,
         "messages": [{"role": "user", "content": request.prompt}],
     }
+    if request.calls_tool:
+        body |= {"tools": [TOOL], "tool_choice": {"type": "any"}}
+    return body
 
 
 def job_body(request: RequestSpec) -> dict[str, Any]:
     """Return the body of ``POST /v1/jobs`` for a request."""
-    return {key: value for key, value in _message_body(request).items() if key != "stream"}
+    return {key: value for key, value in message_body(request).items() if key != "stream"}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Final
 
+import httpx
 import psutil
 import redis
 
+from bench.chaos.client import SHORTAGE
+from bench.chaos.model import MODELS
 from bench.chaos.plan import Fault, PlannedFault
 from bench.chaos.wire import OpenStreams
 from ops.adapters.event_log.sqlite_driver import driver_module
@@ -25,12 +30,19 @@ KILLS_IN_A_ROW_MAX: Final = 5
 #: Most writes that succeed before the disk is full.
 _WRITES_MAX: Final = 20
 _WRITES_WITHIN_S: Final = 3.0
+#: Files in which Redis keeps its data.
+_REDIS_DATA: Final = {".aof", ".rdb", ".manifest"}
 _COUNT: Final = "SELECT coalesce(max(position), 0) FROM events"
 
 
 def possible_faults() -> tuple[Fault, ...]:
     """Return the faults that this system supports."""
-    return tuple(fault for fault in Fault if fault is not Fault.DISK or sys.platform == "linux")
+    missing = set[Fault]()
+    if sys.platform != "linux":
+        missing.add(Fault.DISK)
+    if sys.platform != "linux" or shutil.which("strace") is None:
+        missing.add(Fault.SLOW)
+    return tuple(fault for fault in Fault if fault not in missing)
 
 
 class FaultInjector:
@@ -56,7 +68,14 @@ class FaultInjector:
             Fault.CUT: lambda planned: self._streams.cut(random.Random(planned.seed)),
             Fault.LOCK: self._lock,
             Fault.DISK: self._fill_disk,
+            Fault.STOP: self._stop_part,
+            Fault.LOSS: lambda _: self._lose_broker(),
+            Fault.SLOW: self._slow_disk,
+            Fault.MEMORY: self._fill_memory,
+            Fault.SWAP: lambda _: self._swap(),
         }
+        #: The swaps that the service accepted.
+        self.swaps: list[str] = []
 
     def inject(self, planned: PlannedFault) -> None:
         """Inject a fault; a fault with a duration is over when this returns."""
@@ -106,17 +125,87 @@ class FaultInjector:
         self._service.start()
 
     def _freeze(self, planned: PlannedFault) -> None:
+        self._hold(lambda: self._part("worker.main"), planned.lasts_s)
+
+    def _stop_part(self, planned: PlannedFault) -> None:
+        """Stop the api, Redis, its supervisor or the supervisor of all parts for a while."""
+        chosen = random.Random(planned.seed).choice(
+            [
+                lambda: self._part("api.main"),
+                lambda: self._part("ops.broker"),
+                lambda: self._part("ops.broker").children()[0],
+                lambda: psutil.Process(self._service.process.pid),
+            ]
+        )
+        self._hold(chosen, planned.lasts_s)
+
+    @staticmethod
+    def _hold(find: Callable[[], psutil.Process], seconds: float) -> None:
+        with suppress(psutil.NoSuchProcess, IndexError):
+            process = find()
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            process.send_signal(signal.SIGCONT)
+
+    def _lose_broker(self) -> None:
+        """Kill Redis and delete its files, so that it comes back empty."""
+        self._killed["ops.broker"] = self._killed.get("ops.broker", 0) + 1
         with suppress(psutil.NoSuchProcess):
-            worker = self._part("worker.main")
-            worker.send_signal(signal.SIGSTOP)
+            broker = self._part("ops.broker")
+            broker.suspend()
+            for child in broker.children():
+                child.kill()
+            for file in (self._service.data_dir / "broker").rglob("*"):
+                if file.suffix in _REDIS_DATA:
+                    file.unlink()
+            broker.resume()
+
+    def _slow_disk(self, planned: PlannedFault) -> None:
+        """Delay every sync of the api or the worker, like a disk that is worn or shared."""
+        rng = random.Random(planned.seed)
+        name, delay_us = rng.choice(["api.main", "worker.main"]), rng.randint(20_000, 400_000)
+        calls = "fsync,fdatasync"
+        with suppress(psutil.NoSuchProcess):
+            tracer = subprocess.Popen(
+                [
+                    *("strace", "-f", "-qq", "-o", "/dev/null", "-p", str(self._part(name).pid)),
+                    *("-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={delay_us}"),
+                ],
+                stderr=subprocess.DEVNULL,
+            )
             time.sleep(planned.lasts_s)
-            worker.send_signal(signal.SIGCONT)
+            tracer.terminate()  # detaches from the part, which goes on
+            tracer.wait(PART_WITHIN_S)
+
+    def _fill_memory(self, planned: PlannedFault) -> None:
+        """Leave Redis no memory, so that it refuses every write."""
+        with suppress(redis.RedisError, OSError), closing(self._redis()) as client:
+            client.config_set("maxmemory", "1mb")
+            time.sleep(planned.lasts_s)
+            client.config_set("maxmemory", "0")
+
+    def _swap(self) -> None:
+        """Ask for the model that is not loaded; the load may be lost to the next faults."""
+        model = MODELS[(len(self.swaps) + 1) % len(MODELS)]
+        deadline = time.monotonic() + PART_WITHIN_S
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                url = f"{self._service.base_url}/admin/models/{model}/load"
+                reply = httpx.post(url, timeout=PART_WITHIN_S)
+                if reply.is_success:
+                    self.swaps.append(str(reply.json()["id"]))
+                    return
+                assert reply.status_code in SHORTAGE, reply.text
+            time.sleep(0.1)
+        raise AssertionError(f"no swap in {PART_WITHIN_S:.0f} s:\n{self._service.log()}")
+
+    def _redis(self) -> redis.Redis:
+        url = (self._service.data_dir / "broker.url").read_text(encoding="utf-8").strip()
+        return redis.Redis.from_url(url)
 
     def _flush(self) -> None:
-        with suppress(redis.RedisError, OSError):
-            url = (self._service.data_dir / "broker.url").read_text(encoding="utf-8").strip()
-            with closing(redis.Redis.from_url(url)) as client:
-                client.flushall()
+        with suppress(redis.RedisError, OSError), closing(self._redis()) as client:
+            client.flushall()
 
     def _lock(self, planned: PlannedFault) -> None:
         """Hold the write lock of the log, like a hanging backup tool."""

@@ -18,17 +18,25 @@ class Kind(StrEnum):
     POLLED = "polled"  # a job whose state is polled until it has ended
     STREAMED = "streamed"  # a job whose stream is resumed after its last event
     CANCELLED = "cancelled"  # a job that is cancelled while it runs
+    RESPONSES = "responses"  # a background response, resumed with ``starting_after``
+    TOOLS = "tools"  # an Anthropic stream whose answer is a tool call
+    BATCH = "batch"  # a Message Batch that is polled until it has ended
     PROBE = "probe"  # a job of one token; its end shows that the service has recovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpec:
-    """The parameters that determine an answer: equal requests must have the same answer."""
+    """The parameters that determine an answer: equal requests must have the same answer.
+
+    Attributes:
+        calls_tool: Whether the answer must be a call of the one tool; its text is the arguments.
+    """
 
     prompt: str
     max_tokens: int
     temperature: float
     seed: int
+    calls_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,34 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineResult:
+    """The result of one line of a batch; ``line`` counts from 0."""
+
+    line: int
+    status: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookMessage:
+    """One message as the receiver got it.
+
+    Attributes:
+        id: Its ``webhook-id``.
+        subject: The job or batch.
+        type: E.g. ``job.completed``.
+        digest: SHA-256 of the body.
+        is_signed: Whether the signature is that of the service's secret.
+    """
+
+    id: str
+    subject: str
+    type: str
+    digest: str
+    is_signed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One request of one client, with all its retries.
 
@@ -79,6 +115,9 @@ class Operation:
         cancel_confirmed: Whether a cancellation was answered with 200.
         answered: Whether the client has its answer, or knows that there is none.
         bad_reply: Text of a reply that no client should ever receive.
+        lines: Requests of a batch.
+        batch: The batch that the client followed to its end.
+        results: The results that the client read, in order.
     """
 
     client: str
@@ -92,6 +131,9 @@ class Operation:
     cancel_confirmed: bool = False
     answered: bool = True
     bad_reply: str | None = None
+    lines: tuple[RequestSpec, ...] = ()
+    batch: str | None = None
+    results: tuple[LineResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +167,8 @@ class History:
         events: The whole log.
         baseline: The answers before any fault, by request.
         chain: Errors of ``semantic events verify``; empty if the chain holds.
+        messages: Every webhook message that was received, in order.
+        swaps: The swaps of models that the service accepted.
     """
 
     operations: tuple[Operation, ...]
@@ -132,6 +176,8 @@ class History:
     events: tuple[Event, ...]
     baseline: Mapping[RequestSpec, str]
     chain: str = ""
+    messages: tuple[WebhookMessage, ...] = ()
+    swaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from bench.chaos.client import Client
 from bench.chaos.history import Kind, Operation, RequestSpec
+from bench.chaos.mixed_client import MixedClient
 from bench.chaos.wire import OpenStreams
 
 #: Long enough for one KV block on disk, which the next attempt restores.
@@ -22,6 +22,11 @@ _QUESTIONS: Final = (
     "Count from one to twenty.",
 )
 _KINDS: Final = {Kind.MESSAGES: 4, Kind.STREAMED: 4, Kind.POLLED: 2, Kind.CANCELLED: 1}
+#: Kinds of a load that has a receiver of webhooks.
+_MIXED: Final = {**_KINDS, Kind.RESPONSES: 3, Kind.TOOLS: 3, Kind.BATCH: 1}
+_CITIES: Final = ("Paris", "Rome", "London", "Madrid", "Berlin", "Vienna", "Oslo", "Lisbon")
+#: Most lines of a batch.
+_LINES_MAX: Final = 5
 #: Share of operations with an idempotency key; others rely on the service's deduplication.
 _KEYED: Final = 0.8
 PROBE: Final = RequestSpec(prompt="Say hello.", max_tokens=1, temperature=0, seed=0)
@@ -41,6 +46,21 @@ def sample_requests(seed: int, size: int) -> tuple[RequestSpec, ...]:
     )
 
 
+def sample_calls(seed: int) -> tuple[RequestSpec, ...]:
+    """Return requests whose answer is a tool call, every other one greedy."""
+    rng = random.Random(f"calls {seed}")
+    return tuple(
+        RequestSpec(
+            prompt=f"What is the weather in {city}?",
+            max_tokens=120,
+            temperature=float(number % 2),
+            seed=rng.randrange(2**31),
+            calls_tool=True,
+        )
+        for number, city in enumerate(_CITIES)
+    )
+
+
 class Load:
     """Client threads that work until ``finish``.
 
@@ -49,15 +69,24 @@ class Load:
         seed: Determines each client's requests and the ways to send them.
         requests: The requests to choose from.
         clients: Number of client threads.
+        hook: Receiver of webhooks; with it the load also has responses, tool calls and batches.
     """
 
     def __init__(
-        self, base_url: str, *, seed: int, requests: Sequence[RequestSpec], clients: int
+        self,
+        base_url: str,
+        *,
+        seed: int,
+        requests: Sequence[RequestSpec],
+        clients: int,
+        hook: str | None = None,
     ) -> None:
         self.streams = OpenStreams()
         self._base_url = base_url
         self._seed = seed
         self._requests = requests
+        self._calls = sample_calls(seed)
+        self._hook = hook
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(clients, thread_name_prefix="chaos")
         self._done: list[Operation] = []
@@ -80,15 +109,20 @@ class Load:
 
     def _work(self, number: int) -> None:
         rng = random.Random(f"client {number} {self._seed}")
-        client = Client(self._base_url, self.streams, rng)
+        client = MixedClient(self._base_url, self.streams, rng, self._hook)
+        kinds = _KINDS if self._hook is None else _MIXED
         try:
             turn = 0
             while not self._stopped.is_set():
                 turn += 1
-                (kind,) = rng.choices([*_KINDS], [*_KINDS.values()])
-                keyed = rng.random() < _KEYED
-                request = rng.choice(self._requests)
+                (kind,) = rng.choices([*kinds], [*kinds.values()])
+                keyed = rng.random() < _KEYED and kind is not Kind.BATCH
+                request = rng.choice(self._calls if kind is Kind.TOOLS else self._requests)
+                lines: tuple[RequestSpec, ...] = ()
+                if kind is Kind.BATCH:
+                    size = min(rng.randint(1, _LINES_MAX), len(self._requests))
+                    lines = tuple(rng.sample(self._requests, size))
                 name = f"chaos/{self._seed}-{number}-{turn}"
-                self._done.append(client.operate(name, kind, request, keyed=keyed))
+                self._done.append(client.operate(name, kind, request, keyed=keyed, lines=lines))
         finally:
             client.close()

@@ -10,10 +10,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Final
 
 import mlx.core as mx
 
 from bench.demo_model.render import MODEL_DIR
+
+#: Names of the models between which a run swaps. They have the same files, so the same fingerprint,
+#: and an answer continues over a swap.
+MODELS: Final = ("one", "two")
 
 
 def make_exact_model(target: Path) -> Path:

@@ -22,6 +22,11 @@ class Fault(StrEnum):
     CUT = "cut"
     LOCK = "lock"
     DISK = "disk"
+    STOP = "stop"
+    LOSS = "loss"
+    SLOW = "slow"
+    MEMORY = "memory"
+    SWAP = "swap"
 
 
 #: The kinds that are a SIGKILL.

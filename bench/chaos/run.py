@@ -19,8 +19,10 @@ import httpx
 from bench.chaos.client import MODEL, Client
 from bench.chaos.faults import FaultInjector
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
-from bench.chaos.load import PROBE, Load, sample_requests
+from bench.chaos.load import PROBE, Load, sample_calls, sample_requests
+from bench.chaos.model import MODELS
 from bench.chaos.plan import PlannedFault
+from bench.chaos.receiver import HookReceiver
 from bench.chaos.wire import OpenStreams
 from tests.support.processes.service import Service
 
@@ -44,6 +46,20 @@ def environment(model: Path) -> dict[str, str]:
         "SEMANTIC_SERVER__DRAIN_S": "2",
         "SEMANTIC_JOBS__WORKER_STANDBY": "true",
     }
+
+
+def mixed_environment(model: Path, hook: HookReceiver) -> dict[str, str]:
+    """Return ``environment`` with two registered models to swap between, and webhooks.
+
+    Args:
+        model: Directory of the files of both models; the configuration is written beside it.
+        hook: Receives the webhooks.
+    """
+    config = model.with_name("models.toml")
+    config.write_text("".join(f'[models.{name}]\nsource = "{model}"\n' for name in MODELS))
+    plain = {k: v for k, v in environment(model).items() if not k.startswith("SEMANTIC_MODEL__")}
+    more = {"SEMANTIC_CONFIG": str(config), "SEMANTIC_MODEL__ID": MODELS[0]}
+    return plain | more | hook.environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +89,7 @@ class Chaos:
         requests: Number of different requests.
         log: Receives a line for each step.
         most_s: No fault starts later than this many seconds after the first.
+        hook: Receives webhooks; with it the load also has responses, tool calls and batches.
     """
 
     def __init__(
@@ -84,7 +101,10 @@ class Chaos:
         requests: int,
         log: Callable[[str], None],
         most_s: float = math.inf,
+        hook: HookReceiver | None = None,
     ) -> None:
+        self._hook = hook
+        self._swaps: list[str] = []
         self._service = service
         self._seed = seed
         self._clients = clients
@@ -105,13 +125,17 @@ class Chaos:
         """Run the load as long as ``work`` runs, stop the service, and return the history."""
         baseline = self._record_baseline()
         load = Load(
-            self._service.base_url, seed=self._seed, requests=self._requests, clients=self._clients
+            self._service.base_url,
+            seed=self._seed,
+            requests=self._requests,
+            clients=self._clients,
+            hook=None if self._hook is None else self._hook.url,
         )
         try:
             work(load)
         finally:
             operations = load.finish()
-        self._wait_for_jobs()
+        self._wait_for_ends()
         outcomes = self._outcomes()
         code = self._service.stop()
         assert code == 0, f"ended with {code}:\n{self._service.log()}"
@@ -121,24 +145,29 @@ class Chaos:
             events=tuple(self._events()),
             baseline=baseline,
             chain=self._verify(),
+            messages=() if self._hook is None else tuple(self._hook.messages),
+            swaps=tuple(self._swaps),
         )
 
     def _record_baseline(self) -> dict[RequestSpec, str]:
         client = self._client("undisturbed")
         texts: dict[RequestSpec, str] = {}
-        for number, request in enumerate(self._requests):
+        calls = () if self._hook is None else sample_calls(self._seed)
+        for number, request in enumerate((*self._requests, *calls)):
             name = f"chaos/{self._seed}-undisturbed-{number}"
-            done = client.operate(name, Kind.POLLED, request, keyed=True)
-            assert done.statuses[-1] == "completed", done
+            kind = Kind.TOOLS if request.calls_tool else Kind.POLLED
+            done = client.operate(name, kind, request, keyed=True)
             self._probes.append(done)
             job = httpx.get(f"{self._service.base_url}/v1/jobs/{done.accepted[0]}").json()
-            texts[request] = str(job["output"]["text"])
+            assert job["status"] == "completed", job
+            texts[request] = _text_of(job)
         client.close()
         self._log(f"{len(texts)} answers undisturbed, {sum(map(len, texts.values()))} characters")
         return texts
 
     def _inject_all(self, plan: Sequence[PlannedFault], load: Load) -> Iterator[Recovery]:
         injector = FaultInjector(self._service, load.streams)
+        self._swaps = injector.swaps
         waiting: list[tuple[PlannedFault, float]] = []
         last_at = time.monotonic() + self._most_s
         for fault, after in zip(plan, [*plan[1:], None], strict=True):
@@ -172,13 +201,17 @@ class Chaos:
         client.close()
         self._probes.append(done)
 
-    def _wait_for_jobs(self) -> None:
-        """Wait for all jobs to end; the checker reports those that do not."""
+    def _wait_for_ends(self) -> None:
+        """Wait for all jobs, webhooks and swaps to end; the checker reports those that do not."""
         deadline = time.monotonic() + JOBS_END_WITHIN_S
-        while time.monotonic() < deadline:
-            if not any(self._listed(status=status) for status in ("queued", "running")):
-                return
-            time.sleep(0.2)
+        with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
+            while time.monotonic() < deadline:
+                jobs = [self._listed(status=status) for status in ("queued", "running")]
+                hooks = client.get("/v1/webhooks", params={"state": "pending", "limit": "1"}).json()
+                swap = client.get(f"/admin/swaps/{self._swaps[-1]}").json() if self._swaps else {}
+                if not any([*jobs, hooks["data"], swap.get("ended_at", True) is None]):
+                    return
+                time.sleep(0.2)
 
     def _listed(self, **query: str) -> list[Any]:
         jobs: list[Any] = []
@@ -199,7 +232,7 @@ class Chaos:
                 outcomes[job["id"]] = Outcome(
                     job=job["id"],
                     status=job["status"],
-                    text=job["output"]["text"] if job["output"] else None,
+                    text=_text_of(job) if job["output"] else None,
                     error=job["error"]["message"] if job["error"] else None,
                 )
         return outcomes
@@ -228,3 +261,10 @@ class Chaos:
 
     def _client(self, name: str) -> Client:
         return Client(self._service.base_url, OpenStreams(), random.Random(f"{name} {self._seed}"))
+
+
+def _text_of(job: Any) -> str:
+    """Return the text of a job's answer, with the arguments of its tool calls."""
+    output = job["output"]
+    calls = [call["arguments"] for call in output.get("tool_calls", ())]
+    return "".join((str(output["text"]), *calls))

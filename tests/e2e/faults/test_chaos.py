@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from bench.chaos.checker import check
 from bench.chaos.faults import possible_faults
+from bench.chaos.history import Kind
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import make_plan
-from bench.chaos.run import Chaos, environment
+from bench.chaos.receiver import hook_receiver
+from bench.chaos.run import Chaos, mixed_environment
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.timeout(1200)
@@ -22,12 +25,18 @@ SEED = 3
 def test_every_promise_is_kept_while_everything_is_killed(
     own_service: Callable[..., Service], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    service = own_service(**environment(make_exact_model(tmp_path / "model")))
     plan = make_plan(possible_faults(), kills=5, others=5, seed=SEED)
-    chaos = Chaos(service, seed=SEED, clients=3, requests=6, log=print)
-    run = chaos.run(plan)
+    with hook_receiver(SEED) as hook:
+        model = make_exact_model(tmp_path / "model")
+        service = own_service(**mixed_environment(model, hook))
+        chaos = Chaos(service, seed=SEED, clients=4, requests=6, log=print, hook=hook)
+        run = chaos.run(plan)
     violations = check(run.history)
     assert not violations, [*violations, capfd.readouterr().out]
     # All of it took place: the faults, and work that they disturbed.
     assert [one.planned for one in run.recoveries] == list(plan)
-    assert sum(event.type == "JobCompleted" for event in run.history.events) > len(plan)
+    types = Counter(event.type for event in run.history.events)
+    assert types["JobCompleted"] > len(plan)
+    assert types["BatchEnded"], types
+    assert run.history.messages
+    assert {one.kind for one in run.history.operations} == {*Kind}

@@ -1,0 +1,122 @@
+"""Checks what follows an end: webhook messages, results of batches, and swaps of models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from bench.chaos.history import Event, History, Operation, Violation
+from bench.chaos.jobs_in_log import ENDS, SUBMITTED
+
+_BATCH_SUBMITTED: Final = "BatchSubmitted"
+_BATCH_ENDED: Final = "BatchEnded"
+_SWAPS: Final = "models"
+
+
+def check_ends(history: History) -> Iterator[Violation]:
+    """Yield the violations in messages, batches and swaps."""
+    yield from _check_messages(history)
+    yield from _check_sent(history)
+    for operation in history.operations:
+        if operation.lines:
+            yield from _check_results(operation, history)
+    yield from _check_batches(history)
+    yield from _check_swaps(history)
+
+
+def _ends(history: History) -> dict[str, str]:
+    """Return the end of each job and batch, as the type of its message."""
+    ends = {e.stream: f"job.{ENDS[e.type]}" for e in history.events if e.type in ENDS}
+    # No client cancels a batch or gives it a time limit.
+    return ends | {e.stream: "batch.completed" for e in history.events if e.type == _BATCH_ENDED}
+
+
+def _check_messages(history: History) -> Iterator[Violation]:
+    """A message is signed, belongs to an end of the log, and is the same in each delivery."""
+    ends = _ends(history)
+    digests: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    for message in history.messages:
+        if not message.is_signed:
+            yield Violation(promise="messages are signed", subject=message.id, what="it is not")
+        if digests.setdefault(message.id, message.digest) != message.digest:
+            what = f"two bodies for {message.subject}"
+            yield Violation(promise="messages never change", subject=message.id, what=what)
+        if ids.setdefault(message.subject, message.id) != message.id:
+            what = f"{ids[message.subject]} and {message.id}"
+            yield Violation(promise="one end, one message", subject=message.subject, what=what)
+        if ends.get(message.subject) != message.type:
+            what = f"{message.type} was sent, and the log has {ends.get(message.subject)}"
+            yield Violation(promise="messages are of ends", subject=message.subject, what=what)
+
+
+def _check_sent(history: History) -> Iterator[Violation]:
+    """The end of a job or batch that names a receiver was delivered."""
+    ends, sent = _ends(history), {message.subject for message in history.messages}
+    for event in history.events:
+        if event.type not in {SUBMITTED, _BATCH_SUBMITTED} or not event.data.get("webhook"):
+            continue
+        if event.stream in ends and event.stream not in sent:
+            what = f"{ends[event.stream]} was not received"
+            yield Violation(promise="every end is sent", subject=event.stream, what=what)
+
+
+def _check_results(operation: Operation, history: History) -> Iterator[Violation]:
+    """Each line has one result, which is the undisturbed answer."""
+    if not operation.answered:
+        return
+    subject = operation.batch or operation.client
+    counts = Counter(result.line for result in operation.results)
+    if counts != Counter(range(len(operation.lines))):
+        what = f"{len(operation.lines)} lines have the results {sorted(counts.elements())}"
+        yield Violation(promise="one line, one result", subject=subject, what=what)
+        return
+    for result in operation.results:
+        expected = history.baseline.get(operation.lines[result.line])
+        if result.status != "succeeded":
+            what = f"line {result.line} is {result.status}"
+            yield Violation(promise="answers are whole", subject=subject, what=what)
+        elif expected is not None and result.text != expected:
+            what = f"line {result.line} has {result.text[:40]!r} for {expected[:40]!r}"
+            promise = "answers are the undisturbed ones"
+            yield Violation(promise=promise, subject=subject, what=what)
+
+
+def _check_batches(history: History) -> Iterator[Violation]:
+    """An accepted batch is in the log and ends once."""
+    batches: dict[str, list[Event]] = {}
+    for event in history.events:
+        if event.stream.startswith("batch-"):
+            batches.setdefault(event.stream, []).append(event)
+    for operation in history.operations:
+        if operation.batch is not None and operation.batch not in batches:
+            what = f"{operation.client} has its id"
+            yield Violation(promise="accepted is logged", subject=operation.batch, what=what)
+    for batch, events in batches.items():
+        ended = sum(event.type == _BATCH_ENDED for event in events)
+        if ended != 1:
+            what = f"has {ended} ends"
+            yield Violation(promise="a batch ends once", subject=batch, what=what)
+
+
+def _check_swaps(history: History) -> Iterator[Violation]:
+    """An accepted swap is in the log and is served, rolled back with a reason, or superseded."""
+    events = [event for event in history.events if event.stream == _SWAPS]
+    asked = [str(e.data["swap"]) for e in events if e.type == "ModelSwapRequested"]
+    kinds: dict[str, Counter[str]] = {swap: Counter() for swap in asked}
+    for event in events:
+        swap = event.data.get("swap")
+        if swap in kinds:
+            kinds[str(swap)][event.type] += 1
+    for swap in history.swaps:
+        if swap not in kinds:
+            yield Violation(promise="accepted is logged", subject=swap, what="no such swap")
+    for swap, counts in kinds.items():
+        if counts["ModelSwapRolledBack"] and not counts["ModelLoadLost"]:
+            what = "rolled back although no load was lost"
+            yield Violation(promise="every swap ends", subject=swap, what=what)
+        is_over = counts["ModelServed"] or counts["ModelSwapRolledBack"]
+        if not is_over and swap == asked[-1]:
+            what = f"its events are {dict(counts)}"
+            yield Violation(promise="every swap ends", subject=swap, what=what)

@@ -1,0 +1,90 @@
+"""The receiver of webhooks: it refuses some messages, answers some too late, and records all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bench.chaos.history import WebhookMessage
+from tests.support.clients.webhook_receiver import Received, Reply, receiver
+
+#: Shares of messages that are refused, and that are answered after the sender's patience.
+_REFUSED: Final = 0.2
+_LATE: Final = 0.05
+_KEY_BYTES: Final = 32
+
+
+class HookReceiver:
+    """What a receiver got.
+
+    Args:
+        url: Where messages go.
+        seed: Determines the secret.
+
+    Attributes:
+        url: As given.
+        messages: Every message in order, also those that were refused or answered too late.
+    """
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.url = url
+        self.messages: list[WebhookMessage] = []
+        self._key = random.Random(f"secret {seed}").randbytes(_KEY_BYTES)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The settings of a service that sends to this receiver."""
+        return {
+            "SEMANTIC_WEBHOOKS__SECRET": f"whsec_{base64.b64encode(self._key).decode()}",
+            "SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]',
+            "SEMANTIC_WEBHOOKS__TIMEOUT_S": "2",
+            "SEMANTIC_WEBHOOKS__RETRY_S": json.dumps([0.3] * 20 + [2.0] * 80),
+        }
+
+    def record(self, one: Received) -> None:
+        """Keep a message."""
+        content = json.loads(one.body)
+        signed = f"{one.id}.{one.headers['webhook-timestamp']}.".encode() + one.body
+        code = base64.b64encode(hmac.digest(self._key, signed, "sha256")).decode()
+        self.messages.append(
+            WebhookMessage(
+                id=one.id,
+                # The log has the batch under another prefix than its protocol.
+                subject=content["data"]["id"].replace("msgbatch_", "batch-"),
+                type=content["type"],
+                digest=hashlib.sha256(one.body).hexdigest(),
+                is_signed=f"v1,{code}" in one.headers["webhook-signature"].split(),
+            )
+        )
+
+
+@contextmanager
+def hook_receiver(seed: int) -> Iterator[HookReceiver]:
+    """Run a receiver within the block.
+
+    Args:
+        seed: Determines which messages are refused or late, and the secret.
+    """
+    rng, lock, late = random.Random(f"receiver {seed}"), threading.Lock(), threading.Event()
+
+    def answer(one: Received) -> Reply:
+        with lock:
+            there.record(one)
+            drawn = rng.random()
+        if drawn < _LATE:
+            return Reply(held=late)
+        return Reply(503 if drawn < _LATE + _REFUSED else 204)
+
+    with receiver(answer) as running:
+        there = HookReceiver(running.url(), seed)
+        try:
+            yield there
+        finally:
+            late.set()
