@@ -24,6 +24,7 @@ FILES: Final = (
     "digests*",
     "events.sqlite3*",
     "heads.jsonl*",
+    "heads.last*",
     "heads.key*",
     "serve.json*",
     "serve.lock",

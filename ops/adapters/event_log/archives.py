@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Connection, Engine, func, inspect, select
 
 from domain.errors import CorruptLog, LogUnavailable
+from domain.events.agent import AGENT_HISTORY
 from domain.events.log import ArchiveErased, LogArchived
+from domain.job.view import is_job_event
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
+from domain.values import JobStatus
 from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.tables import ARCHIVES, EVENTS
+from ops.adapters.event_log.tables import ARCHIVES, EVENTS, JOBS
 
 #: Name of the archives' directory, beside the database.
 DIRECTORY = "archive"
+
+#: Prefixes of streams of which only the last event of each type is needed; other streams that are
+#: not jobs stay complete, and so does the history of an agent.
+THINNED = ("agent-", "worker-", "model-")
 
 _log = logging.getLogger(__name__)
 
@@ -156,8 +163,8 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
             raise CorruptLog(first, "the archives do not follow each other")
         before = LogHead(position=archive.last_position, hash=archive.last_hash)
         recorded_end = recorded.get(archive.last_position)
-        if recorded_end is not None and recorded_end["last_hash"] != archive.last_hash:
-            raise CorruptLog(archive.last_position, "the log names another end of the archive")
+        if recorded_end is not None and recorded_end != asdict(archive.event()):
+            raise CorruptLog(archive.last_position, "the log names another archive of these events")
         # The event that records an archive may itself be in a later archive.
         if recorded_end is None and archive is archives[-1]:
             raise CorruptLog(first, "no event of the log records the archive of these events")
@@ -170,6 +177,8 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
             continue
         _verify(engine, archive, path, signed_hashes)
         verified += 1
+    if archives:
+        _verify_streams(engine, before.position)
     return ArchiveReport(verified=verified, missing=tuple(missing), erased=erased)
 
 
@@ -200,6 +209,43 @@ def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[in
     )
     with reading(engine) as connection:
         kept: dict[int, str] = dict(connection.execute(query).all())
-    for event in read_events(path) if kept else ():
-        if kept.pop(event.position, event.hash) != event.hash:
+    latest: dict[tuple[str, str], RecordedEvent] = {}
+    for event in read_events(path):
+        if kept.get(event.position, event.hash) != event.hash:
             raise CorruptLog(event.position, f"it is another event than in {path.name}")
+        if event.stream.startswith(THINNED):
+            latest[event.stream, event.type] = event
+        elif event.position not in kept and not is_job_event(event):
+            raise CorruptLog(event.position, f"the log lacks it and {path.name} has it")
+        if event.type in AGENT_HISTORY and event.position not in kept:
+            raise CorruptLog(event.position, f"the log lacks it and {path.name} has it")
+    with reading(engine) as connection:
+        for (stream, type_name), event in latest.items():
+            of_type = select(func.max(EVENTS.c.position)).where(
+                EVENTS.c.stream == stream, EVENTS.c.type == type_name
+            )
+            if (connection.scalar(of_type) or 0) < event.position:
+                raise CorruptLog(event.position, f"the log lacks it and {path.name} has it")
+
+
+def _verify_streams(engine: Engine, last: int) -> None:
+    """Verify that each stream that archives left in the log is whole, and no open job is missing.
+
+    Args:
+        engine: From ``reader_engine``.
+        last: Last archived position.
+    """
+    streams = (
+        select(EVENTS.c.stream, func.max(EVENTS.c.position))
+        .where(*(EVENTS.c.stream.not_like(f"{prefix}%") for prefix in THINNED))
+        .group_by(EVENTS.c.stream)
+        .having(func.min(EVENTS.c.position) <= last, func.count() != func.max(EVENTS.c.version))
+    )
+    open_states = [status.value for status in JobStatus if not status.is_terminal]
+    open_jobs = select(JOBS.c.id, JOBS.c.position).where(
+        JOBS.c.status.in_(open_states), JOBS.c.id.not_in(select(EVENTS.c.stream))
+    )
+    with reading(engine) as connection:
+        for query in (streams, open_jobs):
+            for stream, position in connection.execute(query.limit(1)):
+                raise CorruptLog(position, f"the log lacks events of {stream}")

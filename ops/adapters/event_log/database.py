@@ -92,6 +92,23 @@ def is_disk_full(error: Exception) -> bool:
     return _FULL in str(cause) or getattr(cause, "sqlstate", None) == _POSTGRES_FULL
 
 
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """Return a connection of a reader engine all of whose statements read one state.
+
+    On SQLite the write-ahead log grows until the end of the block.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    with reading(engine) as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN").close()
+        else:
+            connection.execution_options(isolation_level="REPEATABLE READ")
+        yield connection
+
+
 def reason_of(error: Exception) -> str:
     """Return the database's message, without the statement and its parameters."""
     cause = error.orig if isinstance(error, DBAPIError) else error

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
                     event = _event(line, expected)
                     expected = event.position + 1
                     yield event
-    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise CorruptLog(expected, f"the file is damaged: {error}") from error
     except OSError as error:
         msg = f"{path} cannot be read: {error}"

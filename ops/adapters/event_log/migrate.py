@@ -10,14 +10,14 @@ import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogNewer, LogUnavailable
@@ -30,6 +30,7 @@ from ops.adapters.event_log.database import (
     writer_engine,
 )
 from ops.adapters.event_log.log_format import refuse_newer_log
+from ops.adapters.event_log.sqlite_driver import SchemaEntry, driver_module, read_schema
 
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
@@ -101,32 +102,53 @@ def upgrade(url: str) -> str:
         raise LogUnavailable(msg) from error
 
 
+def made_tables(revision: str) -> frozenset[SchemaEntry]:
+    """Return the tables, indexes and triggers that a SQLite log has at a schema revision."""
+    engine = create_engine("sqlite://", module=driver_module())
+    try:
+        with engine.begin() as connection:
+            _run(connection, revision)
+            return read_schema(connection)
+    finally:
+        engine.dispose()
+
+
 def _upgrade(url: str) -> str:
     engine = writer_engine(url)
     try:
         with engine.begin() as connection:
             _refuse_newer(connection)
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            _run(connection, "head")
     finally:
         engine.dispose()
     return expected()
+
+
+def _run(connection: Connection, revision: str) -> None:
+    """Run the migrations up to a revision."""
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def _refuse_newer(connection: Connection) -> None:
     found = _revision(connection)
     if found is None:
         return
-    try:
-        ScriptDirectory.from_config(_config()).get_revision(found)
-    except CommandError as error:
+    if found not in _revisions():
         msg = (
             f"a newer version of semantic upgraded the event log (to schema {found}, this "
             f"program knows up to {expected()}): update semantic"
         )
-        raise LogNewer(msg) from error
+        raise LogNewer(msg)
     refuse_newer_log(connection)
+
+
+@cache  # reads each migration's file
+def _revisions() -> frozenset[str]:
+    """Return the schema revisions that this program knows."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return frozenset(str(script.revision) for script in scripts)
 
 
 def _revision(connection: Connection) -> str | None:

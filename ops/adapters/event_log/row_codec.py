@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -104,6 +105,21 @@ def hash_at(connection: Connection, position: int) -> str | None:
     """Return the hash of the event at a position; ``None`` if there is none."""
     query = select(EVENTS.c.hash).where(EVENTS.c.position == position)
     return connection.execute(query).scalar_one_or_none()
+
+
+def row_digest(row: Mapping[str, Any]) -> str:
+    """Return the digest of a row over its columns that have a value, without ``digest`` itself."""
+    values = {
+        name: value.hex() if isinstance(value, bytes | memoryview) else _server_text(value)
+        for name, value in row.items()
+        if value is not None and name != "digest"
+    }
+    return hashlib.sha256(canonical_json(values)).hexdigest()
+
+
+def _server_text(value: object) -> object:
+    """Return a text as PostgreSQL stores it, so that both databases have one digest."""
+    return value.replace("\0", "\\x00") if isinstance(value, str) else value
 
 
 def storable(text: str) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import QueuePool
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
 _WAL_RESET_FIXED = (3, 51, 3)
 _WITHDRAWN = (3, 52, 0)
+_SCHEMA = text("SELECT type, name, tbl_name, sql FROM sqlite_master")
+#: Tables that SQLite itself keeps for its query planner.
+_PLANNER = "sqlite_stat"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEntry:
+    """One table, index or trigger; ``sql`` has single spaces."""
+
+    type: str
+    name: str
+    table: str
+    sql: str
 
 
 def driver_module() -> ModuleType:
@@ -45,6 +59,15 @@ def has_wal_reset_fix(version: str) -> bool:
     """Whether a SQLite of this version is free of the WAL-reset corruption bug."""
     numbers = tuple(int(part) for part in version.split("."))
     return numbers >= _WAL_RESET_FIXED and numbers != _WITHDRAWN
+
+
+def read_schema(connection: Connection) -> frozenset[SchemaEntry]:
+    """Return all tables, indexes and triggers."""
+    return frozenset(
+        SchemaEntry(kind, name, table, " ".join((sql or "").split()))
+        for kind, name, table, sql in connection.execute(_SCHEMA)
+        if not name.startswith(_PLANNER)
+    )
 
 
 def sqlite_writer(url: str, *, connections: int, wait_max_s: float) -> Engine:

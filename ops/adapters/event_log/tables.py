@@ -242,13 +242,17 @@ class NextOwnedStreamRow(_OwnedStreamColumns, table=True):
 
 
 class CheckpointRow(_Base, table=True):
-    """The last position that a projection has read, and the version of its code."""
+    """The last position that a projection has read, and the version of its code.
+
+    ``digest`` is the ``row_digest`` of the row of the webhooks, which no fold can verify.
+    """
 
     __tablename__ = "checkpoints"
 
     name: str = Field(primary_key=True, sa_type=TEXT)
     version: int
     position: int = Field(sa_type=BigInteger)
+    digest: str | None = Field(default=None, sa_type=TEXT)
 
 
 class LogFormatRow(_Base, table=True):
@@ -277,7 +281,8 @@ class ArchiveRow(_Base, table=True):
 class WebhookRow(_Base, table=True):
     """A message about the end of a job or batch to one receiver, and its delivery state.
 
-    ``body`` is the request body; ``next_at`` is the time of the next attempt.
+    ``body`` is the request body; ``next_at`` is the time of the next attempt; ``digest`` is the
+    ``row_digest`` of the row.
     """
 
     __tablename__ = "webhooks"
@@ -305,6 +310,7 @@ class WebhookRow(_Base, table=True):
     error: str | None = Field(default=None, sa_type=TEXT)
     trace: str | None = Field(default=None, sa_type=TEXT)
     owner: str | None = Field(default=None, sa_type=TEXT)
+    digest: str | None = Field(default=None, sa_type=TEXT)
 
 
 def _sums(name: str, *keys: str) -> Table:

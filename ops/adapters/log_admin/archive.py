@@ -32,7 +32,7 @@ from domain.log.record import EventFilter, LogHead
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.data_dir.sync import make_directory
-from ops.adapters.event_log.archives import Archive, directory_of, read_anchor
+from ops.adapters.event_log.archives import THINNED, Archive, directory_of, read_anchor
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.event_file import verify_file, write_events
 from ops.adapters.event_log.event_query import EventQuery
@@ -41,9 +41,6 @@ from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
 
 LOG_STREAM = StreamName("log")
-#: Prefixes of streams of which only the last event of each type is needed; other streams that are
-#: not jobs stay complete, and so does the history of an agent.
-_THINNED = ("agent-", "worker-", "model-")
 #: Types of the events that make up an agent's history; they stay.
 _KEPT = tuple(sorted(AGENT_HISTORY))
 _SCHEMA = table("sqlite_master", column("type"), column("name"), column("sql"))
@@ -192,7 +189,7 @@ def _unneeded(last: int) -> Delete:
 
 def _is_thinned(stream: ColumnElement[str]) -> ColumnElement[bool]:
     # LIKE would ignore case.
-    return or_(*(stream.op("GLOB")(f"{prefix}*") for prefix in _THINNED))
+    return or_(*(stream.op("GLOB")(f"{prefix}*") for prefix in THINNED))
 
 
 def _has_unsent_webhook() -> ColumnElement[bool]:

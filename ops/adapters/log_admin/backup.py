@@ -17,11 +17,11 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from ops.adapters.data_dir.sync import make_directory, sync_directory, sync_file
 from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.migrate import current, refuse_newer_program
+from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
-from ops.adapters.log_admin.payloads import verify_payloads
-from ops.adapters.log_admin.verify import Progress, verify_log
+from ops.adapters.log_admin.verify import Progress
+from ops.adapters.log_admin.whole_log import Watchers, verify_whole_log
 
 _PART = ".part"
 
@@ -59,7 +59,7 @@ def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogH
         _create_empty(part)
         _vacuum_into(source, part)
         sync_file(part)
-        head = verify_copy(part, progress=progress)
+        head = verify_copy(part, archives_of=url, progress=progress)
         part.rename(target)
         sync_directory(target.parent)
     except (OSError, driver_module().Error) as error:
@@ -106,7 +106,7 @@ def restore(
         # By SQLite, not byte by byte: a copy that was opened may have a write-ahead log.
         _vacuum_into(copy, fresh)
         sync_file(fresh)
-        head = verify_copy(fresh, signed_hashes=signed_hashes, progress=progress)
+        head = verify_copy(fresh, archives_of=url, signed_hashes=signed_hashes, progress=progress)
         had_one = file.exists()
         if had_one:
             _set_aside(file, kept)
@@ -123,12 +123,17 @@ def restore(
 
 
 def verify_copy(
-    path: Path, *, signed_hashes: dict[int, str] | None = None, progress: Progress | None = None
+    path: Path,
+    *,
+    archives_of: str | None = None,
+    signed_hashes: dict[int, str] | None = None,
+    progress: Progress | None = None,
 ) -> LogHead:
-    """Verify a copy: the structure of the database, the chain, and the texts.
+    """Verify all that a copy holds; see ``verify_whole_log``.
 
     Args:
         path: The copy.
+        archives_of: URL of the log beside which the archives lie, if not that of the copy.
         signed_hashes: By position, from signed checkpoints; positions beyond the copy are ignored.
         progress: Called after each page of events.
 
@@ -139,23 +144,22 @@ def verify_copy(
     """
     try:
         with closing(_connect(path)) as connection:
-            ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
     except driver_module().DatabaseError as error:
         raise CorruptLog(1, f"the database is damaged: {error}") from error
-    if found != "ok":
-        raise CorruptLog(1, f"the database is damaged: {found}")
     url = f"sqlite:///{path.absolute()}"
-    if current(url) is None:
-        msg = f"{path} holds no event log"
-        raise LogUnavailable(msg)
     refuse_newer_program(url)
     engine = reader_engine(url)
     try:
         last = LogReader(engine).head().position
         reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}
-        head = verify_log(engine, signed_hashes=reached, progress=progress)
-        verify_payloads(engine)
-        return head
+        return verify_whole_log(
+            engine,
+            url,
+            archives_of=archives_of,
+            signed_hashes=reached,
+            watchers=Watchers(chain=progress),
+        ).head
     finally:
         engine.dispose()
 

@@ -13,6 +13,7 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import (
     KEY_BYTES,
     CheckpointKind,
+    ForgedCheckpoint,
     SignedCheckpoint,
     read_checkpoints,
     sign_checkpoint,
@@ -29,9 +30,18 @@ from ops.adapters.event_log.row_codec import hash_at
 
 KEY_NAME = "heads.key"
 CHECKPOINTS_NAME = "heads.jsonl"
+#: A copy of the last line of the checkpoints, which shows that lines are missing at their end.
+LAST_NAME = "heads.last"
 #: Most bytes that are read of the file; a checkpoint a minute for ten years is less.
 CHECKPOINTS_BYTES_MAX = 2**31
 _LINE_BYTES_MAX = 64 * 1024
+
+
+class CheckpointsCut(ForgedCheckpoint):
+    """The end of the checkpoints is missing, or the copy of their last line is damaged."""
+
+    def __init__(self, cut: str, whole: str) -> None:
+        super().__init__(f"{cut} lacks what {whole} has; remove both to begin anew")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +102,13 @@ class CheckpointFiles:
             ForgedCheckpoint: A line has no valid signature.
             LogUnavailable: A file cannot be read.
         """
-        if not self.checkpoints.exists():
+        if not self.checkpoints.exists() and not self._last_path.exists():
             return ()
-        return read_checkpoints(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
+        found = read_checkpoints(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
+        last = self._last_signed()
+        if last is not None and last not in found:
+            raise CheckpointsCut(self.checkpoints.name, LAST_NAME)
+        return found
 
     def last(self) -> SignedCheckpoint | None:
         """Return the last checkpoint without reading the others.
@@ -103,8 +117,10 @@ class CheckpointFiles:
             ForgedCheckpoint: Its signature is not valid.
             LogUnavailable: A file cannot be read.
         """
-        lines = self._lines(_LINE_BYTES_MAX)[-1:]
-        return read_checkpoints(lines, key=self.load_key())[0] if lines else None
+        lines, signed = self._lines(_LINE_BYTES_MAX), self._last_signed()
+        if signed is not None and signed.to_line().strip() not in lines:
+            raise CheckpointsCut(self.checkpoints.name, LAST_NAME)
+        return read_checkpoints(lines[-1:], key=self.load_key())[0] if lines else None
 
     def append(self, checkpoint: SignedCheckpoint) -> None:
         """Append a checkpoint durably; concurrent processes take turns.
@@ -125,9 +141,39 @@ class CheckpointFiles:
                 os.fsync(file.fileno())
             if not size:
                 sync_directory(self.checkpoints.parent)
+            self._replace_last(checkpoint)
         except OSError as error:
             msg = f"the checkpoints cannot be written: {error}"
             raise LogUnavailable(msg) from error
+
+    @property
+    def _last_path(self) -> Path:
+        return self.checkpoints.with_name(LAST_NAME)
+
+    def _last_signed(self) -> SignedCheckpoint | None:
+        """Return the checkpoint of ``heads.last``, a copy of the last line."""
+        if not self._last_path.exists():
+            return None
+        try:
+            line = self._last_path.read_text("utf-8", "replace")
+        except OSError as error:
+            msg = f"the checkpoints cannot be read: {error}"
+            raise LogUnavailable(msg) from error
+        found = read_checkpoints([line], key=self.load_key())
+        if len(found) != 1:
+            raise CheckpointsCut(LAST_NAME, self.checkpoints.name)
+        return found[0]
+
+    def _replace_last(self, checkpoint: SignedCheckpoint) -> None:
+        """Write ``heads.last``, after the line that it repeats is durable."""
+        draft = self._last_path.with_name(f"{LAST_NAME}.{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(checkpoint.to_line())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._last_path)
+        sync_directory(self._last_path.parent)
 
     def _lines(self, bytes_max: int) -> list[str]:
         """Return the complete lines of the last bytes."""

@@ -6,12 +6,12 @@ holds the write lock, so two processes never start the same attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, tuple_, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,6 +20,7 @@ from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.row_codec import row_digest
 from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
 
 #: Name of the row of ``checkpoints`` with the last position read.
@@ -71,13 +72,13 @@ class SqlWebhookStore:
             rows = {webhook.id: _values(webhook) for webhook in webhooks if webhook.id not in known}
             if rows:
                 connection.execute(insert(WEBHOOKS), list(rows.values()))
-            checkpoint = CHECKPOINTS.c.name == CHECKPOINT
+            mark = {"name": CHECKPOINT, "version": _VERSION, "position": position}
+            mark["digest"] = row_digest(mark)
             moved = connection.execute(
-                update(CHECKPOINTS).where(checkpoint).values(position=position)
+                update(CHECKPOINTS).where(CHECKPOINTS.c.name == CHECKPOINT).values(mark)
             )
             if not moved.rowcount:
-                values = {"name": CHECKPOINT, "version": _VERSION, "position": position}
-                connection.execute(insert(CHECKPOINTS).values(values))
+                connection.execute(insert(CHECKPOINTS).values(mark))
 
     def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
         """See ``WebhookStore.due_hosts``."""
@@ -91,14 +92,11 @@ class SqlWebhookStore:
         oldest = (WEBHOOKS.c.next_at, WEBHOOKS.c.position, WEBHOOKS.c.id)
         query = query.order_by(*oldest).limit(limit).with_for_update(skip_locked=True)
         with self._writing() as connection:
-            ids = [row.id for row in connection.execute(query)]
-            if not ids:
-                return ()
-            chosen = WEBHOOKS.c.id.in_(ids)
-            taken = update(WEBHOOKS).where(chosen)
-            connection.execute(taken.values(next_at=until, attempts=WEBHOOKS.c.attempts + 1))
-            rows = {row.id: row for row in connection.execute(select(WEBHOOKS).where(chosen))}
-        return tuple(_webhook(rows[one]) for one in ids)
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+            for row in rows:
+                row |= {"next_at": until, "attempts": row["attempts"] + 1}
+                _replace(connection, row)
+        return tuple(_webhook(row) for row in rows)
 
     def settle(
         self,
@@ -112,19 +110,25 @@ class SqlWebhookStore:
     ) -> bool:
         """See ``WebhookStore.settle``."""
         latest = (_PENDING, WEBHOOKS.c.id == webhook_id, WEBHOOKS.c.attempts == attempt)
-        change = update(WEBHOOKS).where(*latest)
         values = {"state": state.value, "status": answer.status, "error": answer.error}
+        values |= {"last_at": at, "next_at": next_at}
         with self._writing() as connection:
-            done = connection.execute(change.values(**values, last_at=at, next_at=next_at))
-            return bool(done.rowcount)
+            row = _mapping(connection, select(WEBHOOKS).where(*latest).with_for_update())
+            if row is None:
+                return False
+            _replace(connection, row | values)
+            return True
 
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
         """See ``WebhookStore.revive``."""
         by_id = WEBHOOKS.c.id == webhook_id
         values = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at": at}
         with self._writing() as connection:
-            connection.execute(update(WEBHOOKS).where(by_id).values(values))
-            return _one(connection, select(WEBHOOKS).where(by_id))
+            row = _mapping(connection, select(WEBHOOKS).where(by_id).with_for_update())
+            if row is None:
+                return None
+            _replace(connection, row | values)
+            return _webhook(row | values)
 
     def get(self, webhook_id: WebhookId) -> Webhook | None:
         """See ``WebhookStore.get``."""
@@ -177,7 +181,7 @@ class SqlWebhookStore:
 
     def _webhooks(self, query: Select[Any]) -> tuple[Webhook, ...]:
         with reading(self._readers) as connection:
-            return tuple(_webhook(row) for row in connection.execute(query))
+            return tuple(_webhook(dict(row)) for row in connection.execute(query).mappings())
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -195,17 +199,29 @@ def _position(connection: Connection) -> int:
 
 
 def _one(connection: Connection, query: Select[Any]) -> Webhook | None:
-    row = connection.execute(query).one_or_none()
+    row = _mapping(connection, query)
     return None if row is None else _webhook(row)
+
+
+def _mapping(connection: Connection, query: Select[Any]) -> dict[str, Any] | None:
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+def _replace(connection: Connection, row: dict[str, Any]) -> None:
+    """Write all columns of a row, and their digest."""
+    changed = update(WEBHOOKS).where(WEBHOOKS.c.id == row["id"])
+    connection.execute(changed.values(row | {"digest": row_digest(row)}))
 
 
 def _values(webhook: Webhook) -> dict[str, Any]:
     values = {name: getattr(webhook, name) for name in _NAMES}
-    return values | {"state": webhook.state.value}
+    values |= {"state": webhook.state.value}
+    return values | {"digest": row_digest(values)}
 
 
-def _webhook(row: Row[Any]) -> Webhook:
-    values = {name: getattr(row, name) for name in _NAMES}
+def _webhook(row: Mapping[str, Any]) -> Webhook:
+    values = {name: row[name] for name in _NAMES}
     return Webhook(
         **values | {"state": WebhookState(values["state"]), "body": bytes(values["body"])}
     )

@@ -12,13 +12,12 @@ import typer
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.archives import verify_archives
 from ops.adapters.event_log.event_file import verify_file
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.log_admin.payloads import verify_payloads
-from ops.adapters.log_admin.verify import verify_log
+from ops.adapters.log_admin.projections_check import ProjectionState
+from ops.adapters.log_admin.whole_log import Watchers, verify_whole_log
 from ops.cli.log.log_options import (
     CheckpointsOption,
     JsonOption,
@@ -33,6 +32,14 @@ from ops.cli.options import DataDir
 from ops.cli.output import echo, echo_data
 from ops.clock import SystemClock
 from ops.settings import Settings
+
+_PROJECTIONS = {
+    ProjectionState.VERIFIED: "the database and its projections verify",
+    ProjectionState.BEHIND: "the database verifies; its projections are of an earlier state, which "
+    "the next start brings up to date",
+    ProjectionState.ARCHIVE_MISSING: "the database verifies; its projections were not compared, "
+    "since an archive is not here",
+}
 
 
 def add_to(events: typer.Typer) -> None:
@@ -51,7 +58,10 @@ def verify(
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check the whole hash chain and all texts; exit code 1 and the first bad position if not.
+    """Check the whole log; exit code 1 and the first bad position if a part does not verify.
+
+    Verified are the pages and tables of the database, the archives, the hash chain, all texts, and
+    the projections, which are compared with a fold of the events.
 
     Signed checkpoints, if there are any, prove that the end of the log is complete.
     """
@@ -87,6 +97,8 @@ def _print(report: dict[str, Any]) -> None:
         echo(f"{report['texts']:,} texts verify ({report['text_bytes']:,} bytes)")
     if report.get("texts_erased"):
         echo(f"{report['texts_erased']:,} more were erased")
+    if "projections" in report:
+        echo(_PROJECTIONS[ProjectionState(report["projections"])])
     echo(f"head {report['hash']}")
 
 
@@ -133,21 +145,29 @@ def _verified(
 
 
 def _verified_log(settings: Settings, signed_hashes: dict[int, str]) -> dict[str, Any]:
-    with log_engine(settings) as engine, progress_bar("verifying") as progress:
-        archives = verify_archives(engine, settings.log_url, signed_hashes=signed_hashes)
-        head = verify_log(engine, progress=progress, signed_hashes=signed_hashes)
-        with progress_bar("reading texts") as read:
-            texts = verify_payloads(engine, progress=read)
+    with (
+        log_engine(settings) as engine,
+        progress_bar("verifying") as chain,
+        progress_bar("reading texts") as texts,
+        progress_bar("folding") as projections,
+    ):
+        found = verify_whole_log(
+            engine,
+            settings.log_url,
+            signed_hashes=signed_hashes,
+            watchers=Watchers(chain=chain, texts=texts, projections=projections),
+        )
     return {
-        "texts": texts.payloads,
-        "text_bytes": texts.size_bytes,
-        "texts_erased": texts.erased,
-        "events": head.position,
-        "hash": head.hash,
+        "texts": found.texts.payloads,
+        "text_bytes": found.texts.size_bytes,
+        "texts_erased": found.texts.erased,
+        "events": found.head.position,
+        "hash": found.head.hash,
         "heads": len(signed_hashes),
-        "archives": archives.verified,
-        "archives_erased": archives.erased,
-        "archives_missing": list(archives.missing),
+        "archives": found.archives.verified,
+        "archives_erased": found.archives.erased,
+        "archives_missing": list(found.archives.missing),
+        "projections": found.projections.value,
     }
 
 

@@ -20,6 +20,7 @@ from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.event_file import event_line, read_events
 from ops.adapters.event_log.row_codec import link
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.backup import back_up
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.cli.log import events
 from ops.clock import SystemClock
@@ -124,12 +125,21 @@ def test_an_end_that_was_replaced_by_one_whose_hashes_fit_is_found(signed: str) 
 
 
 def test_checkpoints_kept_elsewhere_reveal_a_restored_data_directory(
-    signed: str, files: CheckpointFiles, tmp_path: Path
+    url: str, files: CheckpointFiles, tmp_path: Path
 ) -> None:
-    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere, before = tmp_path / "elsewhere.jsonl", tmp_path / "before.sqlite3"
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log, 3)
+    back_up(url, before)
+    with open_log(url, clock=SystemClock()) as log:
+        _append(log)
+    assert _run("head", "--sign").exit_code == 0
     shutil.copy(files.checkpoints, elsewhere)
-    _tamper(signed, "DELETE FROM events WHERE position > 9", "DELETE FROM checkpoints")
+    shutil.copy(before, tmp_path / "events.sqlite3")
+    assert _run("verify").exit_code == 1
     files.checkpoints.unlink()
+    assert "lacks what heads.last has" in _run("verify").stderr
+    (tmp_path / "heads.last").unlink()
     assert _run("verify").exit_code == 0
     assert _bad_position(_run("verify", "--heads", str(elsewhere), "--json")) == 10
 

@@ -24,7 +24,9 @@ _MOVE_CHECKPOINT = HotStatement(
     update(CHECKPOINTS).where(CHECKPOINTS.c.name == bindparam("table")),
     columns=("version", "position"),
 )
-_FIRST_CHECKPOINT = HotStatement(insert(CHECKPOINTS).inline())
+_FIRST_CHECKPOINT = HotStatement(
+    insert(CHECKPOINTS).inline(), columns=("name", "version", "position")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

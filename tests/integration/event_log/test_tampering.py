@@ -1,0 +1,118 @@
+"""Verification finds changes of each part of a log, and changes at random places of each file."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from bench.tampering.judge import Verdict
+from bench.tampering.run import TARGETS, run
+from bench.tampering.sample import LOG_NAME, record_sample, url_of
+from domain.errors import CorruptLog, SemanticError
+from domain.log.checkpoints import required_hashes
+from ops.adapters.event_log.database import reader_engine, writer_engine
+from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.sqlite_driver import driver_module
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
+from ops.adapters.log_admin.projections_check import ProjectionState
+from ops.adapters.log_admin.whole_log import VerifiedLog, verify_whole_log
+from ops.clock import SystemClock
+from tests.support.builders.log_files import fill
+from tests.support.builders.log_stores import new_log_of
+
+#: Of each run of the tests; ``python -m bench.tampering`` makes 10,000.
+MUTATIONS = 60
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recorded") / "log"
+    record_sample(directory, seed=1)
+    with closing(driver_module().connect(str(directory / LOG_NAME))) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return directory
+
+
+def _verify(engine: Engine, url: str, heads: dict[int, str] | None = None) -> VerifiedLog:
+    return verify_whole_log(engine, url, signed_hashes=heads or {})
+
+
+def _verified(directory: Path) -> VerifiedLog:
+    engine = reader_engine(url_of(directory))
+    try:
+        heads = required_hashes(CheckpointFiles.of(directory).read())
+        return _verify(engine, url_of(directory), heads)
+    finally:
+        engine.dispose()
+
+
+def test_an_unchanged_log_verifies(recorded: Path) -> None:
+    found = _verified(recorded)
+    assert found.projections is ProjectionState.VERIFIED
+    assert (found.archives.verified, found.archives.missing) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "reason"),
+    [
+        ("jobs SET prompt_tokens = prompt_tokens + 1", "prompt_tokens - 1", "table jobs"),
+        ("agents SET hits = hits + 1", "hits - 1", "table agents"),
+        ("usage_totals SET queue_us = queue_us + 1", "queue_us - 1", "table usage_totals"),
+        ("webhooks SET attempts = attempts + 1", "attempts - 1", "webhook"),
+        ("payloads SET bytes = bytes + 1", "bytes - 1", "not as it was written"),
+        ("log_format SET version = version - 1", "version + 1", "needs reader"),
+        ("sqlite_sequence SET seq = seq + 1", "seq - 1", "number of the last event"),
+    ],
+)
+def test_a_changed_value_is_found(recorded: Path, change: str, back: str, reason: str) -> None:
+    with closing(driver_module().connect(str(recorded / LOG_NAME), isolation_level=None)) as raw:
+        raw.execute(f"UPDATE {change}")
+        with pytest.raises(SemanticError, match=reason):
+            _verified(recorded)
+        raw.execute(f"UPDATE {change.split('=', maxsplit=1)[0]} = {back}")
+    _verified(recorded)
+
+
+def test_a_missing_trigger_is_found(recorded: Path) -> None:
+    with closing(driver_module().connect(str(recorded / LOG_NAME), isolation_level=None)) as raw:
+        query = "SELECT sql FROM sqlite_master WHERE name = 'events_no_update'"
+        ((sql,),) = raw.execute(query).fetchall()
+        raw.execute("DROP TRIGGER events_no_update")
+        with pytest.raises(CorruptLog, match="events_no_update"):
+            _verified(recorded)
+        raw.execute(sql)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return new_log_of(request, tmp_path)
+
+
+def test_projections_are_compared_with_the_events(url: str) -> None:
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log, 3)
+    engine = reader_engine(url)
+    assert _verify(engine, url).projections is ProjectionState.VERIFIED
+    changes = {
+        "UPDATE jobs SET model = 'another' WHERE id = 'job-1'": "table jobs .* 'job-1'",
+        "DELETE FROM jobs WHERE id = 'job-1'": "table jobs .* 'job-1'",
+    }
+    for change, reason in changes.items():
+        writer = writer_engine(url)
+        with writer.begin() as connection:
+            connection.execute(text(change))
+        writer.dispose()
+        with pytest.raises(CorruptLog, match=reason):
+            _verify(engine, url)
+    engine.dispose()
+
+
+def test_changes_at_random_places_are_found() -> None:
+    changes = list(run(MUTATIONS, seed=2))
+    assert {change.target for change in changes} >= TARGETS.keys() - {"key", "last head"}
+    bad = {Verdict.MISSED, Verdict.CRASHED}
+    assert [change for change in changes if change.judgement.verdict in bad] == []
+    assert any(change.judgement.verdict is Verdict.FOUND for change in changes)
