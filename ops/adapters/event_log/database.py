@@ -81,7 +81,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             yield connection
-    except SQLAlchemyError as error:
+    # SQLite quotes damaged bytes of its schema in a message that the driver cannot decode.
+    except (SQLAlchemyError, UnicodeDecodeError) as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
 
