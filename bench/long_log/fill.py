@@ -68,7 +68,7 @@ class _Filler:
                 "digest": digest,
                 "content": content,
                 "bytes": len(content),
-                "stored_at": rfc3339(now),
+                "stored_at": "",
             }
         )
         accepted = replace(submitted(agent=agent), request=digest, asked=digest)

@@ -12,7 +12,6 @@ from bench.power_cut.work import BACKUP, DATA_DIR, SECRET
 from domain.errors import SemanticError
 from domain.log.checkpoints import required_hashes
 from domain.values import Digest, JobId
-from ops.adapters.event_log.archives import verify_archives
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.projections.rebuild import ensure_projections
@@ -20,8 +19,7 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.log_admin.backup import verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.log_admin.payloads import verify_payloads
-from ops.adapters.log_admin.verify import verify_log
+from ops.adapters.log_admin.whole_log import verify_whole_log
 from ops.adapters.webhooks.secret import webhook_secret
 from ops.blockstore.blocks import StoredBlock
 from ops.blockstore.store import BlockStore
@@ -84,9 +82,7 @@ def _check_log(data: Path, promises: Promises) -> Iterator[Violation]:
         if is_restored:
             # The restore is not signed yet; it is repeated then.
             signed = {at: hash_ for at, hash_ in signed.items() if at <= last.position}
-        verify_log(engine, signed_hashes=signed)
-        verify_payloads(engine)
-        report = verify_archives(engine, url, signed_hashes=signed)
+        report = verify_whole_log(engine, url, signed_hashes=signed).archives
         if not is_restored:
             yield from _check_heads(signed, promises)
             sign_log(engine, files, clock=SystemClock())

@@ -15,7 +15,7 @@ from ops.adapters.event_log.archives import DIRECTORY
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.event_file import read_events
 from ops.adapters.event_log.migrate import refuse_newer_program
-from ops.adapters.event_log.sqlite_driver import driver_module
+from ops.adapters.event_log.sqlite_driver import driver_module, single_spaced
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.adapters.log_admin.whole_log import VerifiedLog, verify_whole_log
 
@@ -88,9 +88,9 @@ def _verified(directory: Path) -> tuple[VerifiedLog, tuple[Any, ...]]:
 def _values(directory: Path) -> tuple[Any, ...]:
     """Return every row of every table, every archived event, and the key of the heads."""
     with closing(driver_module().connect(str(directory / LOG_NAME))) as raw:
-        schema = sorted(
-            raw.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
-        )
+        entries = raw.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
+        # SQLite reads every white space between the words of a statement alike.
+        schema = sorted((*names, single_spaced(sql)) for *names, sql in entries)
         rows = tuple(
             (name, tuple(_typed(row) for row in raw.execute(f'SELECT rowid, * FROM "{name}"')))  # noqa: S608 - own names
             for kind, name, _, _ in schema

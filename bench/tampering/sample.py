@@ -148,7 +148,7 @@ def record_sample(directory: Path, *, seed: int) -> None:
         ids=recorder.ids,
     )
     recorder.sign()
-    _add_webhooks(recorder.url)
+    add_webhooks(recorder.url)
     with open_log(recorder.url, clock=recorder.clock) as log:
         recorder.record(log, _JOBS, 2 * _JOBS)
     recorder.sign()
@@ -165,7 +165,8 @@ def url_of(directory: Path) -> str:
     return f"sqlite:///{directory / LOG_NAME}"
 
 
-def _add_webhooks(url: str) -> None:
+def add_webhooks(url: str) -> None:
+    """Add five webhooks; attempts of two of them have begun."""
     store = SqlWebhookStore(url)
     now = rfc3339(_BEGINNING)
     first = Webhook(

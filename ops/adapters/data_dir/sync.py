@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 from pathlib import Path
 
 
@@ -21,6 +23,14 @@ def sync_file(path: Path) -> None:
     """Sync a file, so that its content survives a power cut."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def sync_drive(descriptor: int) -> None:
+    """Sync an open file and the cache of its drive, so that no later write overtakes it."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
 
 
 def sync_directory(directory: Path) -> None:

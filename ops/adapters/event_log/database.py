@@ -81,8 +81,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             yield connection
-    # SQLite quotes damaged bytes of its schema in a message that the driver cannot decode.
-    except (SQLAlchemyError, UnicodeDecodeError) as error:
+    except SQLAlchemyError as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
 

@@ -55,7 +55,7 @@ def current(url: str) -> str | None:
     try:
         with engine.connect() as connection:
             return _revision(connection)
-    except (SQLAlchemyError, UnicodeDecodeError) as error:
+    except SQLAlchemyError as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
     finally:

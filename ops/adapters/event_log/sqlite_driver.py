@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
 from types import ModuleType
@@ -29,14 +30,17 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
 _WAL_RESET_FIXED = (3, 51, 3)
 _WITHDRAWN = (3, 52, 0)
+_READ_SCHEMA = "SELECT 1 FROM sqlite_master LIMIT 1"
 _SCHEMA = text("SELECT type, name, tbl_name, sql FROM sqlite_master")
+#: Group 1 is a quoted text or name, whose spaces count.
+_QUOTED_OR_SPACE = re.compile(r"""('[^']*'|"[^"]*")|[ \t\n\v\f\r]+""")
 #: Tables that SQLite itself keeps for its query planner.
 _PLANNER = "sqlite_stat"
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaEntry:
-    """One table, index or trigger; ``sql`` has single spaces."""
+    """One table, index or trigger; ``sql`` is ``single_spaced``."""
 
     type: str
     name: str
@@ -61,10 +65,15 @@ def has_wal_reset_fix(version: str) -> bool:
     return numbers >= _WAL_RESET_FIXED and numbers != _WITHDRAWN
 
 
+def single_spaced(sql: str) -> str:
+    """Return a statement with one space for each white space that has no meaning to SQLite."""
+    return _QUOTED_OR_SPACE.sub(lambda found: found[1] or " ", sql).strip(" ")
+
+
 def read_schema(connection: Connection) -> frozenset[SchemaEntry]:
     """Return all tables, indexes and triggers."""
     return frozenset(
-        SchemaEntry(kind, name, table, " ".join((sql or "").split()))
+        SchemaEntry(kind, name, table, single_spaced(sql or ""))
         for kind, name, table, sql in connection.execute(_SCHEMA)
         if not name.startswith(_PLANNER)
     )
@@ -129,6 +138,11 @@ def _prepare(connection: SqliteConnection) -> None:
     # The driver begins no transactions of its own.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
+    try:
+        connection.execute(_READ_SCHEMA).close()
+    except UnicodeDecodeError as error:
+        # SQLite quotes damaged bytes of the schema in a message that the driver cannot decode.
+        raise driver_module().DatabaseError("the schema of the database is damaged") from error
 
 
 def _begin_immediate(connection: Connection) -> None:

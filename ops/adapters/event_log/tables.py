@@ -90,7 +90,11 @@ class EventRow(_Base, table=True):
 
 
 class PayloadRow(_Base, table=True):
-    """Bytes by their digest; they may be erased, since the chain verifies without them."""
+    """Bytes by their digest; they may be erased, since the chain verifies without them.
+
+    ``stored_at`` is empty and no code reads it: earlier versions wrote an instant, which no digest
+    covers.
+    """
 
     __tablename__ = "payloads"
 

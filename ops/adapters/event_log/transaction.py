@@ -187,9 +187,8 @@ class LogTransaction:
     def _write_payloads(self) -> None:
         if not self._payloads:
             return
-        now = self._recorded[-1].recorded_at
         missing = [
-            {"digest": digest, "content": content, "bytes": len(content), "stored_at": now}
+            {"digest": digest, "content": content, "bytes": len(content), "stored_at": ""}
             for digest, content in self._payloads.items()
             if _DIGEST.row(self._connection, {"digest": digest}) is None
         ]

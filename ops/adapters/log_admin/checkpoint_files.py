@@ -22,7 +22,7 @@ from domain.log.record import LogHead
 from domain.ports import Clock
 from domain.values import rfc3339
 from ops.adapters.data_dir.secret_file import write_once
-from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.data_dir.sync import sync_directory, sync_drive
 from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.reader import LogReader
@@ -104,8 +104,9 @@ class CheckpointFiles:
         """
         if not self.checkpoints.exists() and not self._last_path.exists():
             return ()
-        found = read_checkpoints(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
+        # Before the lines: another process may append one meanwhile.
         last = self._last_signed()
+        found = read_checkpoints(self._lines(CHECKPOINTS_BYTES_MAX), key=self.load_key())
         if last is not None and last not in found:
             raise CheckpointsCut(self.checkpoints.name, LAST_NAME)
         return found
@@ -117,7 +118,8 @@ class CheckpointFiles:
             ForgedCheckpoint: Its signature is not valid.
             LogUnavailable: A file cannot be read.
         """
-        lines, signed = self._lines(_LINE_BYTES_MAX), self._last_signed()
+        signed = self._last_signed()
+        lines = self._lines(_LINE_BYTES_MAX)
         if signed is not None and signed.to_line().strip() not in lines:
             raise CheckpointsCut(self.checkpoints.name, LAST_NAME)
         return read_checkpoints(lines[-1:], key=self.load_key())[0] if lines else None
@@ -138,7 +140,7 @@ class CheckpointFiles:
                 file.truncate()
                 file.write(checkpoint.to_line().encode())
                 file.flush()
-                os.fsync(file.fileno())
+                sync_drive(file.fileno())
             if not size:
                 sync_directory(self.checkpoints.parent)
             self._replace_last(checkpoint)

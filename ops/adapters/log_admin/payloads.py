@@ -6,6 +6,7 @@ needs it (``domain.log.text_owners``) and an event about erased texts follows th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,16 +16,15 @@ from sqlalchemy import Engine, select
 from domain.errors import CorruptLog, PayloadDamaged
 from domain.log.record import EventFilter
 from domain.values import digest_of
-from ops.adapters.event_log.archives import read_archives
 from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.event_file import read_events
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.tables import EVENTS, PAYLOADS
+from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.log_admin.text_map import PAYLOAD_FIELDS, last_erasure, read_text_map
 from ops.adapters.log_admin.verify import Progress
 
 #: Payloads read at a time; each may have many megabytes.
 _PAGE_PAYLOADS: Final = 16
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +43,33 @@ class VerifiedPayloads:
 
 
 @dataclass(frozen=True, slots=True)
+class _Payload:
+    digest: str
+    content: bytes
+    size_bytes: int
+    stored_at: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all columns are as they were written; earlier versions wrote an instant."""
+        has_instant = not self.stored_at or _INSTANT.fullmatch(self.stored_at)
+        is_sized = self.size_bytes == len(self.content)
+        return bool(has_instant) and is_sized and digest_of(self.content) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
 class _Reference:
     position: int
     digest: str
 
 
-def verify_payloads(
-    engine: Engine, archives_of: str | None = None, *, progress: Progress | None = None
-) -> VerifiedPayloads:
+def verify_payloads(engine: Engine, *, progress: Progress | None = None) -> VerifiedPayloads:
     """Read every payload of the log, and look for those that its events name.
 
     Events in archives are not searched: their files may be elsewhere.
 
     Args:
         engine: From ``reader_engine``.
-        archives_of: URL of the log beside which the archives lie.
         progress: Called with the payloads read and their number.
 
     Raises:
@@ -67,46 +79,24 @@ def verify_payloads(
     stored = _stored(engine)
     damaged: set[str] = set()
     size_bytes = 0
-    for number, (digest, content, named_bytes) in enumerate(
-        _contents(engine, sorted(stored)), start=1
-    ):
-        size_bytes += len(content)
-        if digest_of(content) != digest or named_bytes != len(content):
-            damaged.add(digest)
+    for number, one in enumerate(_payloads(engine, sorted(stored)), start=1):
+        size_bytes += len(one.content)
+        if not one.is_whole:
+            damaged.add(one.digest)
         if progress is not None:
             progress(number, len(stored))
     references, kept, erased_at = _missing(engine, stored - damaged)
     erased = 0
-    for one in references:
-        if one.digest in damaged:
-            raise CorruptLog(one.position, f"the text {one.digest} is not as it was written")
-        if one.digest not in kept and one.position < erased_at:
+    for named in references:
+        if named.digest in damaged:
+            raise CorruptLog(named.position, f"the text {named.digest} is not as it was written")
+        if named.digest not in kept and named.position < erased_at:
             erased += 1
-        elif not _is_stored(engine, one.digest):
-            raise CorruptLog(one.position, f"the text {one.digest} is missing")
+        elif not _is_stored(engine, named.digest):
+            raise CorruptLog(named.position, f"the text {named.digest} is missing")
     if damaged:
         raise PayloadDamaged(min(damaged))
-    _verify_instants(engine, archives_of)
     return VerifiedPayloads(payloads=len(stored), size_bytes=size_bytes, erased=erased)
-
-
-def _verify_instants(engine: Engine, archives_of: str | None) -> None:
-    """Verify that each text was stored with an event: its instant is that of an event."""
-    events = PAYLOADS.outerjoin(EVENTS, EVENTS.c.recorded_at == PAYLOADS.c.stored_at)
-    alone = select(PAYLOADS.c.stored_at, PAYLOADS.c.digest).select_from(events)
-    with reading(engine) as connection:
-        rows = connection.execute(alone.where(EVENTS.c.position.is_(None))).all()
-        archives = read_archives(connection)
-    left: dict[str, str] = dict(rows)
-    if left and archives:
-        paths = [archive.path(archives_of) for archive in archives if archives_of is not None]
-        if not all(path.exists() for path in paths) or not paths:
-            return  # the events of these texts may be in a file that is not here
-        for path in paths:
-            for event in read_events(path):
-                left.pop(event.recorded_at, None)
-    if left:
-        raise CorruptLog(1, f"the text {min(left.values())} was stored with no event")
 
 
 def _stored(engine: Engine) -> set[str]:
@@ -121,15 +111,15 @@ def _is_stored(engine: Engine, digest: str) -> bool:
         return connection.scalar(query) is not None
 
 
-def _contents(engine: Engine, digests: list[str]) -> Iterator[tuple[str, bytes, int]]:
-    """Yield digest, content and recorded size; texts that are erased meanwhile are left out."""
+def _payloads(engine: Engine, digests: list[str]) -> Iterator[_Payload]:
+    """Yield the payloads; those that are erased meanwhile are left out."""
+    columns = (PAYLOADS.c.digest, PAYLOADS.c.content, PAYLOADS.c.bytes, PAYLOADS.c.stored_at)
     for at in range(0, len(digests), _PAGE_PAYLOADS):
         page = digests[at : at + _PAGE_PAYLOADS]
-        query = select(PAYLOADS.c.digest, PAYLOADS.c.content, PAYLOADS.c.bytes)
         with reading(engine) as connection:
-            rows = connection.execute(query.where(PAYLOADS.c.digest.in_(page))).all()
-        for digest, content, named_bytes in rows:
-            yield digest, bytes(content), named_bytes
+            rows = connection.execute(select(*columns).where(PAYLOADS.c.digest.in_(page))).all()
+        for digest, content, size_bytes, stored_at in rows:
+            yield _Payload(digest, bytes(content), size_bytes, stored_at)
 
 
 def _missing(engine: Engine, stored: set[str]) -> tuple[list[_Reference], set[str], int]:

@@ -28,6 +28,8 @@ _PAYLOAD_FRACTIONS: Final = (20, bytes([0, 64, 32, 32]))
 #: vacuum, no application id, and 20 reserved bytes.
 _SETTINGS: Final = (44, bytes([0, 0, 0, 4, *[0] * 8, 0, 0, 0, 1, *[0] * 32]))
 _HEADER_BYTES: Final = 100
+#: Rows read at a time.
+_PAGE_ROWS: Final = 1000
 #: Journal modes of the header: rollback journal and write-ahead log, for readers and for writers.
 _JOURNAL_AT: Final = 18
 _JOURNAL_MODES: Final = (b"\1\1", b"\2\2")
@@ -129,10 +131,13 @@ def _verify_reader_min(connection: Connection) -> None:
 def _verify_digests(connection: Connection) -> None:
     """Verify the rows that no event can verify, by their own digests."""
     last = 0
-    for row in connection.execute(select(WEBHOOKS)).mappings():
-        last = max(last, row["position"])
-        if row["digest"] != row_digest(dict(row)):
-            raise CorruptLog(row["position"], f"the webhook {row['id']} is not as it was written")
+    webhooks = select(WEBHOOKS).execution_options(yield_per=_PAGE_ROWS)
+    with connection.execute(webhooks) as rows:
+        for row in rows.mappings():
+            last = max(last, row["position"])
+            if row["digest"] != row_digest(dict(row)):
+                reason = f"the webhook {row['id']} is not as it was written"
+                raise CorruptLog(row["position"], reason)
     for row in connection.execute(select(CHECKPOINTS)).mappings():
         is_fold = row["name"] in {JOBS.name, NEXT_JOBS.name}
         if row["digest"] != (None if is_fold else row_digest(dict(row))):

@@ -19,7 +19,12 @@ from domain.values import StreamName
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import driver_module, has_wal_reset_fix, sqlite_version
+from ops.adapters.event_log.sqlite_driver import (
+    driver_module,
+    has_wal_reset_fix,
+    single_spaced,
+    sqlite_version,
+)
 from ops.adapters.event_log.tables import METADATA
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted
@@ -52,6 +57,19 @@ def test_the_sqlite_in_use_is_free_of_the_wal_reset_bug() -> None:
     if driver_module() is sqlite3:
         pytest.skip("no pysqlite3 wheel for this platform: Python's own SQLite is in use")
     assert has_wal_reset_fix(sqlite_version())
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CREATE TABLE a (\n\tb TEXT\v)\n", "CREATE TABLE a ( b TEXT )"),
+        ("SELECT 'two  spaces'", "SELECT 'two  spaces'"),
+        ('SELECT "a\tb"', 'SELECT "a\tb"'),
+        ("SELECT\x1fb", "SELECT\x1fb"),
+    ],
+)
+def test_spaces_between_words_are_made_single(sql: str, expected: str) -> None:
+    assert single_spaced(sql) == expected
 
 
 @pytest.mark.parametrize(

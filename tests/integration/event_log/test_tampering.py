@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from sqlalchemy import Engine, text
 
 from bench.tampering.judge import Verdict
 from bench.tampering.run import TARGETS, run
-from bench.tampering.sample import LOG_NAME, record_sample, url_of
+from bench.tampering.sample import LOG_NAME, add_webhooks, record_sample, url_of
 from domain.errors import CorruptLog, SemanticError
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.database import reader_engine, writer_engine
+from ops.adapters.event_log.migrate import current, upgrade
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
@@ -24,7 +26,7 @@ from tests.support.builders.log_files import fill
 from tests.support.builders.log_stores import new_log_of
 
 #: Of each run of the tests; ``python -m bench.tampering`` makes 10,000.
-MUTATIONS = 60
+MUTATIONS = 30
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,10 @@ def _verified(directory: Path) -> VerifiedLog:
         engine.dispose()
 
 
+def _opened(directory: Path) -> None:
+    open_log(url_of(directory), clock=SystemClock()).close()
+
+
 def test_an_unchanged_log_verifies(recorded: Path) -> None:
     found = _verified(recorded)
     assert found.projections is ProjectionState.VERIFIED
@@ -63,6 +69,7 @@ def test_an_unchanged_log_verifies(recorded: Path) -> None:
         ("usage_totals SET queue_us = queue_us + 1", "queue_us - 1", "table usage_totals"),
         ("webhooks SET attempts = attempts + 1", "attempts - 1", "webhook"),
         ("payloads SET bytes = bytes + 1", "bytes - 1", "not as it was written"),
+        ("payloads SET stored_at = 'another'", "''", "not as it was written"),
         ("log_format SET version = version - 1", "version + 1", "needs reader"),
         ("sqlite_sequence SET seq = seq + 1", "seq - 1", "number of the last event"),
     ],
@@ -84,6 +91,19 @@ def test_a_missing_trigger_is_found(recorded: Path) -> None:
         with pytest.raises(CorruptLog, match="events_no_update"):
             _verified(recorded)
         raw.execute(sql)
+
+
+@pytest.mark.parametrize("word", [b"TABLE jobs", b"TRIGGER events_no_update"])
+def test_a_damaged_schema_is_a_typed_error(recorded: Path, tmp_path: Path, word: bytes) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(recorded, damaged)
+    content = (damaged / LOG_NAME).read_bytes()
+    assert word in content
+    (damaged / LOG_NAME).write_bytes(content.replace(word, b"\xff" + word[1:]))
+    url = url_of(damaged)
+    for read in (_verified, lambda _: current(url), lambda _: upgrade(url), _opened):
+        with pytest.raises(SemanticError):
+            read(damaged)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -108,6 +128,28 @@ def test_projections_are_compared_with_the_events(url: str) -> None:
         with pytest.raises(CorruptLog, match=reason):
             _verify(engine, url)
     engine.dispose()
+
+
+def test_rows_of_an_older_log_get_digests(url: str) -> None:
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log, 2)
+    add_webhooks(url)
+    writer = writer_engine(url)
+    with writer.begin() as connection:
+        for table in ("webhooks", "checkpoints"):
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN digest"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0012'"))
+        connection.execute(text("UPDATE payloads SET stored_at = '2026-01-01T00:00:00.000000Z'"))
+    engine = reader_engine(url)
+    assert _verify(engine, url).projections is ProjectionState.VERIFIED, "of schema 0012"
+    upgrade(url)
+    assert _verify(engine, url).projections is ProjectionState.VERIFIED
+    with writer.begin() as connection:
+        connection.execute(text("UPDATE webhooks SET host = 'another' WHERE id = 'webhook-2'"))
+    with pytest.raises(CorruptLog, match="webhook-2 is not as it was written"):
+        _verify(engine, url)
+    for each in (engine, writer):
+        each.dispose()
 
 
 def test_changes_at_random_places_are_found() -> None:

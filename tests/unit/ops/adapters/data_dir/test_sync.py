@@ -40,6 +40,7 @@ def test_first_head_has_its_file_for_good(tmp_path: Path, synced: list[str]) -> 
         LogHead(position=1, hash="0" * 64), key=b"k" * 32, at="2026-01-01T00:00:00Z"
     )
     files.append(checkpoint)
-    assert synced == ["file", "directory"]
+    last = ["file", "directory"]
+    assert synced == ["file", "directory", *last]
     files.append(checkpoint)
-    assert synced == ["file", "directory", "file"]
+    assert synced == ["file", "directory", *last, "file", *last]
