@@ -9,11 +9,13 @@ DEV := $(VENV)/.dev
 AUDIT := $(VENV)/.audit
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
+LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo serve test test-fast check format packages screenshots bench report soak nightly chaos simulation experiments lock audit sbom clean
+.PHONY: help demo serve test test-unit test-fast check typecheck security licenses screenshots packages format \
+	bench report soak nightly chaos simulation fuzz experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 $(RUNTIME): ops/deploy/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("semantic needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -37,10 +39,13 @@ serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a dire
 test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-unit: $(DEV) ## Run the tests of single modules
+	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
+
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
 
-check: $(DEV) ## Format, lint, types, layers, spelling, word list, secrets
+check: $(DEV) ## Format, lint, types, layers, spelling, word list, secrets, large files
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -48,6 +53,17 @@ check: $(DEV) ## Format, lint, types, layers, spelling, word list, secrets
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
 	@$(BIN)/python -m tests.supply_chain.secret_scan
+	@$(BIN)/python -m tests.supply_chain.large_files
+
+typecheck: $(DEV) ## Check the types only
+	@$(BIN)/mypy
+
+security: audit ## Look for secrets, known vulnerabilities and risky workflows
+	@$(BIN)/python -m tests.supply_chain.secret_scan
+	@$(VENV)/audit/bin/zizmor --offline --quiet .github
+
+licenses: $(DEV) ## Check the licence of every package and write the table of docs/licences.md
+	@$(BIN)/python -m tests.supply_chain.licences
 
 screenshots: $(DEV) ## Write the screenshots of docs/page.md (needs chromium)
 	@$(BIN)/python -m tests.support.page.screenshots
@@ -80,14 +96,17 @@ chaos: $(DEV) ## Kill parts 100 times with 50 other faults, ten times, and recor
 simulation: $(DEV) ## Simulate 100,000 lives under faults, and record each 10,000 in docs (hours)
 	@$(BIN)/python -m tests.simulation --record $(or $(ARGS),--examples 100000)
 
+fuzz: $(DEV) ## Send almost valid requests and torn connections: make fuzz ARGS="--bodies 20000"
+	@$(BIN)/python -m bench.fuzz $(ARGS)
+
 experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 	@$(BIN)/python -m bench.experiments.all $(ARGS)
 
 lock: ## Pin every dependency with hashes (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o ops/deploy/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
-
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
+	uv pip compile $(LOCK) --extra cpu pyproject.toml -o ops/deploy/requirements.txt
+	uv pip compile $(LOCK) --extra cpu --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
+	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel pyproject.toml -o ops/deploy/requirements-container.txt
+	uv pip compile $(LOCK) ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
 
 $(AUDIT): $(DEV) ops/deploy/requirements-audit.txt
 	@echo "adding pip-audit in an environment of its own"
@@ -100,6 +119,18 @@ audit: $(AUDIT) ## Ask the vulnerability database about every locked package (ne
 
 sbom: $(DEV) ## Write dist/semantic.cdx.json, a CycloneDX bill of materials
 	@$(BIN)/python -m tests.supply_chain.sbom dist/semantic.cdx.json
+
+dist: $(DEV) ## Build the wheel and the source package in dist/; the same commit gives the same bytes
+	@rm -f dist/semantic-*.whl dist/semantic-*.tar.gz
+	@$(BIN)/python -m hatchling build -d dist
+
+dist-check: dist ## Install the packages of dist/ with pip, pipx and uv, and use each (needs the network)
+	@$(BIN)/python -m pytest --nightly tests/e2e/package tests/supply_chain $(ARGS)
+
+release: dist sbom ## Write the files of a release into dist/: make release TAG=v1.2.3 HOMEPAGE=https://…
+	@$(BIN)/python -m tests.supply_chain.release notes "$$TAG" > dist/notes.md
+	@$(BIN)/python -m tests.supply_chain.release formula "$$TAG" --homepage "$$HOMEPAGE"
+	@cp ops/deploy/requirements.txt dist/requirements.txt
 
 clean: ## Remove the environment and caches, never the data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

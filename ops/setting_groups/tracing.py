@@ -34,7 +34,10 @@ class TracingSettings(SettingGroup):
     @model_validator(mode="after")
     def _have_the_extra(self) -> Self:
         if self.enabled and not all(map(_is_installed, _NEEDED)):
-            message = "tracing.enabled needs the extra otel: pip install 'semantic[otel]'"
+            message = (
+                "tracing.enabled needs the extra otel: pip install opentelemetry-sdk"
+                " opentelemetry-exporter-otlp-proto-http"
+            )
             raise ValueError(message)
         return self
 

@@ -21,6 +21,7 @@ from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sqlite_driver import sqlite_version
 from ops.exit_codes import ExitCode
 from ops.logs import add_json_lines, configure_logging, console_lines
+from ops.models.backend import missing_backend
 from ops.models.choice import choice_environment
 from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
@@ -59,6 +60,7 @@ def serve(
         The exit code of the command.
     """
     try:
+        _require_backend()
         with serve_lock(settings.data_dir) as leftovers:
             if leftovers is not None:
                 _wait_for(leftovers, settings)
@@ -83,6 +85,11 @@ def serve(
             raise
         sys.stderr.write(f"semantic: the disk of {settings.data_dir} is full: {error.strerror}\n")
         return ExitCode.FAILED
+
+
+def _require_backend() -> None:
+    if (missing := missing_backend()) is not None:
+        raise CannotServe(missing)
 
 
 def _wait_for(leftovers: ServeRecord, settings: Settings) -> None:

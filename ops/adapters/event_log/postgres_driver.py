@@ -75,7 +75,7 @@ def _engine(
     isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"],
 ) -> Engine:
     if find_spec("psycopg") is None:
-        msg = "a log on PostgreSQL needs psycopg: pip install 'semantic[postgres]'"
+        msg = "a log on PostgreSQL needs psycopg: pip install 'psycopg[binary]'"
         raise LogUnavailable(msg)
     return create_engine(
         postgres_url(url),

@@ -21,6 +21,7 @@ from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_versi
 from ops.adapters.log_admin.server_report import report_server
 from ops.adapters.log_admin.stored import measure_stored
 from ops.broker.server_binary import find_server
+from ops.models.backend import BACKENDS, clashing_backends, installed_backends, missing_backend
 from ops.models.files import directory_of
 from ops.models.hub_cache import is_hub_id
 from ops.models.registry import first_model
@@ -147,8 +148,12 @@ def check_mlx() -> Check:
         found = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
     except PackageNotFoundError as error:
         return Check("mlx", "fail", f"{error.name} is not installed")
-    on_gpu = sys.platform == "darwin" and platform.machine() == "arm64"
-    return Check("mlx", "ok", f"{found}, on the {'GPU (Metal)' if on_gpu else 'CPU'}")
+    backends = installed_backends()
+    fault = clashing_backends(backends) or missing_backend()
+    if fault is not None:
+        return Check("mlx", "fail", f"{found}: {fault}")
+    device = BACKENDS[backends[0]] if backends else "a backend that was built with it"
+    return Check("mlx", "ok", f"{found}, on {device}")
 
 
 def check_data_dir(settings: Settings) -> Check:

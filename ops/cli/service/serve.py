@@ -10,7 +10,9 @@ from typing import Any
 
 import typer
 
+from ops.cli.exit_codes import ExitCode
 from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_settings, overrides
+from ops.cli.output import echo
 from ops.models.choice import choice_environment
 
 
@@ -55,6 +57,11 @@ def api(
 
 def worker(model: Model = None, data_dir: DataDir = None) -> None:
     """Run the worker alone; broker and api run elsewhere."""
+    from ops.models.backend import missing_backend  # noqa: PLC0415 - keeps --help fast
+
+    if (missing := missing_backend()) is not None:
+        echo(f"semantic: {missing}", err=True)
+        raise typer.Exit(int(ExitCode.CONFIG))
     given = overrides(data_dir=data_dir, model=model)
     _become("worker.main", given, choice_environment(is_explicit=model is not None))
 

@@ -28,6 +28,8 @@ class Service:
         data_dir: The data directory.
         env: Further environment variables.
         command: Arguments of Python; a variant of the service replaces the default.
+        python: The interpreter; that of the tests by default.
+        directory: The working directory; that of the tests by default.
     """
 
     def __init__(
@@ -36,13 +38,16 @@ class Service:
         *,
         env: dict[str, str] | None = None,
         command: tuple[str, ...] = ("-m", "ops.cli.main", "serve"),
+        python: str = sys.executable,
+        directory: Path | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.log_file = data_dir.parent / f"{data_dir.name}.serve.log"
         self._env = env or {}
-        self._command = command
+        self._command = (python, *command)
+        self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,7 +73,8 @@ class Service:
         } | self._env
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command],
+                self._command,
+                cwd=self._directory,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

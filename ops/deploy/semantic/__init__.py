@@ -1,0 +1,1 @@
+"""The one importable package of an installation: the command, and the service in ``app``."""
