@@ -46,8 +46,8 @@ def sample_requests(seed: int, size: int) -> tuple[RequestSpec, ...]:
     )
 
 
-def sample_calls(seed: int) -> tuple[RequestSpec, ...]:
-    """Return requests whose answer is a tool call, every other one greedy."""
+def sample_calls(seed: int, size: int) -> tuple[RequestSpec, ...]:
+    """Return different requests whose answer is a tool call, every other one greedy."""
     rng = random.Random(f"calls {seed}")
     return tuple(
         RequestSpec(
@@ -57,7 +57,7 @@ def sample_calls(seed: int) -> tuple[RequestSpec, ...]:
             seed=rng.randrange(2**31),
             calls_tool=True,
         )
-        for number, city in enumerate(_CITIES)
+        for number, city in enumerate(_CITIES[:size])
     )
 
 
@@ -85,9 +85,10 @@ class Load:
         self._base_url = base_url
         self._seed = seed
         self._requests = requests
-        self._calls = sample_calls(seed)
+        self._calls = sample_calls(seed, len(requests))
         self._hook = hook
         self._stopped = threading.Event()
+        self._clients = clients
         self._pool = ThreadPoolExecutor(clients, thread_name_prefix="chaos")
         self._done: list[Operation] = []
         self._futures: list[Future[None]] = [
@@ -114,8 +115,10 @@ class Load:
         try:
             turn = 0
             while not self._stopped.is_set():
+                first = number + turn * self._clients
                 turn += 1
-                (kind,) = rng.choices([*kinds], [*kinds.values()])
+                # Each kind once, however short the run is.
+                (kind,) = [*kinds][first : first + 1] or rng.choices([*kinds], [*kinds.values()])
                 keyed = rng.random() < _KEYED and kind is not Kind.BATCH
                 request = rng.choice(self._calls if kind is Kind.TOOLS else self._requests)
                 lines: tuple[RequestSpec, ...] = ()

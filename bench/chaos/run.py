@@ -152,7 +152,7 @@ class Chaos:
     def _record_baseline(self) -> dict[RequestSpec, str]:
         client = self._client("undisturbed")
         texts: dict[RequestSpec, str] = {}
-        calls = () if self._hook is None else sample_calls(self._seed)
+        calls = () if self._hook is None else sample_calls(self._seed, len(self._requests))
         for number, request in enumerate((*self._requests, *calls)):
             name = f"chaos/{self._seed}-undisturbed-{number}"
             kind = Kind.TOOLS if request.calls_tool else Kind.POLLED
