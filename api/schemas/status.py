@@ -29,3 +29,17 @@ class StatusObject(TypedDict):
     jobs: dict[str, int]
     queue_depth: int
     log: LogHeadObject
+
+
+class KeyObject(TypedDict):
+    """The key of a request.
+
+    ``name`` is ``null`` without keys. ``may`` has what the operations of the document name in
+    ``x-semantic-access``. With ``sees_all``, lists and sums hold the things of all keys.
+    """
+
+    object: Literal["key"]
+    name: str | None
+    scope: Literal["admin", "own", "read"]
+    may: list[str]
+    sees_all: bool

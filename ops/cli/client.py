@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from ops.cli.access import ServiceAccess, access_or_exit
 from ops.cli.exit_codes import ExitCode
 from ops.cli.http_client import ANSWER_S, HttpClient, Refused, Unreachable
 from ops.cli.options import fail
+from ops.setting_groups.places import CONFIG_NAME
 from ops.supervisor.address import base_url
 from ops.supervisor.serve_record import read_record
 
@@ -51,6 +53,25 @@ def ask(method: str, path: str, data_dir: Path | None, **arguments: Any) -> Any:
     """Return the JSON answer of the service to one request; see ``HttpClient.ask``."""
     with service(data_dir) as client:
         return client.ask(method, path, **arguments)
+
+
+def whole_service(data_dir: Path | None) -> HttpClient | None:
+    """Return a client of the running service if its answers hold what the log holds.
+
+    ``None`` where no service runs, where its key sees only its own things, and where the working
+    directory has a configuration file: the settings decide there which log is meant.
+    """
+    if os.path.lexists(CONFIG_NAME):
+        return None
+    access = access_or_exit(data_dir)
+    if read_record(access.data_dir) is None:
+        return None
+    client = client_of(access)
+    try:
+        key = client.ask("GET", "/admin/key")
+    except (Refused, Unreachable, ValueError):
+        return None
+    return client if key.get("sees_all") else None
 
 
 def health_of(client: HttpClient) -> dict[str, Any] | None:

@@ -1,14 +1,15 @@
-"""``/admin/status``: the figures of ``semantic status`` in one reply."""
+"""``/admin/status`` and ``/admin/key``: the state of the service, and what a key may do."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Final
 
+from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
-from api.schemas.status import StatusObject
+from api.schemas.status import KeyObject, StatusObject
 from api.services.route_services import StatusService
 from domain.errors import QueueUnavailable
 from domain.values import JobStatus
@@ -18,6 +19,20 @@ async def get_status(request: Request, status: StatusService) -> Reply:
     """Return the jobs by status, the head of the log, and figures of the engine."""
     del request
     return json_reply(await status.call(_status, status))
+
+
+async def get_key(request: Request, status: StatusService) -> Reply:
+    """Return the name and the scope of the key of this request."""
+    del status
+    caller = request.caller
+    body: KeyObject = {
+        "object": "key",
+        "name": caller.name or None,
+        "scope": caller.scope.value,
+        "may": [access.value for access in Access if caller.may(access)],
+        "sees_all": caller.sees is None,
+    }
+    return json_reply(body)
 
 
 def _status(status: StatusService) -> StatusObject:
@@ -47,5 +62,12 @@ STATUS_OPERATIONS: Final = (
         id="getStatus",
         summary="Return the jobs by status, the head of the log, and figures of the engine",
         reply=StatusObject,
+    ),
+    Operation(
+        "GET /admin/key",
+        get_key,
+        id="getKey",
+        summary="Return the name of the key of this request, and what it may do",
+        reply=KeyObject,
     ),
 )

@@ -1,11 +1,14 @@
-"""The rows of agents: from the projection, or folded from the log."""
+"""The rows of agents: from the service, from the projection, or folded from the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
+from ops.cli.client import whole_service
+from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import folded
 from ops.cli.log.projections import current_projections
 
@@ -14,6 +17,23 @@ if TYPE_CHECKING:
 
     from domain.agent.listing import AgentPage, AgentViews
     from domain.agent.views import AgentView
+
+#: Most agents of a page of the service.
+_PAGE_MAX: Final = 100
+
+
+def read_lines(
+    limit: int, as_of: str | None, data_dir: Path | None
+) -> tuple[list[tuple[str, ...]], bool]:
+    """Return the lines of the table of agents, and whether others follow; see ``read_page``."""
+    client = whole_service(data_dir) if as_of is None else None
+    if client is not None:
+        try:
+            return _asked(client, limit)
+        except (Refused, Unreachable, ValueError):
+            pass  # the service ends just now: the log has the same
+    page = read_page(limit, as_of, data_dir)
+    return [_line_of_view(view) for view in page.agents], page.has_more
 
 
 def read_page(limit: int, as_of: str | None, data_dir: Path | None) -> AgentPage:
@@ -42,6 +62,41 @@ def read_agent(agent: str, as_of: str | None, data_dir: Path | None) -> AgentVie
         if views is not None:
             return views.get(AgentId(agent))
     return next((view for view in _folded(as_of, data_dir) if view.id == agent), None)
+
+
+def _asked(client: HttpClient, limit: int) -> tuple[list[tuple[str, ...]], bool]:
+    rows: list[dict[str, Any]] = []
+    has_more, before = True, dict[str, object]()
+    while has_more and len(rows) < limit:
+        size = min(limit - len(rows), _PAGE_MAX)
+        page = client.ask("GET", "/v1/agents", params={"seen": "true", "limit": size, **before})
+        rows += page["data"]
+        has_more, before = page["has_more"], {"before": page["next_before"]}
+    lines = [
+        _line(row["id"], row["activity"] | {"misses": sum(row["activity"]["misses"].values())})
+        for row in rows
+    ]
+    return lines, has_more
+
+
+def _line_of_view(view: AgentView) -> tuple[str, ...]:
+    return _line(view.id, asdict(view) | asdict(view.usage) | {"misses": view.misses})
+
+
+def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
+    cached, prompt = seen["cached_tokens"], seen["prompt_tokens"]
+    is_open = f" ({seen['open_jobs']} open)" if seen["open_jobs"] else ""
+    return (
+        agent,
+        f"{seen['jobs']}{is_open}",
+        f"{seen['completion_tokens']:,}",
+        f"{prompt:,}",
+        f"{cached:,} ({cached / prompt if prompt else 0.0:.0%})",
+        str(seen["hits"]),
+        str(seen["misses"]),
+        f"{seen['context_tokens']:,}",
+        seen["last_seen"][:19],
+    )
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """``semantic agents``: agents, their turns and their contexts.
 
-``ls`` and ``show`` read the log; ``fork`` and ``rm`` go through the service.
+``ls`` asks the service where one runs, and else reads the log, as ``show`` does. ``fork`` and
+``rm`` go through the service.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import typer
 
-from ops.cli.agents.agent_rows import read_agent, read_page
+from ops.cli.agents.agent_rows import read_agent, read_lines, read_page
 from ops.cli.agents.cache_reasons import read_reasons, reason_text
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
@@ -41,30 +42,18 @@ def register(app: typer.Typer) -> None:
 def list_agents(
     limit: Limit = 50, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
-    """List agents, latest activity first; needs no service."""
-    page = read_page(limit, as_of, data_dir)
-    if json:
+    """List agents, latest activity first; works with and without a service."""
+    if json:  # with the latest turns of each agent, which only the log has
+        page = read_page(limit, as_of, data_dir)
         listed = {"data": [row_of(view) for view in page.agents], "has_more": page.has_more}
         echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
         return
+    rows, has_more = read_lines(limit, as_of, data_dir)
     print_table(
         ("agent", "jobs", "tokens", "prompt", "cached", "hits", "misses", "context", "last seen"),
-        [
-            (
-                view.id,
-                f"{view.jobs}" + (f" ({view.open_jobs} open)" if view.open_jobs else ""),
-                f"{view.usage.completion_tokens:,}",
-                f"{view.usage.prompt_tokens:,}",
-                f"{view.usage.cached_tokens:,} ({view.cached_ratio:.0%})",
-                str(view.hits),
-                str(view.misses),
-                f"{view.context_tokens:,}",
-                view.last_seen[:19],
-            )
-            for view in page.agents
-        ],
+        rows,
     )
-    if page.has_more:
+    if has_more:
         echo("there are more: raise --limit", err=True)
 
 

@@ -98,7 +98,7 @@ def _completed(settings: Settings, since: str | None, sample: int | None) -> lis
     from domain.values import JobStatus  # noqa: PLC0415 - the same
     from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
+    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
 
     instant = since and parse_instant(since, datetime.now(UTC))
     engine = reader_engine(settings.log_url)

@@ -12,7 +12,8 @@ import typer
 from ops.adapters.event_log.archives import directory_of
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.cli.log.log_options import errors_as_one_line, log_engine, parse_instant, read_settings
+from ops.cli.log.instants import parse_instant
+from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
 from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock

@@ -147,7 +147,7 @@ def _position(as_of: str | None, engine: Engine) -> int:
     from domain.log.record import EventFilter  # noqa: PLC0415 - the same
     from ops.adapters.event_log.event_query import EventQuery  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
+    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
 
     if as_of is None:
         return LogReader(engine).head().position

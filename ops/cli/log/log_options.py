@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -23,10 +22,10 @@ from sqlalchemy import Engine
 
 from domain.errors import LogNewer, SemanticError
 from domain.log.record import EventFilter, RecordedEvent
-from domain.values import rfc3339
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.cli.exit_codes import ExitCode
+from ops.cli.log.instants import parse_instant
 from ops.cli.options import operator_settings, overrides
 from ops.cli.output import echo
 from ops.settings import Settings
@@ -37,8 +36,6 @@ _TYPE_WIDTH = len("JobCancelRequested")
 _STREAM_WIDTH = 36
 _ENDED_WELL = ("Completed", "Loaded", "Started")
 _ENDED_BADLY = ("Failed", "Lost", "Expired")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGO = re.compile(r"(\d{1,9})([smhdw])")
 
 StreamOption = Annotated[
     str | None,
@@ -79,25 +76,6 @@ def wanted(
         since=since and parse_instant(since, datetime.now(UTC)),
         until=until and parse_instant(until, datetime.now(UTC)),
     )
-
-
-def parse_instant(text: str, now: datetime) -> str:
-    """Return ``10m`` (ago) or an ISO 8601 instant as the log writes instants.
-
-    Raises:
-        typer.BadParameter: It is neither.
-    """
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            return rfc3339(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
-        moment = datetime.fromisoformat(text)
-        # Without an offset it is UTC, as in the log.
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return rfc3339(moment.astimezone(UTC))
-    except (ValueError, OverflowError) as error:
-        msg = f"{text!r} is neither an age such as 10m, 2h or 3d nor an ISO 8601 instant"
-        raise typer.BadParameter(msg) from error
 
 
 def read_settings(data_dir: Path | None) -> Settings:

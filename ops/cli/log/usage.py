@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as jsonlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from domain.usage.ports import UsageGroup
+from ops.cli.client import whole_service
 from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.cli.http_client import Refused, Unreachable
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo
 from ops.cli.table import print_table
@@ -16,9 +18,9 @@ from ops.cli.table import print_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from domain.usage.report import UsageReport, UsageRow
-
 _NONE = "-"
+#: Most rows of a reply of the service; longer reports are read from the log.
+_SERVICE_ROWS_MAX: Final = 10_000
 
 
 def register(app: typer.Typer) -> None:
@@ -36,29 +38,44 @@ def show_usage(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Sum the ended jobs: tokens, cache and times, in UTC; needs no service."""
+    """Sum the ended jobs: tokens, cache and times, in UTC; works with and without a service."""
     report = _report(by, since, limit, data_dir)
     if json:
-        echo(jsonlib.dumps(report.as_json(), indent=2, ensure_ascii=False))
+        echo(jsonlib.dumps(report, indent=2, ensure_ascii=False))
         return
     print_table(
         (by.value, "jobs", "prompt", "cached", "tokens", "tok/s", "queue", "first token", "misses"),
-        [_cells(row) for row in (*report.rows, *_total(report))],
+        [_cells(row) for row in _rows(report)],
     )
-    if report.has_more:
+    if report["has_more"]:
         echo("there are more: raise --limit", err=True)
 
 
-def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> UsageReport:
+def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> dict[str, Any]:
+    """Return the report as the API has it: from the running service, else from the log."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
-    from domain.errors import SemanticError  # noqa: PLC0415 - the same
-    from domain.usage.report import report_usage  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.usage_views import SqlUsageViews  # noqa: PLC0415 - the same
-    from ops.cli.log.log_options import parse_instant  # noqa: PLC0415 - the same
-    from ops.cli.log.projections import current_projections  # noqa: PLC0415 - the same
+    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
 
     first = None if since is None else parse_instant(since, datetime.now(UTC))
+    client = whole_service(data_dir) if limit <= _SERVICE_ROWS_MAX else None
+    if client is None:
+        return _read(by, first, limit, data_dir)
+    query = {"by": by.value, "limit": limit} | ({} if first is None else {"since": first})
+    try:
+        found: dict[str, Any] = client.ask("GET", "/admin/usage", params=query)
+    except (Refused, Unreachable, ValueError):
+        return _read(by, first, limit, data_dir)
+    return found
+
+
+def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> dict[str, Any]:
+    """Read the report from the log; needs no service."""
+    from domain.errors import SemanticError  # noqa: PLC0415 - most calls ask the service
+    from domain.usage.report import report_usage  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.usage_views import SqlUsageViews  # noqa: PLC0415 - the same
+    from ops.cli.log.projections import current_projections  # noqa: PLC0415 - the same
+
     with current_projections(data_dir) as engine:
         if engine is None:
             fail(
@@ -66,31 +83,31 @@ def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None
                 ExitCode.FAILED,
             )
         try:
-            return report_usage(SqlUsageViews(engine), by, since=first, limit=limit)
+            return report_usage(SqlUsageViews(engine), by, since=since, limit=limit).as_json()
         except SemanticError as error:
             fail(error.message, ExitCode.FAILED)
 
 
-def _total(report: UsageReport) -> tuple[UsageRow, ...]:
-    from domain.usage.report import UsageRow  # noqa: PLC0415 - keeps --help fast
+def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows, and their sum if there are any."""
+    rows: list[dict[str, Any]] = report["data"]
+    return [*rows, report["total"]] if rows else []
 
-    return (UsageRow(name="total", figures=report.total),) if report.rows else ()
 
-
-def _cells(row: UsageRow) -> tuple[str, ...]:
-    figures, shown = row.figures, row.as_json()
-    not_completed = figures.jobs - figures.completed
-    means, rate = shown["mean_ms"], shown["decode_tokens_per_s"]
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    not_completed = row["jobs"] - row["completed"]
+    means, rate = row["mean_ms"], row["decode_tokens_per_s"]
+    misses = sum(count for name, count in row.items() if name.startswith("misses_"))
     return (
-        row.name or _NONE,
-        f"{figures.jobs:,}" + (f" ({not_completed:,} without answer)" if not_completed else ""),
-        f"{figures.prompt_tokens:,}",
-        f"{figures.cached_tokens:,} ({figures.cached_ratio:.0%})",
-        f"{figures.completion_tokens:,}",
+        row["name"] or _NONE,
+        f"{row['jobs']:,}" + (f" ({not_completed:,} without answer)" if not_completed else ""),
+        f"{row['prompt_tokens']:,}",
+        f"{row['cached_tokens']:,} ({row['cached_ratio']:.0%})",
+        f"{row['completion_tokens']:,}",
         _NONE if rate is None else f"{rate:,.1f}",
         _duration(means["queue"]),
         _duration(means["first_token"]),
-        f"{figures.misses:,}",
+        f"{misses:,}",
     )
 
 

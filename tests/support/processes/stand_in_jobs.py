@@ -27,15 +27,41 @@ STATUS: dict[str, Any] = {
     "log": {"position": 12, "hash": "f" * 64},
 }
 
+_ACTIVITY = {
+    "jobs": 3,
+    "open_jobs": 1,
+    "completion_tokens": 1234,
+    "prompt_tokens": 40,
+    "cached_tokens": 30,
+    "hits": 2,
+    "misses": {"diverged": 1, "gone": 2, "model_changed": 0},
+    "context_tokens": 44,
+    "last_seen": "2026-01-01T00:00:00.000000Z",
+}
+_USED: dict[str, Any] = {
+    "name": "total",
+    "jobs": 5,
+    "completed": 4,
+    "prompt_tokens": 40,
+    "cached_tokens": 30,
+    "cached_ratio": 0.75,
+    "completion_tokens": 9,
+    "misses_gone": 1,
+    "mean_ms": {"queue": 1.0, "first_token": None},
+    "decode_tokens_per_s": 7.5,
+}
+
 
 class StandInJobs:
     """Answers on a loopback port.
 
     Args:
         hangs: Whether the stream stays open and silent after its first text.
+        sees_all: Whether the key of the requests sees the things of all keys.
     """
 
-    def __init__(self, *, hangs: bool = False) -> None:
+    def __init__(self, *, hangs: bool = False, sees_all: bool = True) -> None:
+        self.sees_all = sees_all
         self.hangs = hangs
         self.submitted: list[dict[str, Any]] = []
         self.resumed_after: list[str | None] = []
@@ -108,6 +134,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(200, {"status": "ok", "checks": {}, "reasons": []})
         elif self.path == "/admin/status":
             self._json(200, STATUS)
+        elif self.path == "/admin/key":
+            self._json(200, {"object": "key", "sees_all": self._api.sees_all})
+        elif self.path.startswith("/admin/usage?by=model"):
+            self._json(200, {"data": [_USED | {"name": "m"}], "total": _USED, "has_more": False})
+        elif self.path.startswith("/v1/agents?seen=true"):
+            self._agents()
         elif self.path.startswith("/v1/jobs?"):
             waiting = self._api.job("running") | {"queue_position": 2, "waiting_for": "memory"}
             parked = self._api.job("queued") | {"waiting_for": "model", "bound_model": "night"}
@@ -115,6 +147,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(200, {"object": "list", "data": data, "has_more": False})
         else:
             self._json(404, {"title": "Not found", "detail": "there is no such job"})
+
+    def _agents(self) -> None:
+        """Return the first of two agents, or the second one after it."""
+        is_first = "before=" not in self.path
+        name = "ann" if is_first else "ben"
+        page = {"data": [{"id": name, "activity": _ACTIVITY}], "has_more": is_first}
+        self._json(200, page | {"next_before": name if is_first else None})
 
     def _stream(self) -> None:
         last = self.headers.get("last-event-id")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from api.http.caller import KEYLESS, Access, Caller
+from api.http.messages import Reply, Request
 from domain.engine.control import ENGINE_STREAM
 from domain.events.engine import AdmissionPaused, DrainStarted
 from domain.job.ports import WorkerPulse
@@ -18,6 +21,7 @@ from domain.model.swap import (
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import CacheFigures, WorkerId
 from ops.adapters.data_dir.free_space import DiskFloor
+from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.api import CARD, FakeApi, fake_api
 from tests.support.builders.job_events import draft
 from tests.support.fakes.time import SequentialIds
@@ -166,5 +170,30 @@ def test_status_has_the_jobs_the_head_of_the_log_and_the_figures_of_a_worker() -
             assert shown["cache"]["ram_held_bytes"] == 7
             assert (shown["jobs"]["queued"], shown["queue_depth"]) == (1, 1)
             assert shown["log"] == {"position": head.position, "hash": head.hash}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("caller", "shown"),
+    [
+        (KEYLESS, {"name": None, "scope": "admin", "may": list(Access), "sees_all": True}),
+        (
+            Caller(name="ann", scope=KeyScope.OWN, is_alone=False),
+            {"name": "ann", "scope": "own", "may": ["read", "change"], "sees_all": False},
+        ),
+        (
+            Caller(name="bob", scope=KeyScope.READ, is_alone=False),
+            {"name": "bob", "scope": "read", "may": ["read", "read_all"], "sees_all": True},
+        ),
+    ],
+)
+def test_a_key_learns_its_scope_and_what_it_may_do(caller: Caller, shown: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            request = Request(id="req-1", method="GET", path="/", caller=caller)
+            reply = await api.send("GET", "/admin/key", request=request)
+            assert isinstance(reply, Reply)
+            assert json.loads(reply.body) == {"object": "key", **shown}
 
     asyncio.run(scenario())
