@@ -4,16 +4,19 @@ import { useCallback, useEffect, useRef, useState } from "./preact.js";
 import { session } from "./session.js";
 import { useStore } from "./store.js";
 
+const FORBIDDEN = 403;
+
 /**
  * Return `{data, error, loading, reload}` of a GET. It is repeated when the path, the query or the
- * key change and, with `everyMs`, in that rhythm while the page is visible. `path` null asks
- * nothing. Old data stay shown while new ones are loaded or fail to load.
+ * key change and, with `everyMs`, in that rhythm while the page is visible; a refusal (403) ends
+ * the rhythm. `path` null asks nothing. Old data stay shown while new ones are loaded or fail to load.
  */
 export function useResource(path, query = {}, { everyMs = 0 } = {}) {
   const [state, setState] = useState({ data: null, error: null, loading: path !== null });
   const text = JSON.stringify(query);
   const key = useStore(session, keyOf);
   const running = useRef(null);
+  const denied = useRef(false);
 
   const load = useCallback(async () => {
     running.current?.abort();
@@ -22,9 +25,11 @@ export function useResource(path, query = {}, { everyMs = 0 } = {}) {
     running.current = mine;
     try {
       const data = await get(path, JSON.parse(text), mine.signal);
+      denied.current = false;
       if (running.current === mine) setState({ data, error: null, loading: false });
     } catch (error) {
       if (error.name === "AbortError" || running.current !== mine) return;
+      denied.current = error.status === FORBIDDEN;
       setState((old) => ({ ...old, error, loading: false }));
     }
   }, [path, text, key]);
@@ -32,12 +37,12 @@ export function useResource(path, query = {}, { everyMs = 0 } = {}) {
   useEffect(() => {
     load();
     if (!everyMs) return () => running.current?.abort();
-    const timer = setInterval(() => document.hidden || load(), everyMs);
-    const shown = () => document.hidden || load();
-    document.addEventListener("visibilitychange", shown);
+    const again = () => document.hidden || denied.current || load();
+    const timer = setInterval(again, everyMs);
+    document.addEventListener("visibilitychange", again);
     return () => {
       clearInterval(timer);
-      document.removeEventListener("visibilitychange", shown);
+      document.removeEventListener("visibilitychange", again);
       running.current?.abort();
     };
   }, [load, everyMs]);

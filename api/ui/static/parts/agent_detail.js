@@ -1,4 +1,5 @@
 // One agent: what can be done with it, its contexts, its hits and misses.
+import { useDenial } from "../core/access.js";
 import { announce } from "../core/announce.js";
 import { change, post } from "../core/api.js";
 import { clock, count, shortId } from "../core/format.js";
@@ -39,6 +40,7 @@ export function AgentDetail({ id }) {
 
 function Actions({ id, path, isRegistered, reload }) {
   const [failure, setFailure] = useState(null);
+  const denial = useDenial("change");
   const act = (action) => async () => {
     try {
       setFailure(null);
@@ -65,7 +67,7 @@ function Actions({ id, path, isRegistered, reload }) {
   const name = shortened(id, 40);
   return html`<${Failure} error=${failure} />
     <div class="actions">
-      ${isRegistered && html`<button type="button" class="small" onClick=${fork} aria-label=${`Fork ${name}`}>Fork</button>`}
+      ${isRegistered && html`<button type="button" class="small" disabled=${denial !== null} title=${denial} onClick=${fork} aria-label=${`Fork ${name}`}>Fork</button>`}
       <${ConfirmButton} label="Forget the cache" confirm="Delete its blocks" name=${`of ${name}`} action=${forget} />
       ${isRegistered && html`<${ConfirmButton} label="Delete" confirm="Delete the agent" name=${name} action=${remove} />`}
     </div>

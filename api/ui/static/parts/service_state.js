@@ -1,4 +1,5 @@
 // The head of the first view: model, state, swap menu, memory and disk.
+import { useDenial } from "../core/access.js";
 import { loadModel } from "../core/actions.js";
 import { bytes, duration } from "../core/format.js";
 import { html, useState } from "../core/preact.js";
@@ -62,6 +63,7 @@ function SwapMenu({ model, swap }) {
   const { data, reload } = useResource("admin/models", {}, { everyMs: MODELS_MS });
   const [chosen, setChosen] = useState("");
   const [error, setError] = useState(null);
+  const denial = useDenial("operate");
   const open = swap && swap.ended_at === null;
   if (open) {
     const since = duration(Date.now() - new Date(swap.created_at).getTime());
@@ -82,10 +84,10 @@ function SwapMenu({ model, swap }) {
   };
   return html`
     <div class="swap">
-      <select aria-label="Model to load" value=${name} onChange=${(event) => setChosen(event.target.value)}>
+      <select aria-label="Model to load" value=${name} disabled=${denial !== null} title=${denial} onChange=${(event) => setChosen(event.target.value)}>
         ${others.map((one) => html`<option key=${one.name} value=${one.name}>${one.name}${one.state === "failed" ? " (failed before)" : ""}</option>`)}
       </select>
-      <${ConfirmButton} label="Load" confirm="Swap now?" name=${name} action=${swapTo} />
+      <${ConfirmButton} label="Load" confirm="Swap now?" name=${name} action=${swapTo} needs="operate" />
     </div>
     <${Failure} error=${error} />
     ${failed}`;

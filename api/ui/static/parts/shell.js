@@ -1,6 +1,8 @@
 // The frame of every view: title, navigation, state of the connection, theme.
+import { access, loadAccess } from "../core/access.js";
 import { announcement } from "../core/announce.js";
 import { link, useRoute } from "../core/hash.js";
+import { shortened } from "../core/plain_text.js";
 import { html, useEffect, useErrorBoundary, useState } from "../core/preact.js";
 import { session } from "../core/session.js";
 import { useStore } from "../core/store.js";
@@ -14,6 +16,11 @@ export function Shell() {
   const route = useRoute();
   const view = viewOf(route.name);
   const refused = useStore(session, isRefused);
+  const key = useStore(session, keyOf);
+  const known = useStore(access);
+  useEffect(() => {
+    loadAccess();
+  }, [key]);
   useEffect(() => {
     document.title = view.name ? `${view.title} · semantic` : "semantic";
   }, [view]);
@@ -31,12 +38,26 @@ export function Shell() {
     </header>
     <main id="main" tabindex="-1">
       <${KeyEntry} />
-      ${!refused && html`<${Loaded} key=${view.name} view=${view} route=${route} />`}
+      ${!refused && html`<${KeyNote} access=${known} />`}
+      ${!refused && known && html`<${Loaded} key=${view.name} view=${view} route=${route} />`}
     </main>
     <div class="visually-hidden" role="status" aria-live="polite">${useStore(announcement)}</div>`;
 }
 
 const isRefused = (one) => one.refusal !== null;
+const keyOf = (one) => one.key;
+
+const SCOPES = {
+  own: "you see and change what was made with it. The whole service is shown as sums.",
+  read: "you see everything and change nothing.",
+};
+
+/** Says why controls are disabled, for a key that may not do everything. */
+function KeyNote({ access: found }) {
+  const effect = SCOPES[found?.scope];
+  if (!effect) return null;
+  return html`<p class="key-note muted">The key <b>${shortened(found.name ?? "", 40)}</b> has the scope <b>${found.scope}</b>: ${effect}</p>`;
+}
 
 /** A view whose module is loaded when it is first shown; its failure leaves the frame usable. */
 function Loaded({ view, route }) {

@@ -11,6 +11,8 @@ import { Job } from "./job.js";
 
 const PAGE = 100;
 const REFRESH_MS = 3_000;
+/** A refusal ends the rhythm. */
+const FORBIDDEN = 403;
 const STATES = ["queued", "running", "completed", "failed", "cancelled", "expired"];
 
 const COLUMNS = [
@@ -77,6 +79,7 @@ function useJobs(filters) {
       const list = await get("v1/jobs", { limit: PAGE, before, ...JSON.parse(text) });
       if (pages.current === mine) setState((old) => ({ jobs: merge(old.jobs, list, mine), error: null }));
     } catch (error) {
+      mine.denied = error.status === FORBIDDEN;
       if (pages.current === mine) setState((old) => ({ ...old, error }));
     } finally {
       mine.busy = false;
@@ -95,7 +98,7 @@ function useJobs(filters) {
     pages.current = { before: "", busy: false, done: false };
     setState({ jobs: [], error: null });
     fetchPage("", appended);
-    const timer = setInterval(() => document.hidden || fetchPage("", refreshed), REFRESH_MS);
+    const timer = setInterval(() => document.hidden || pages.current.denied || fetchPage("", refreshed), REFRESH_MS);
     return () => clearInterval(timer);
   }, [fetchPage]);
   return { ...state, more };
