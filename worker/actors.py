@@ -72,7 +72,9 @@ def _run_deliveries(
             logger.warning("attempt_interrupted", error=error.code, why=error.message)
         except Exception:
             logger.exception("attempt_crashed")
-            _fail_for_good(JobId(job_id), runner)
+            # Parts that are closed while the worker ends raise anything: the next worker decides.
+            if not draining.is_set():
+                _fail_for_good(JobId(job_id), runner)
         finally:
             clear_contextvars()
 

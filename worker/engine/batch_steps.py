@@ -142,6 +142,8 @@ class BatchSteps:
         if is_device_error(fault.error):
             raise fault.error
         sequence = self._scheduler.running[fault.uid]
+        # The failure of the job has the message of the error only.
+        _log.warning("generation_failed", exc_info=fault.error, **sequence.log_ids)
         if fault.is_shared:
             self._put_back(sequence, is_alone=True)
             return
