@@ -86,6 +86,10 @@ report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmark
 soak: $(DEV) ## Work for an hour under mixed load, and look for what grows: make soak ARGS="--minutes 10"
 	@$(BIN)/python -m bench.soak $(ARGS)
 
+.PHONY: soak-hour
+soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchmarks/soak.md with table and plots
+	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)
+
 nightly: $(DEV) ## Run the tests with their long enumerations, and five minutes of mixed load
 	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2

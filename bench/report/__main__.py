@@ -49,7 +49,9 @@ def main() -> int:
             )
         if not _run(part, file, options, busy):
             failed.append(part.name)
-    found = {part.name: _read(options.results / f"{part.name}.json") for part in PARTS}
+    # A page of its own shows the parts that it is about.
+    shown = [one for one in PARTS if options.page == PAGE or one.name in (options.only or ())]
+    found = {part.name: _read(options.results / f"{part.name}.json") for part in shown}
     write_page(options.page, {name: result for name, result in found.items() if result})
     print(f"wrote {options.page}")
     if failed:
@@ -102,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
     parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
     parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")
-    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file with the markers")
+    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file with the markers; another one than the default shows --only")
     return parser
 
 

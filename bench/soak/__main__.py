@@ -5,7 +5,7 @@ that take turns every ten minutes. Agents with tools, forks, batches and clients
 the time, beside the clients of ``bench.chaos``, whose checker judges the log at the end. Memory of
 each process, descriptors, threads, Redis and the disk are sampled. The exit code is 1 if a series
 grows by more than 5 % an hour after the warm-up, if answers become slower, or if a promise was
-broken.
+broken; ``--keep`` names where the logs of such a run stay.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bench.chaos.load import Load
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import Chaos, environment
 from bench.experiments.report import print_conditions, print_table
+from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Record, SoakLoad
 from bench.soak.samples import Sample, Sampler
 from bench.soak.verdict import DRIFT_MAX, drift_of, trends_of
@@ -36,6 +37,8 @@ MODELS: Final = ("day", "night")
 SAMPLES: Final = 360
 SAMPLE_S_MIN: Final = 2.0
 SHOWN_MAX: Final = 20
+#: Where the logs of failed runs stay.
+FAILED: Final = Path("soak-failed")
 
 
 def main() -> int:
@@ -71,22 +74,24 @@ def main() -> int:
             log=lambda line: print(line, flush=True),
         )
         history = chaos.record(work)
-    finally:
+    except BaseException:
         if service.process.poll() is None:
             service.kill()
+        print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
+        raise
     violations = [
         f"{one.promise}: {one.subject}: {one.what}" for one in check(history, others=CLIENTS)
     ]
     result = _result(samples, record, violations, minutes=options.minutes)
+    result["errors"] = errors_of(service.log_file)
     _print(result)
     print_conditions(began)
     if options.json:
         options.json.write_text(json.dumps(result) + "\n")
     if not result["passed"]:
-        print(f"data       {folder}")
-        return 1
+        print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
     shutil.rmtree(folder)
-    return 0
+    return int(not result["passed"])
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -120,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--requests", type=int, default=12, help="different requests of these")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result here")
+    keep_help = "the logs of a failed run (default: soak-failed here)"
+    parser.add_argument("--keep", type=Path, metavar="DIR", default=FAILED, help=keep_help)
     return parser
 
 
@@ -169,6 +176,10 @@ def _print(result: dict[str, Any]) -> None:
         print(f"{name:<11} {len(result[name])}")
         for line in result[name][:SHOWN_MAX]:
             print(f"  {line[:200]}")
+    print(f"errors      {len(result['errors'])}")
+    for one in result["errors"][:SHOWN_MAX]:
+        print(f"  {one.get('timestamp')} {one.get('part')} {one.get('message')}")
+        print("\n".join(f"    {line}" for line in str(one.get("exception", "")).splitlines()[-8:]))
     print("passed" if result["passed"] else "FAILED")
 
 
