@@ -11,7 +11,7 @@ from typing import Any, Final
 import dramatiq
 
 from domain.values import Priority
-from ops.adapters.redis.client import queue_name
+from ops.adapters.redis.client import BLOCK_MAX_S, queue_name
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 
 #: Seconds after which an idle thread looks for messages without being woken; hundreds of threads
@@ -45,7 +45,12 @@ class Consumers:
         for priority, count in threads.items():
             queues = set(queues_of(priority, model))
             # As many messages as threads, so that no message in hand waits for a thread.
-            worker = dramatiq.Worker(broker, queues=queues, worker_threads=count * len(queues))
+            worker = dramatiq.Worker(
+                broker,
+                queues=queues,
+                worker_threads=count * len(queues),
+                worker_timeout=int(BLOCK_MAX_S * 1000),
+            )
             worker.queue_prefetch = count
             worker.work_queue = hand = _HandedMessages()
             self._hands.append(hand)

@@ -170,15 +170,18 @@ class WebhookThread:
 
     async def _step(self, sender: WebhookSender) -> None:
         """Read new events, and start due tries within the limits."""
-        if self._after is None:
-            self._after = await asyncio.to_thread(self._collector.store.position)
-        while True:
-            after = self._after
-            self._after = await asyncio.to_thread(self._collector.collect, after=after)
-            if self._after == after or self._closed.is_set():
-                break
-        for host in await asyncio.to_thread(self._collector.due_hosts, limit=HOSTS_MAX):
+        for host in await asyncio.to_thread(self._look):
             await self._begin(host, sender)
+
+    def _look(self) -> tuple[str, ...]:
+        """Store the webhooks of new events, and return the hosts with a due try; may block."""
+        after = self._collector.store.position() if self._after is None else self._after
+        while (read := self._collector.collect(after=after)) != after:
+            self._after = after = read
+            if self._closed.is_set():
+                break
+        self._after = after
+        return self._collector.due_hosts(limit=HOSTS_MAX)
 
     async def _begin(self, host: str, sender: WebhookSender) -> None:
         room = min(

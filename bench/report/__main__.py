@@ -104,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
     parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
     parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")
-    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file with the markers; another one than the default shows --only")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=PAGE,
+        help="Markdown file with the markers; another one than the default shows --only",
+    )
     return parser
 
 

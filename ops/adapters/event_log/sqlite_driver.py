@@ -27,6 +27,10 @@ BUSY_TIMEOUT_MS = 10_000
 #: The write-ahead log is truncated to this size after a checkpoint.
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
+#: Page cache of a reading connection. With SQLite's 2 MB, a process with 16 of them grows by 32 MB
+#: within half an hour; the system's own cache has the pages (docs/benchmarks/soak.md has the cost).
+READER_CACHE_KIB = 512
+
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
 _WAL_RESET_FIXED = (3, 51, 3)
 _WITHDRAWN = (3, 52, 0)
@@ -131,7 +135,8 @@ def _prepare_writer(connection: SqliteConnection, _record: object) -> None:
 
 def _prepare_reader(connection: SqliteConnection, _record: object) -> None:
     _prepare(connection)
-    connection.execute("PRAGMA query_only = ON").close()
+    for pragma in ("query_only = ON", f"cache_size = -{READER_CACHE_KIB}"):
+        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _prepare(connection: SqliteConnection) -> None:

@@ -21,8 +21,9 @@ from domain.values import JobId, Priority
 
 #: The type that ``connect`` returns, for modules that must not import redis.
 BrokerClient: TypeAlias = redis.Redis
-#: Longest time that a blocking command (``BLPOP``) waits.
-BLOCK_MAX_S = 1.0
+#: Longest time that a blocking command (``BLPOP``) waits. What it waits for wakes it at once, so a
+#: longer one only costs an idle service less.
+BLOCK_MAX_S = 2.0
 #: Longest wait for a reply; longer than ``BLOCK_MAX_S``, or a blocking command would time out.
 REPLY_TIMEOUT_S = 3.0
 CONNECT_TIMEOUT_S = 2.0

@@ -44,8 +44,8 @@ ACTOR_NAME = "run_job"
 #: After this time without a command another worker may take a worker's unacknowledged messages. The
 #: log refuses the events of a worker that froze for longer and continues.
 HEARTBEAT_TIMEOUT_MS = 15_000
-#: A worker counts as live for this long after a command; each worker sends one every second.
-LIVE_MS = 3000
+#: A worker counts as live for this long after a command; each worker sends one every two seconds.
+LIVE_MS = 5000
 #: How long a worker with more unacknowledged messages than another one waits before it fetches.
 YIELD_S = 0.02
 #: How long a worker that found no other live worker does not check again.

@@ -20,6 +20,7 @@ from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.sqlite_driver import (
+    READER_CACHE_KIB,
     driver_module,
     has_wal_reset_fix,
     single_spaced,
@@ -57,6 +58,15 @@ def test_the_sqlite_in_use_is_free_of_the_wal_reset_bug() -> None:
     if driver_module() is sqlite3:
         pytest.skip("no pysqlite3 wheel for this platform: Python's own SQLite is in use")
     assert has_wal_reset_fix(sqlite_version())
+
+
+def test_page_caches_of_the_readers_are_small(url: str, log: SqlEventLog) -> None:
+    del log
+    engine = reader_engine(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA cache_size").scalar_one() == -READER_CACHE_KIB
+        assert connection.exec_driver_sql("PRAGMA query_only").scalar_one() == 1
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

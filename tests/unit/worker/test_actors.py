@@ -72,7 +72,9 @@ class Defect:
     ("is_ending", "status"), [(False, JobStatus.FAILED), (True, JobStatus.QUEUED)]
 )
 def test_defect_fails_a_job_with_its_traceback_except_while_the_worker_ends(
-    world: JobWorld, is_ending: bool, status: JobStatus  # noqa: FBT001 - a case
+    world: JobWorld,
+    is_ending: bool,  # noqa: FBT001 - a case
+    status: JobStatus,
 ) -> None:
     job_id, draining = world.submit(), threading.Event()
     if is_ending:
