@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 import typer
 
 from ops.cli.main import MODULES
-from ops.supervisor.serve_record import ServeRecord, serve_lock, write_record
 from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
@@ -142,49 +139,12 @@ def test_command_that_asks_the_service_loads_no_heavy_library(
         assert loaded_by(shell, *words, SEMANTIC_SERVER__PORT=str(api.port)) == []
 
 
-@contextmanager
-def running(shell: Shell, api: StandInJobs) -> Iterator[None]:
-    """Let the stand-in be the running service of the shell's data directory."""
-    record = ServeRecord(
-        pid=os.getpid(), base_url=f"http://127.0.0.1:{api.port}", started_at="2026-01-01"
-    )
-    with serve_lock(shell.home / "data"):
-        write_record(shell.home / "data", record)
-        yield
-
-
 @pytest.mark.parametrize("words", [("status",), ("usage", "--by", "model"), ("agents", "ls")])
 def test_command_that_asks_a_running_service_loads_no_heavy_library(
     shell: Shell, words: tuple[str, ...]
 ) -> None:
-    with StandInJobs() as api, running(shell, api):
+    with StandInJobs() as api, api.serving(shell.home / "data"):
         assert loaded_by(shell, *words) == []
-
-
-def test_usage_and_agents_are_those_of_the_running_service(shell: Shell) -> None:
-    with StandInJobs() as api, running(shell, api):
-        used = shell.run("usage", "--by", "model")[1].splitlines()
-        assert [line.split()[0] for line in used] == ["model", "m", "total"]
-        assert used[1].split()[1:5] == ["5", "(1", "without", "answer)"]
-        assert used[1].split()[-1] == "1"
-        agents = shell.run("agents", "ls")[1].splitlines()
-        assert [line.split()[0] for line in agents] == ["agent", "ann", "ben"]
-        cells = "3 (1 open) 1,234 40 30 (75%) 2 3 44 2026-01-01T00:00:00"
-        assert " ".join(agents[1].split()[1:]) == cells
-        code, out, err = shell.run("agents", "ls", "--limit", "1")
-        assert (code, len(out.splitlines())) == (0, 2)
-        assert "there are more" in err
-
-
-def test_log_is_read_where_the_service_answers_a_part_or_another_log_may_be_meant(
-    shell: Shell,
-) -> None:
-    with StandInJobs(sees_all=False) as api, running(shell, api):
-        assert "there is no log" in shell.run("usage", "--by", "model")[2]
-    with StandInJobs() as api, running(shell, api):
-        assert "model" in shell.run("usage", "--by", "model")[1]
-        (shell.home / "semantic.toml").write_text("")
-        assert "there is no log" in shell.run("usage", "--by", "model")[2]
 
 
 def test_table_of_commands_has_what_each_module_adds() -> None:

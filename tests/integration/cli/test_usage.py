@@ -25,6 +25,7 @@ from tests.support.builders.job_events import completed, draft, started, submitt
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
+from tests.support.processes.stand_in_jobs import StandInJobs
 
 HOUR_S = 3600
 
@@ -51,8 +52,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(directory: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(build_app(), ["usage", *arguments, "--data-dir", str(directory)])
+def _run(directory: Path, *arguments: str, command: tuple[str, ...] = ("usage",)) -> Result:
+    return CliRunner().invoke(build_app(), [*command, *arguments, "--data-dir", str(directory)])
 
 
 def test_days_come_in_order_with_their_sum_below(directory: Path) -> None:
@@ -110,6 +111,32 @@ def test_without_a_log_the_command_says_so(tmp_path: Path) -> None:
     refused = _run(tmp_path)
     assert refused.exit_code == 1
     assert "there is no log" in refused.stderr
+
+
+def test_usage_and_agents_are_those_of_the_running_service(tmp_path: Path) -> None:
+    with StandInJobs() as api, api.serving(tmp_path):
+        used = _run(tmp_path, "--by", "model").stdout.splitlines()
+        assert [line.split()[0] for line in used] == ["model", "m", "total"]
+        assert "5 (1 without answer)" in used[1]
+        assert used[1].endswith("1")
+        agents = _run(tmp_path, command=("agents", "ls")).stdout.splitlines()
+        assert [line.split()[0] for line in agents] == ["agent", "ann", "ben"]
+        cells = "ann 3 (1 open) 1,234 40 30 (75%) 2 3 44 2026-01-01T00:00:00"
+        assert " ".join(agents[1].split()) == cells
+        some = _run(tmp_path, "--limit", "1", command=("agents", "ls"))
+        assert (len(some.stdout.splitlines()), "there are more" in some.stderr) == (2, True)
+
+
+def test_log_is_read_where_the_service_answers_a_part_or_another_log_may_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with StandInJobs(sees_all=False) as api, api.serving(tmp_path):
+        assert "there is no log" in _run(tmp_path, "--by", "model").stderr
+    with StandInJobs() as api, api.serving(tmp_path):
+        assert "model" in _run(tmp_path, "--by", "model").stdout
+        (tmp_path / "semantic.toml").write_text("")
+        assert "there is no log" in _run(tmp_path, "--by", "model").stderr
 
 
 def test_the_api_returns_the_same_report() -> None:

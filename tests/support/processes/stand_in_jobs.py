@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from ops.supervisor.serve_record import ServeRecord, serve_lock, write_record
 
 _USAGE = {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 4, "total_tokens": 7}
 ITEMS: list[dict[str, Any]] = [
@@ -86,6 +92,16 @@ class StandInJobs:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    @contextmanager
+    def serving(self, data_dir: Path) -> Iterator[None]:
+        """Be the running service of a data directory."""
+        record = ServeRecord(
+            pid=os.getpid(), base_url=f"http://127.0.0.1:{self.port}", started_at="2026-01-01"
+        )
+        with serve_lock(data_dir):
+            write_record(data_dir, record)
+            yield
 
     def job(self, status: str = "completed") -> dict[str, Any]:
         return {
