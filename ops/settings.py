@@ -109,7 +109,9 @@ class Settings(BaseSettings):
     config: Path | None = Field(
         default=None, description="file of settings; it has precedence over the user's own"
     )
-    data_dir: Path = Field(default_factory=default_data_dir)
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="where everything the service writes lives"
+    )
     api_key: SecretStr | None = Field(
         default=None,
         description="what our own commands send; default: the first of server.api_keys that is no"

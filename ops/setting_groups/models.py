@@ -27,7 +27,7 @@ class ModelSettings(SettingGroup):
         default=DEMO_MODEL, description="a registered name, a directory, a hub id, or the demo"
     )
     name: str | None = Field(default=None, description="what clients call it; default: from the id")
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = Field(default=(), description="further names of the model")
     context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
     idle_ttl_s: float = Field(
         default=0.0,
@@ -41,16 +41,24 @@ class SamplingSettings(SettingGroup):
     """Values for requests that leave them open; they replace those of the model."""
 
     temperature: float | None = Field(default=None, ge=0, le=2, description="0: greedy")
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0)
-    min_p: float | None = Field(default=None, ge=0, lt=1)
+    top_p: float | None = Field(
+        default=None, gt=0, le=1, description="mass of the likeliest tokens that are kept"
+    )
+    top_k: int | None = Field(
+        default=None, ge=0, description="number of tokens that are kept; 0: all"
+    )
+    min_p: float | None = Field(
+        default=None, ge=0, lt=1, description="least share of the likeliest token's probability"
+    )
 
 
 class ModelTable(SettingGroup):
     """``[models.NAME]``, a registered model."""
 
     source: str = Field(min_length=1, description="a directory, a hub id, or semantic-demo")
-    aliases: tuple[ModelName, ...] = Field(default=(), max_length=100)
+    aliases: tuple[ModelName, ...] = Field(
+        default=(), max_length=100, description="further names of the model"
+    )
     context: int | None = Field(default=None, ge=16, description="tokens; lowers the model's own")
     sampling: SamplingSettings = SamplingSettings()
     revision: str | None = Field(

@@ -25,9 +25,9 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 class ServerSettings(SettingGroup):
     """The public socket and what may come through it."""
 
-    host: str = HOST
+    host: str = Field(default=HOST, description="address to listen on")
     port: int = Field(default=PORT, ge=0, le=65535, description="0 picks a free port")
-    head_bytes_max: int = Field(default=32_768, ge=1024)
+    head_bytes_max: int = Field(default=32_768, ge=1024, description="of a request head")
     body_bytes_max: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="of one file or Message Batch"
     )
@@ -42,7 +42,7 @@ class ServerSettings(SettingGroup):
     head_timeout_s: float = Field(default=10.0, gt=0, description="to receive a request head")
     body_timeout_s: float = Field(default=60.0, gt=0, description="to receive a request body")
     idle_timeout_s: float = Field(default=75.0, gt=0, description="between two requests")
-    connections_max: int = Field(default=2048, ge=1)
+    connections_max: int = Field(default=2048, ge=1, description="open at once")
     loopback_connections_max: int = Field(
         default=1920, ge=1, description="of them from this machine, where a proxy may also run"
     )
@@ -111,12 +111,12 @@ BrokerMode = Literal["auto", "redis", "bundled"]
 class RedisSettings(SettingGroup):
     """The broker. Without a URL a private one is started."""
 
-    url: str | None = None
+    url: str | None = Field(default=None, description="default: a private broker")
     mode: BrokerMode = Field(
         default="auto",
         description="the private one: redis-server if it is on the PATH, or the bundled Valkey",
     )
-    prefix: str = "semantic"
+    prefix: str = Field(default="semantic", description="of all keys and channels")
     items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
     items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
 
@@ -135,8 +135,8 @@ class LogSettings(SettingGroup):
         pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)",
         description="sqlite:///FILE or postgresql://…; default: SQLite in the data directory",
     )
-    level: str = "INFO"
-    format: str = Field(default="auto", pattern="^(auto|console|json)$")
+    level: str = Field(default="INFO", description="least level that is written")
+    format: str = Field(default="auto", pattern="^(auto|console|json)$", description="of stderr")
     sign_interval_s: float = Field(
         default=300.0,
         gt=0,
@@ -148,7 +148,7 @@ class LogSettings(SettingGroup):
 class EngineSettings(SettingGroup):
     """The batch."""
 
-    max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX)
+    max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX, description="jobs at once")
     prefill_step_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -247,8 +247,8 @@ class JobSettings(SettingGroup):
         "settle_s": "dedup_grace_s",
     }
 
-    max_tokens_default: int = Field(default=4096, ge=1)
-    attempts_max: int = Field(default=3, ge=1, le=100)
+    max_tokens_default: int = Field(default=4096, ge=1, description="of a request without it")
+    attempts_max: int = Field(default=3, ge=1, le=100, description="then the job fails")
     worker_threads: int = Field(
         default=128, ge=1, le=1024, description="interactive jobs in a worker's hands at once"
     )
@@ -258,7 +258,7 @@ class JobSettings(SettingGroup):
     interactive_reserved: int = Field(
         default=2, ge=0, description="places that batch jobs give up while interactive jobs wait"
     )
-    reconcile_s: float = Field(default=5.0, gt=0)
+    reconcile_s: float = Field(default=5.0, gt=0, description="between searches for lost jobs")
     worker_deaths_max: int = Field(
         default=2, ge=1, le=100, description="in a row, before the first item; then the job fails"
     )

@@ -25,7 +25,7 @@ from ops.cli.table import print_pairs, print_table
 if TYPE_CHECKING:
     from domain.agent.views import AgentView
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most rows.")]
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")]
 
 

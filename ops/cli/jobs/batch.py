@@ -88,7 +88,7 @@ def submit(
 
 
 def list_batches(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:

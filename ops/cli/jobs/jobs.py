@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 def list_jobs(
     status: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     as_of: AsOfOption = None,
     json: Json = False,
     data_dir: DataDir = None,

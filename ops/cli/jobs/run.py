@@ -15,7 +15,7 @@ from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo, echo_data
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1)]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens.")]
 Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")
 ]

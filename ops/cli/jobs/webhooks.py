@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def list_webhooks(
     state: Annotated[State | None, typer.Option("--state", help="Only these.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:

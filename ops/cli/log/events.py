@@ -59,7 +59,7 @@ def ls(
     since: SinceOption = None,
     until: UntilOption = None,
     after: AfterOption = 0,
-    limit: Annotated[int, typer.Option(min=1, max=LS_EVENTS_MAX)] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=LS_EVENTS_MAX, help="Most rows.")] = 100,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -131,7 +131,7 @@ def export(
     since: SinceOption = None,
     until: UntilOption = None,
     after: AfterOption = 0,
-    limit: Annotated[int | None, typer.Option(min=1)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most events.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write events with their hashes as JSON lines; ``verify --file`` checks them."""

@@ -26,10 +26,10 @@ def add(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k")] = None,
-    min_p: Annotated[float | None, typer.Option("--min-p")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", help="Kept mass, 0 to 1.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Kept tokens; 0: all.")] = None,
+    min_p: Annotated[float | None, typer.Option("--min-p", help="Of the likeliest.")] = None,
 ) -> None:
     """Register a model in ~/.config/semantic/semantic.toml.
 
