@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+SITE := $(VENV)/.site
 AUDIT := $(VENV)/.audit
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo serve test test-unit test-fast check typecheck security licenses screenshots packages format \
+.PHONY: help demo serve test test-unit test-fast check typecheck security licenses docs docs-serve screenshots packages format \
 	bench report soak nightly chaos simulation fuzz experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
@@ -30,13 +31,18 @@ $(DEV): $(RUNTIME) ops/deploy/requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-dev.txt
 	@touch $@
 
+$(SITE): $(DEV) ops/deploy/requirements-docs.txt
+	@echo "adding the tools for the documentation site"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-docs.txt
+	@touch $@
+
 demo: $(RUNTIME) ## Set up and serve the demo model that ships with the repository
 	@exec $(BIN)/semantic serve
 
 serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a directory
 	@exec $(BIN)/semantic serve $(if $(MODEL),--model $(MODEL))
 
-test: $(DEV) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
+test: $(SITE) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: $(DEV) ## Run the tests of single modules
@@ -64,6 +70,12 @@ security: audit ## Look for secrets, known vulnerabilities and risky workflows
 
 licenses: $(DEV) ## Check the licence of every package and write the table of docs/licences.md
 	@$(BIN)/python -m tests.supply_chain.licences
+
+docs: $(SITE) ## Build the documentation site in build/site; open build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f docs/site/mkdocs.yml
+
+docs-serve: $(SITE) ## Show the documentation site on loopback, and build it again after each change
+	@NO_MKDOCS_2_WARNING=1 exec $(BIN)/python -m mkdocs serve -f docs/site/mkdocs.yml -a 127.0.0.1:8001
 
 screenshots: $(DEV) ## Write the screenshots of docs/page.md (needs chromium)
 	@$(BIN)/python -m tests.support.page.screenshots
@@ -109,6 +121,7 @@ experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile $(LOCK) --extra cpu pyproject.toml -o ops/deploy/requirements.txt
 	uv pip compile $(LOCK) --extra cpu --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
+	uv pip compile $(LOCK) --extra cpu --extra docs -c ops/deploy/requirements-dev.txt pyproject.toml -o ops/deploy/requirements-docs.txt
 	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel pyproject.toml -o ops/deploy/requirements-container.txt
 	uv pip compile $(LOCK) ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
 

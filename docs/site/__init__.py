@@ -1,0 +1,1 @@
+"""The documentation site: its configuration, and the pages that are generated from the code."""

@@ -1,0 +1,91 @@
+"""The page of all settings, from ``ops.settings``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from docs.site.tables import GENERATED, Schema, code, limits, prose, shape, table
+from ops.settings import Settings
+
+_HEAD = """
+# Settings
+
+For operators. Every setting, its type, default and limits. [Operations](../operations.md) describes
+the files and their order; `semantic config show --origin` prints the values in force and their
+sources.
+
+A setting `group.name` is `name` in the table `[group]` of a configuration file, and the variable
+`SEMANTIC_GROUP__NAME` in the environment. Variables of lists and tables hold JSON.
+"""
+#: Defaults that depend on the machine.
+_COMPUTED: Mapping[str, str] = {
+    "data_dir": "`~/.local/share/semantic`, on a Mac `~/Library/Application Support/semantic`",
+}
+
+
+def render() -> str:
+    """Return the page."""
+    schema = Settings.model_json_schema()
+    definitions = schema.get("$defs", {})
+    single = {
+        name: one for name, one in schema["properties"].items() if not _group(one, definitions)
+    }
+    parts = [GENERATED, _HEAD, "## Top level", "", *_table("", single, definitions)]
+    for name, one in schema["properties"].items():
+        group = _group(one, definitions)
+        if group:
+            parts += [f"## {name}", "", prose(group.get("description", "")), ""]
+            parts += _table(f"{name}.", group["properties"], definitions)
+            parts += _tables_inside(group, definitions)
+    return "\n".join(parts)
+
+
+def _group(schema: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
+    """Return the schema of a group of settings, ``None`` for a single one."""
+    named = definitions.get(schema.get("$ref", "").rpartition("/")[2])
+    return named if named and "properties" in named else None
+
+
+def _tables_inside(group: Schema, definitions: Mapping[str, Schema]) -> Iterator[str]:
+    """Yield the fields of tables with a free name, such as ``[models.coder]``."""
+    inside = group.get("additionalProperties")
+    if isinstance(inside, dict) and "$ref" in inside:
+        named = definitions[inside["$ref"].rpartition("/")[2]]
+        yield from ("### models.NAME", "", prose(named.get("description", "")), "")
+        yield from _table("models.NAME.", named["properties"], definitions)
+
+
+def _table(
+    prefix: str, properties: Mapping[str, Schema], definitions: Mapping[str, Schema]
+) -> list[str]:
+    return table(
+        ("setting", "type", "default", "limits", "meaning"),
+        (
+            (
+                f"`{name}`",
+                shape(one, definitions),
+                _default(name, one),
+                limits(one),
+                prose(one.get("description", "")),
+            )
+            for name, one in _leaves(prefix, properties, definitions)
+        ),
+    )
+
+
+def _leaves(
+    prefix: str, properties: Mapping[str, Schema], definitions: Mapping[str, Schema]
+) -> Iterator[tuple[str, Schema]]:
+    """Yield each setting by its full name, those of groups inside a group too."""
+    for name, one in properties.items():
+        group = _group(one, definitions)
+        if group:
+            yield from _leaves(f"{prefix}{name}.", group["properties"], definitions)
+        else:
+            yield prefix + name, one
+
+
+def _default(name: str, schema: Schema) -> str:
+    if name in _COMPUTED:
+        return _COMPUTED[name]
+    return code(schema["default"]) if schema.get("default") is not None else "none"
