@@ -67,6 +67,15 @@ class Broker:
         self.losses = 0
         self._saved = (deepcopy(self.queue.tables), self.items.copy())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job waits, and no worker holds one.
+
+        A job that has ended may wait for its end to be published, in the line of a model that no
+        worker has yet.
+        """
+        return not any(table.messages for table in self.queue.tables.queues.values())
+
     def go_down(self) -> None:
         """Be away; every listener loses its subscription."""
         self.outage.down = True

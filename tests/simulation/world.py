@@ -230,7 +230,7 @@ class World:
             self.swap(number, model)
         for _ in range(ROUNDS_MAX):
             self._round()
-            is_idle = not any(one.tasks for one in self.processes)
+            is_idle = self.broker.is_empty and not any(one.tasks for one in self.processes)
             if is_idle and not self.log.views.unfinished() and self.follow_ups.is_done:
                 break
         for reader in self.truth.readers:
