@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help demo serve test test-unit test-fast check typecheck security licenses docs docs-serve screenshots packages format \
-	bench report soak nightly chaos simulation fuzz experiments lock audit sbom dist dist-check release clean
+	bench report soak nightly chaos simulation tampering fuzz experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -108,6 +108,9 @@ nightly: $(DEV) ## Run the tests with their long enumerations, and five minutes 
 
 chaos: $(DEV) ## Kill parts 100 times with 50 other faults, ten times, and record each run in docs (hours)
 	@$(BIN)/python -m bench.chaos --record $(or $(ARGS),--kills 100 --slices 10)
+
+tampering: $(DEV) ## Change 10,000 random places of logs, and record each 1,000 in docs (minutes)
+	@$(BIN)/python -m bench.tampering --record $(ARGS)
 
 simulation: $(DEV) ## Simulate 100,000 lives under faults, and record each 10,000 in docs (hours)
 	@$(BIN)/python -m tests.simulation --record $(or $(ARGS),--examples 100000)

@@ -1,51 +1,65 @@
-"""``python -m bench.tampering``: change a log at random places and look for changes not found."""
+"""``python -m bench.tampering``: change a log at random places and look for changes not found.
+
+Each slice has a recorded log of its own. The exit code is 1 after a slice with a change that was
+missed or that crashed the verification; no slice follows it.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict
-from pathlib import Path
 
+from bench.long_runs import LongRun, begin
 from bench.tampering.judge import Verdict
-from bench.tampering.run import TARGETS, Change, run
+from bench.tampering.run import TARGETS, run
 
-_EXAMPLES_MAX = 20
+_FAULTS = (Verdict.MISSED, Verdict.CRASHED)
 
 
 def main() -> int:
-    """Run and print a report; the exit code is 1 if a change was missed or crashed a reader."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutations", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="write the report as JSON")
-    options = parser.parse_args()
-    started_s = time.monotonic()
-    counts: Counter[tuple[str, str]] = Counter()
-    faults: list[Change] = []
-    for change in run(options.mutations, options.seed, processes=options.processes):
-        counts[change.target, change.judgement.verdict.value] += 1
-        if change.judgement.verdict in {Verdict.MISSED, Verdict.CRASHED}:
-            faults.append(change)
+    """Run one slice after the other, print each result, and return the exit code."""
+    options = _parser().parse_args()
+    for number in range(options.slices):
+        seed = None if options.seed is None else options.seed + number
+        slice_ = begin("bench.tampering", f"--mutations {options.mutations} --slices 1", seed=seed)
+        if not _run_slice(options, slice_):
+            return 1
+    return 0
+
+
+def _run_slice(options: argparse.Namespace, slice_: LongRun) -> bool:
+    """Change one log and print the counts; return whether no change was missed."""
+    began = time.monotonic()
+    counts: Counter[tuple[str, Verdict]] = Counter()
+    for change in run(options.mutations, slice_.seed, processes=options.processes):
+        counts[change.target, change.judgement.verdict] += 1
+        if change.judgement.verdict in _FAULTS:
             sys.stdout.write(f"{change}\n")
-    report = {
-        "mutations": options.mutations,
-        "seed": options.seed,
-        "seconds": round(time.monotonic() - started_s, 1),
-        "counts": {
-            target: {one.value: counts[target, one.value] for one in Verdict} for target in TARGETS
-        },
-        "faults": [asdict(change) for change in faults[:_EXAMPLES_MAX]],
-    }
-    text = json.dumps(report, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.out is not None:
-        options.out.write_text(text + "\n", "utf-8")
-    return 1 if faults else 0
+    for target in TARGETS:
+        sys.stdout.write(f"{target}: {_sums(counts, [target])}\n")
+    outcome = f"{options.mutations:,} mutations: {_sums(counts, list(TARGETS))}"
+    sys.stdout.write(f"seed {slice_.seed}, {outcome}\n")
+    sys.stdout.flush()
+    if options.record:
+        slice_.record(f"{outcome}; {(time.monotonic() - began) / 60:.0f} min")
+    return not any(verdict in _FAULTS for _, verdict in counts)
+
+
+def _sums(counts: Counter[tuple[str, Verdict]], targets: list[str]) -> str:
+    sums = ((one, sum(counts[target, one] for target in targets)) for one in Verdict)
+    return ", ".join(f"{count:,} {verdict.value}" for verdict, count in sums)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutations", type=int, default=1000, help="of one slice")
+    parser.add_argument("--slices", type=int, default=10)
+    parser.add_argument("--seed", type=int, help="of the first slice; an unused one if absent")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--record", action="store_true", help="add each slice to docs/long-runs.md")
+    return parser
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ TARGETS = {
     "key": 1,
 }
 #: Changes of one call of a process.
-_CHUNK = 500
+_CHUNK = 250
 
 
 @dataclass(frozen=True, slots=True)
