@@ -17,7 +17,7 @@ from docs.site.pages import FILES
 
 #: Scripts of the theme, before which that of the diagrams must run.
 _BUNDLE: Final = re.compile(r'<script src="[^"]*/bundle\.[0-9a-f]+\.min\.js">')
-_MERMAID: Final = "site/assets/vendor/mermaid.js"
+_DIAGRAMS: Final = ("site/assets/vendor/mermaid.js", "site/assets/mermaid-theme.js")
 _LINK: Final = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]+)\)")
 
 
@@ -42,8 +42,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:  # noqa: ANN
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:  # noqa: ANN401 - of MkDocs
-    """Load the script of the diagrams on pages that have some, from the site itself."""
+    """Load the scripts of the diagrams on pages that have some, from the site itself."""
     if 'class="mermaid"' not in output:
         return output
-    script = f'<script src="{get_relative_url(_MERMAID, page.url)}"></script>'
-    return _BUNDLE.sub(lambda found: f"{script}{found[0]}", output, count=1)
+    scripts = "".join(
+        f'<script src="{get_relative_url(path, page.url)}"></script>' for path in _DIAGRAMS
+    )
+    return _BUNDLE.sub(lambda found: f"{scripts}{found[0]}", output, count=1)
