@@ -27,8 +27,8 @@ BUSY_TIMEOUT_MS = 10_000
 #: The write-ahead log is truncated to this size after a checkpoint.
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
-#: Page cache of a reading connection. With SQLite's 2 MB, a process with 16 of them grows by 32 MB
-#: within half an hour; the system's own cache has the pages (docs/benchmarks/soak.md has the cost).
+#: Page cache of a reading connection. SQLite's 2 MB would be 32 MB in a process with 16 of them;
+#: the system's own cache has the pages (docs/benchmarks/soak.md has the cost).
 READER_CACHE_KIB = 512
 
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
