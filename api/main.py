@@ -41,7 +41,7 @@ from api.services.rules import (
     work_admission,
 )
 from domain.batch.ports import BatchViews
-from domain.errors import LogNewer, SemanticError
+from domain.errors import SemanticError
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
 from domain.model.presence import LoadedModels
@@ -74,7 +74,7 @@ from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls
 from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
-from ops.exit_codes import ExitCode
+from ops.exit_codes import after_failed_start
 from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.metrics.counter_file import CounterFile
@@ -342,9 +342,7 @@ def run(settings: Settings, logger: Logger) -> int:
             hub.on_announced = webhooks.record_traffic
         except SemanticError as error:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
-            # The supervisor repeats no start that can never succeed.
-            is_final = isinstance(error, LogNewer)
-            return int(ExitCode.CONFIG if is_final else ExitCode.FAILED)
+            return int(after_failed_start(error))
 
         driver = _batch_driver(settings, ports, services, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)

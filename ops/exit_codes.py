@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import NoReturn
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+from domain.errors import CorruptLog, LogNewer
 
 
 class ExitCode(IntEnum):
@@ -20,6 +24,8 @@ class ExitCode(IntEnum):
     NOT_RUNNING = 3
     #: The same number: the request cannot be fulfilled with the present model or data.
     REFUSED = 3
+    #: Of the service and its processes: the event log does not verify.
+    DAMAGED = 65
     CRASHED = 70
     #: Of the worker process: the supervisor starts it again without a pause.
     DEVICE_FAILED = 75
@@ -40,6 +46,7 @@ MEANINGS = {
     ExitCode.FAILED: "the answer is no: a check, a job or a request failed",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no service answers here, or an answer cannot be replayed",
+    ExitCode.DAMAGED: "the event log is damaged: restore a backup",
     ExitCode.CRASHED: "a part crashed again and again",
     ExitCode.DEVICE_FAILED: "the GPU failed: start the worker again",
     ExitCode.SWAPPED: "start the worker again, with another model",
@@ -50,6 +57,22 @@ MEANINGS = {
     "of a newer version",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }
+
+
+#: Exit codes of a start that fails again each time; the reasons, for the log.
+FINAL: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ExitCode.DAMAGED: "the event log is damaged",
+        ExitCode.CONFIG: "its settings cannot work",
+    }
+)
+
+
+def after_failed_start(error: Exception) -> ExitCode:
+    """Return the exit code of a process that an error keeps from starting."""
+    if isinstance(error, CorruptLog):
+        return ExitCode.DAMAGED
+    return ExitCode.CONFIG if isinstance(error, LogNewer) else ExitCode.FAILED
 
 
 def end_process(code: int) -> NoReturn:

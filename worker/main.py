@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 
-from domain.errors import LogNewer, LogUnavailable, QueueUnavailable
+from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
 from ops.adapters.data_dir.permissions import create_private_files
-from ops.exit_codes import ExitCode, end_process
+from ops.exit_codes import ExitCode, after_failed_start, end_process
 from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import configure_logging
 from ops.settings import load_settings
@@ -35,12 +35,12 @@ def main() -> int:
     watch_lifeline(process.request_stop)
     try:
         code = process.run()
-    except (ModelLoadError, DataDirLocked, LogNewer) as error:
+    except (ModelLoadError, DataDirLocked) as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.CONFIG)
-    except (LogUnavailable, QueueUnavailable) as error:
+    except (CorruptLog, LogUnavailable, QueueUnavailable) as error:
         logger.error("cannot_start", why=error.message)  # noqa: TRY400 - as above
-        return int(ExitCode.FAILED)
+        return int(after_failed_start(error))
     return restart.after(code, logger)
 
 

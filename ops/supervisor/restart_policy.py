@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ops.exit_codes import ExitCode
+from ops.exit_codes import FINAL, ExitCode
 
 #: Pause before the second restart in a row, in seconds; it doubles with each further short run. The
 #: first restart has no pause: clients wait for it.
@@ -53,8 +53,8 @@ def decide(
         short_lives: Short runs in a row before this one that ended in a crash.
         planned: Short runs in a row before this one that ended as planned.
     """
-    if returncode == ExitCode.CONFIG:
-        return GiveUp(ExitCode.CONFIG, "its settings cannot work")
+    if (reason := FINAL.get(returncode)) is not None:
+        return GiveUp(ExitCode(returncode), reason)
     if lived_s >= HEALTHY_AFTER_S:
         return Restart(0.0, 0)
     if returncode in PLANNED:

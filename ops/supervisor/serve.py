@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
 
-from domain.errors import LogUnavailable
+from domain.errors import CorruptLog, LogUnavailable
 from ops.adapters.data_dir.free_space import floor_of
 from ops.adapters.data_dir.log_files import LogFiles, LogLimits
 from ops.adapters.data_dir.permissions import tighten
@@ -80,6 +80,9 @@ def serve(
     except (CannotServe, LogUnavailable) as error:
         sys.stderr.write(f"semantic: {visible(str(error))}\n")
         return ExitCode.CONFIG
+    except CorruptLog as error:
+        sys.stderr.write(f"semantic: {visible(error.message)}\n")
+        return ExitCode.DAMAGED
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise

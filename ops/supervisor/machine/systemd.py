@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ops.exit_codes import ExitCode
+from ops.exit_codes import FINAL
 from ops.supervisor.machine.unit import MachineUnit
 
 UNIT = "semantic.service"
@@ -24,9 +24,9 @@ def render(unit: MachineUnit) -> str:
             "ExecStart=" + " ".join(quoted(word) for word in unit.argv),
             f"WorkingDirectory={_unit_path(unit.home)}",
             f"Environment={quoted('PATH=' + unit.search_path, in_command=False)}",
-            # The supervisor restarts its parts; settings that cannot work stay so.
+            # The supervisor restarts its parts; settings that cannot work and a damaged log stay so.
             "Restart=on-failure",
-            f"RestartPreventExitStatus={ExitCode.CONFIG:d}",
+            "RestartPreventExitStatus=" + " ".join(f"{code:d}" for code in FINAL),
             f"RestartSec={RESTART_S}",
             # The supervisor alone gets SIGTERM, and drains the parts in their order.
             "KillMode=mixed",

@@ -166,15 +166,36 @@ def test_the_copy_of_a_newer_program_is_not_restored(
     ]
 
 
-def test_no_part_of_the_service_starts_on_the_log_of_a_newer_program(tmp_path: Path) -> None:
-    url = new_log(tmp_path)
+def _of_a_newer_program(url: str) -> None:
     with closing(raw_connection(url)) as raw:
         needed = reader_version.READER_VERSION + 1
         raw.execute("UPDATE log_format SET version = ?", (needed,))
+
+
+def _cut_off(url: str) -> None:
+    with open_log(url, clock=SystemClock()) as log:
+        fill(log, 1)
+    with closing(raw_connection(url)) as raw:
+        raw.execute("DROP TRIGGER events_no_delete")
+        raw.execute("DELETE FROM events WHERE position = (SELECT max(position) FROM events)")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "said"),
+    [
+        (_of_a_newer_program, ExitCode.CONFIG, "update semantic"),
+        (_cut_off, ExitCode.DAMAGED, "does not verify at position"),
+    ],
+)
+def test_no_part_of_the_service_starts_again_and_again_on_an_unusable_log(
+    tmp_path: Path, spoil: Callable[[str], None], code: ExitCode, said: str
+) -> None:
+    spoil(new_log(tmp_path))
     environment = os.environ | {
         "SEMANTIC_DATA_DIR": str(tmp_path),
         "SEMANTIC_SERVER__PORT": "0",
         "SEMANTIC_REDIS__MODE": "bundled",
+        "SEMANTIC_JOBS__WORKER_STANDBY": "false",
     }
     parts = {
         name: subprocess.Popen(
@@ -192,5 +213,5 @@ def test_no_part_of_the_service_starts_on_the_log_of_a_newer_program(tmp_path: P
     }
     for name, part in parts.items():
         _, errors = part.communicate(timeout=200)
-        assert part.returncode == ExitCode.CONFIG, (name, errors)
-        assert "update semantic" in errors, name
+        assert part.returncode == code, (name, errors)
+        assert said in errors, name

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.exit_codes import ExitCode
+from ops.exit_codes import FINAL, ExitCode
 from ops.supervisor.restart_policy import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
@@ -74,17 +74,23 @@ def test_a_swap_after_a_crash_keeps_the_count_of_crashes() -> None:
 @given(returncode=st.integers(-64, 255), short_lives=st.integers(0, SHORT_LIVES_MAX))
 def test_a_healthy_life_forgives_all_before_it(returncode: int, short_lives: int) -> None:
     verdict = decide(returncode, lived_s=HEALTHY_AFTER_S, short_lives=short_lives)
-    if returncode == ExitCode.CONFIG:
+    if returncode in FINAL:
         assert isinstance(verdict, GiveUp)
     else:
         assert verdict == Restart(0.0, 0)
 
 
-@given(lived_s=st.floats(0, 1e6), short_lives=st.integers(0, SHORT_LIVES_MAX))
-def test_settings_that_cannot_work_are_never_tried_again(lived_s: float, short_lives: int) -> None:
-    verdict = decide(ExitCode.CONFIG, lived_s=lived_s, short_lives=short_lives)
+@given(
+    code=st.sampled_from(sorted(FINAL)),
+    lived_s=st.floats(0, 1e6),
+    short_lives=st.integers(0, SHORT_LIVES_MAX),
+)
+def test_unusable_settings_and_logs_are_never_tried_again(
+    code: int, lived_s: float, short_lives: int
+) -> None:
+    verdict = decide(code, lived_s=lived_s, short_lives=short_lives)
     assert isinstance(verdict, GiveUp)
-    assert verdict.exit_code == ExitCode.CONFIG
+    assert verdict.exit_code == code
 
 
 @given(
