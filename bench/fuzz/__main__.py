@@ -172,6 +172,7 @@ def _print_result(run: Run, innocent: InnocentStream, faults: list[str], *, seed
         fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in rss_bytes)
         print(f"memory     of the {part} after each fifth: {fifths} MiB")
     print(f"innocent   {innocent.streams:,} streams, longest gap {innocent.longest_gap_s:.2f} s")
+    print(f"           {innocent.longest_gap_at}; the measure was {innocent.late_s:.2f} s late")
     for fault in faults[:SHOWN_MAX]:
         print(f"FAULT      {fault}")
     print(f"faults     {len(faults)}")

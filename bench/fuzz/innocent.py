@@ -10,6 +10,8 @@ from typing import Final
 
 #: Seconds after which a silent stream counts as a failure.
 PATIENCE_S: Final = 60.0
+#: Time between two wake-ups of the thread that measures how late this process is, in seconds.
+WAKE_S: Final = 0.05
 _BODY: Final = json.dumps(
     {
         "model": "claude-local",
@@ -32,6 +34,10 @@ class InnocentStream:
         self._closed = Event()
         #: Longest time between two pieces of one stream, or before its first, in seconds.
         self.longest_gap_s = 0.0
+        #: Where that was, and by how many seconds this process itself was late at that time.
+        self.longest_gap_at = ""
+        self.late_s = 0.0
+        self._lateness = Lateness()
         self.streams = 0
         self.faults: list[str] = []
         self._thread = Thread(target=self._run)
@@ -41,6 +47,7 @@ class InnocentStream:
         """End after the current stream."""
         self._closed.set()
         self._thread.join()
+        self._lateness.close()
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -61,10 +68,46 @@ class InnocentStream:
                 self.faults.append(f"innocent stream: status {reply.status}")
                 self._closed.wait(1)
                 return
+            last_s = self._measure(last_s, f"before the head of {reply.headers['x-semantic-job']}")
             while reply.read1():
-                now_s = time.monotonic()
-                self.longest_gap_s = max(self.longest_gap_s, now_s - last_s)
-                last_s = now_s
+                last_s = self._measure(
+                    last_s, f"in the stream of {reply.headers['x-semantic-job']}"
+                )
             self.streams += 1
         finally:
             connection.close()
+
+    def _measure(self, last_s: float, place: str) -> float:
+        """Note the time since ``last_s`` if it is the longest; return the present time."""
+        now_s, late_s = time.monotonic(), self._lateness.take()
+        if now_s - last_s > self.longest_gap_s:
+            self.longest_gap_s = now_s - last_s
+            self.longest_gap_at, self.late_s = place, late_s
+        return now_s
+
+
+class Lateness:
+    """By how much a thread of this process wakes up late: what its own machine takes from it."""
+
+    def __init__(self) -> None:
+        self._closed = Event()
+        self._late_s = 0.0
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def take(self) -> float:
+        """Return the longest delay since the last call, in seconds."""
+        late_s, self._late_s = self._late_s, 0.0
+        return late_s
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due_s = time.monotonic() + WAKE_S
+        while not self._closed.wait(max(0.0, due_s - time.monotonic())):
+            now_s = time.monotonic()
+            self._late_s = max(self._late_s, now_s - due_s)
+            due_s = now_s + WAKE_S
