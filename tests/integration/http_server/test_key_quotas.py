@@ -1,0 +1,117 @@
+"""Quotas of two keys at a running api: one key at its quota does not hinder the other one.
+
+There is no worker, so accepted jobs stay open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.processes.service import free_port
+
+KEYS = {"ann": "ann-" + "a" * 24, "bob": "bob-" + "b" * 24}
+JOBS_AT_ONCE = 3
+WITHIN_S = 60.0
+JOB = {"prompt": "Say hello.", "max_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an api process on a log of its own."""
+    directory, port = tmp_path_factory.mktemp("quotas"), free_port()
+    base_url = f"http://127.0.0.1:{port}"
+    process = _start(directory, port, valkey_url)
+    try:
+        wait_until(lambda: process.poll() is not None or _answers(base_url))
+        yield base_url
+    finally:
+        process.terminate()
+        assert process.wait(WITHIN_S) == 0, (directory / "log").read_text()
+
+
+def _start(directory: Path, port: int, broker: str) -> subprocess.Popen[bytes]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SEMANTIC_")}
+    env |= {
+        "SEMANTIC_DATA_DIR": str(directory / "data"),
+        "SEMANTIC_REDIS__URL": broker,
+        "SEMANTIC_REDIS__PREFIX": directory.name,
+        "SEMANTIC_SERVER__PORT": str(port),
+        "SEMANTIC_SERVER__API_KEYS": json.dumps([f"{name}={key}" for name, key in KEYS.items()]),
+        "SEMANTIC_SERVER__KEY_JOBS_AT_ONCE": str(JOBS_AT_ONCE),
+        "SEMANTIC_SERVER__KEY_STORED_MB": "1",
+    }
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "api.main"], env=env, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def _answers(base_url: str) -> bool:
+    try:
+        return httpx.get(f"{base_url}/health/live").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def keys(api: str) -> Iterator[dict[str, httpx.Client]]:
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                httpx.Client(base_url=api, headers={"x-api-key": key}, timeout=WITHIN_S)
+            )
+            for name, key in KEYS.items()
+        }
+
+
+def _upload(http: httpx.Client, size_bytes: int, text: str) -> httpx.Response:
+    content = (text * size_bytes)[:size_bytes].encode()
+    file = {"file": ("lines.jsonl", content)}
+    return http.post("/v1/files", data={"purpose": "batch"}, files=file)
+
+
+def test_open_jobs_of_one_key_do_not_hinder_the_other_and_a_cancelled_one_frees_its_place(
+    keys: dict[str, httpx.Client],
+) -> None:
+    ann, bob = keys["ann"], keys["bob"]
+    opened = [ann.post("/v1/jobs", json=JOB) for _ in range(JOBS_AT_ONCE)]
+    assert [reply.status_code for reply in opened] == [202] * JOBS_AT_ONCE
+    turn = {"role": "user", "content": "Say hello."}
+    chat = {"model": "claude-x", "max_tokens": 4, "messages": [turn]}
+    for path, body in {"/v1/jobs": JOB, "/v1/messages": chat}.items():
+        refused = ann.post(path, json=body)
+        assert refused.status_code == 429, refused.text
+        assert "rate_limit" in refused.text
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.headers["x-should-retry"] == "true"
+    assert bob.post("/v1/jobs", json=JOB).status_code == 202
+    job = opened[0].json()["id"]
+    assert ann.post(f"/v1/jobs/{job}/cancel").status_code < 300
+    assert ann.post("/v1/jobs", json=JOB).status_code == 202
+    assert ann.post("/v1/jobs", json=JOB).status_code == 429
+
+
+def test_stored_bytes_of_one_key_do_not_hinder_the_other_and_a_deleted_file_frees_its_own(
+    keys: dict[str, httpx.Client],
+) -> None:
+    ann, bob = keys["ann"], keys["bob"]
+    kept = _upload(ann, 600_000, "ann")
+    assert kept.status_code == 200, kept.text
+    refused = _upload(ann, 600_000, "too much")
+    assert refused.status_code == 403, refused.text
+    assert refused.json()["error"]["code"] == "quota_exceeded"
+    assert refused.headers["x-should-retry"] == "false"
+    assert _upload(bob, 600_000, "bob").status_code == 200
+    assert ann.delete(f"/v1/files/{kept.json()['id']}").status_code == 200
+    # A refusal measures again after a second; the sum counts the file no longer.
+    wait_until(lambda: _upload(ann, 600_000, "after it").status_code == 200)
