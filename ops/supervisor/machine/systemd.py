@@ -24,7 +24,7 @@ def render(unit: MachineUnit) -> str:
             "ExecStart=" + " ".join(quoted(word) for word in unit.argv),
             f"WorkingDirectory={_unit_path(unit.home)}",
             f"Environment={quoted('PATH=' + unit.search_path, in_command=False)}",
-            # The supervisor restarts its parts; settings that cannot work and a damaged log stay so.
+            # The supervisor restarts its parts; unusable settings and a damaged log stay so.
             "Restart=on-failure",
             "RestartPreventExitStatus=" + " ".join(f"{code:d}" for code in FINAL),
             f"RestartSec={RESTART_S}",
