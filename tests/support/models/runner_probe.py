@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -269,3 +269,6 @@ def _model() -> LoadedModel:
         opens_thinking=lambda _: False,
         detokenizer=lambda: ByteDetokenizer([]),
     )
+
+
+MakeBench = Callable[..., Bench]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from domain.kv.hashing import common_tokens
-from domain.kv.owned_tokens import owned
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.runner_probe import BLOCK, MakeBench, Run
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     FALCON_H1,
@@ -34,21 +30,6 @@ FEW = (LLAMA, QWEN3, GEMMA3, GPT_OSS, FALCON_H1)
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 few = pytest.mark.parametrize("architecture", FEW, ids=lambda a: a.name)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def bench() -> Iterator[MakeBench]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **more: Any) -> Bench:
-        made.append(Bench(*args, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
@@ -367,47 +348,3 @@ def test_pieces_of_any_length_give_the_blocks(bench: MakeBench, step_tokens: int
         assert warm.run_alone(prompt).tokens == expected
         again = warm.run_alone(prompt)
         assert (again.cached, again.tokens) == (69, expected)
-
-
-@few
-@samplings
-def test_owners_share_no_prefix_and_each_continues_its_own(
-    bench: MakeBench, architecture: Architecture, sampling: Sampling
-) -> None:
-    cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
-    prompt = tuple(random_tokens(71, 3))
-    expected = cold.run_alone(prompt, 12, sampling).tokens
-    whose = [None, "laptop", "ci"]
-    for owner in whose:
-        first = warm.run_alone(owned(prompt, owner), 12, sampling)
-        assert (first.cached, first.tokens) == (0, expected)
-    for owner in whose:
-        again = warm.run_alone(owned(prompt, owner), 12, sampling)
-        assert (again.cached, again.tokens) == (len(prompt) - 1, expected)
-    longer = (*prompt, *expected, *random_tokens(9, 4))
-    said = cold.run_alone(longer, 6, sampling).tokens
-    for owner in whose:
-        turn = warm.run_alone(owned(longer, owner), 6, sampling)
-        assert turn.tokens == said
-        assert turn.cached >= len(prompt)
-
-
-@pytest.mark.parametrize("architecture", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
-def test_an_agent_that_guesses_the_prompt_of_another_one_learns_only_whole_blocks(
-    bench: MakeBench, architecture: Architecture
-) -> None:
-    warm = bench(architecture)
-    secret = tuple(random_tokens(5 * BLOCK + 9, 3))
-    warm.run_alone(owned(secret, None, "writer"))
-    own = [[0]]
-    for at in range(4 * BLOCK - 2, len(secret) - 2):
-        for token in (secret[at] ^ 1, secret[at]):
-            guess = (*secret[:at], token, *random_tokens(3, at + 7))
-            right = common_tokens(secret, guess)
-            known = max(common_tokens(one, guess) for one in own)
-            cached = warm.run_alone(owned(guess, None, "guesser")).cached
-            assert cached <= max(known, right - right % BLOCK)
-            own.append(list(guess))
-    # The context of the writer may be the guesser's by now, which continued it.
-    assert warm.run_alone(owned(secret, None, "writer")).cached >= 5 * BLOCK
-    assert warm.run_alone(owned(secret, None, "writer")).cached == len(secret) - 1
