@@ -176,14 +176,19 @@ def _suspicion(job: Job, runner: JobRunner) -> Suspicion:
     return suspicion_of(job, len(read_emitted(job, runner.backlog).token_ids))
 
 
+def _emitted(job: Job, runner: JobRunner) -> EmittedPrefix:
+    emitted = read_emitted(job, runner.backlog)
+    if not emitted.ended:
+        return emitted
+    # A broker that lost its latest writes has restored items that a retry had deleted.
+    runner.backlog.forget(job.id, through=job.attempt)
+    return EmittedPrefix()
+
+
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
-    emitted = read_emitted(job, runner.backlog)
-    if emitted.ended:
-        # A broker that lost its latest writes has restored items that a retry had deleted.
-        runner.backlog.forget(job.id, through=job.attempt)
-        emitted = EmittedPrefix()
+    emitted = _emitted(job, runner)
     if (why := worn_out(job, len(emitted.token_ids))) is not None:
         given_up = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
         return _failed(loaded, given_up, emitted.next_item, runner)
@@ -217,7 +222,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         trace_id=trace_id_of(job.submitted.trace),
         queued_ms=queued_ms,
     )
-    submitted_at = runner.clock.now()
+    begun = runner.clock.now()
     try:
         handle = runner.engine.submit(task)
     except EngineFailure as error:
@@ -232,9 +237,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     assert outcome is not None, "a wait without a limit returned without an outcome"
     outcome = replace(outcome, timings=replace(outcome.timings, queued_ms=queued_ms))
     result = _finish(task, outcome, runner)
-    run = AttemptRun(
-        task=task, request=request, model=card, submitted_at=submitted_at, outcome=outcome
-    )
+    run = AttemptRun(task=task, request=request, model=card, submitted_at=begun, outcome=outcome)
     _report(loaded, runner, run=run, failure=outcome.failure)
     return result
 
