@@ -87,11 +87,20 @@ def read_checkpoints(lines: Iterable[str], *, key: bytes) -> tuple[SignedCheckpo
     """Read the checkpoints of a file and check each signature.
 
     Raises:
-        ForgedCheckpoint: Naming the first line that is no checkpoint or has a wrong signature.
+        ForgedCheckpoint: Naming the first line that is no checkpoint, has a wrong signature or
+            repeats an earlier line.
     """
-    return tuple(
-        _checked(line, number, key) for number, line in enumerate(lines, start=1) if line.strip()
-    )
+    found: dict[str, SignedCheckpoint] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        checkpoint = _checked(line, number, key)
+        if checkpoint.mac in found:
+            # A copied line could void later checkpoints, as a restored backup does.
+            msg = f"line {number} of the heads repeats an earlier line"
+            raise ForgedCheckpoint(msg)
+        found[checkpoint.mac] = checkpoint
+    return tuple(found.values())
 
 
 def required_hashes(checkpoints: Iterable[SignedCheckpoint]) -> dict[int, str]:

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.checkpoints import ForgedCheckpoint
+from domain.log.checkpoints import ForgedCheckpoint, sign_checkpoint
 from domain.log.record import LogHead
 from domain.values import StreamName
 from ops.adapters.event_log.database import database_file, reader_engine
@@ -173,6 +173,14 @@ def test_a_line_that_is_no_head_is_found(signed: str, files: CheckpointFiles, li
     with files.checkpoints.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ForgedCheckpoint, match="line 2"):
+        files.read()
+
+
+def test_a_line_that_repeats_an_earlier_one_is_found(signed: str, files: CheckpointFiles) -> None:
+    assert signed
+    with files.checkpoints.open("a") as file:
+        file.write("\n" + files.checkpoints.read_text())
+    with pytest.raises(ForgedCheckpoint, match="line 3 of the heads repeats"):
         files.read()
 
 
@@ -336,5 +344,7 @@ def test_last_line_that_a_power_cut_has_torn_is_skipped_and_replaced(
         file.write(rest)
     assert files.read() == whole
     assert files.last() == whole[-1]
-    files.append(whole[-1])
-    assert files.read() == (*whole, whole[-1])
+    head = LogHead(position=whole[-1].position, hash=whole[-1].hash)
+    later = sign_checkpoint(head, key=files.load_key(), at="2099-01-02T03:04:05Z")
+    files.append(later)
+    assert files.read() == (*whole, later)
