@@ -61,9 +61,7 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
         return _decide_attempt(job, command)
     match command:
         case CreateJob():
-            if job.version:
-                raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
-            return (command.submitted,)
+            return _create(job, command)
         case RequestCancel():
             return _request_cancel(job, command)
         case Attach():
@@ -77,6 +75,12 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
             return () if job.hidden else (JobHidden(),)
         case _:
             assert_never(command)
+
+
+def _create(job: Job, command: CreateJob) -> tuple[JobEvent, ...]:
+    if job.version:
+        raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
+    return (command.submitted,)
 
 
 def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:

@@ -91,6 +91,7 @@ class RecordServed:
     model: str
 
 
+_SwapProgress = ModelSwapAdvanced | ModelLoadLost | ModelSwapRolledBack | ModelServed
 SwapCommand = Configure | RequestSwap | AdvanceSwap | RecordLoss | RollBack | RecordServed
 
 
@@ -192,21 +193,8 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
             after = _with_configured(after, event)
         case ModelSwapRequested():
             after = _with_request(after, event, at)
-        case _ if not _is_of_last(after, event):
-            return after
-        case ModelSwapAdvanced():
-            after = _with_phase(after, event, at)
-        case ModelLoadLost():
-            after = _with_last(after, lambda swap: _without(swap, event.worker))
-        case ModelSwapRolledBack():
-            after = _with_last(
-                replace(after, model=event.before, since=version),
-                lambda swap: replace(swap.enter(SwapState.ROLLED_BACK, at), why=event.reason),
-            )
-        case ModelServed():
-            after = replace(after, served=event.model, served_at=at)
-            if event.swap is not None:
-                after = _with_last(after, lambda swap: swap.enter(SwapState.DONE, at))
+        case _:
+            after = _with_progress(after, event, at) if _is_of_last(after, event) else after
     return after
 
 
@@ -225,10 +213,26 @@ def evolve_all(
     )
 
 
-def _is_of_last(
-    state: WantedModel,
-    event: ModelSwapAdvanced | ModelLoadLost | ModelSwapRolledBack | ModelServed,
-) -> bool:
+def _with_progress(state: WantedModel, event: _SwapProgress, at: str) -> WantedModel:
+    """Return the state after an event of its last swap."""
+    match event:
+        case ModelSwapAdvanced():
+            return _with_phase(state, event, at)
+        case ModelLoadLost():
+            return _with_last(state, lambda swap: _without(swap, event.worker))
+        case ModelSwapRolledBack():
+            return _with_last(
+                replace(state, model=event.before, since=state.version),
+                lambda swap: replace(swap.enter(SwapState.ROLLED_BACK, at), why=event.reason),
+            )
+        case ModelServed():
+            after = replace(state, served=event.model, served_at=at)
+            if event.swap is None:
+                return after
+            return _with_last(after, lambda swap: swap.enter(SwapState.DONE, at))
+
+
+def _is_of_last(state: WantedModel, event: _SwapProgress) -> bool:
     """Return whether an event concerns this wanted model, and not that of another place."""
     if isinstance(event, ModelServed) and event.model != state.model:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from domain.chat.echo import WHOLE, RecordedAnswer
 from domain.chat.request import ChatRequest
@@ -23,6 +23,9 @@ class History(Protocol):
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.load``."""
         ...
+
+
+_E = TypeVar("_E")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +47,10 @@ class LoggedAnswers:
             return None
 
     def _answer(self, job_id: JobId, history: Sequence[RecordedEvent]) -> RecordedAnswer | None:
-        submitted: JobSubmitted | None = None
-        started: AttemptStarted | None = None
-        completed: JobCompleted | None = None
-        for recorded in history:
-            event = decode_recorded(recorded)
-            if isinstance(event, JobSubmitted):
-                submitted = event
-            elif isinstance(event, AttemptStarted):
-                started = event
-            elif isinstance(event, JobCompleted):
-                completed = event
+        events = [decode_recorded(recorded) for recorded in history]
+        submitted = _last(JobSubmitted, events)
+        started = _last(AttemptStarted, events)
+        completed = _last(JobCompleted, events)
         if submitted is None or started is None or completed is None:
             return None
         if completed.stop_reason not in WHOLE:
@@ -72,3 +68,7 @@ class LoggedAnswers:
             answer=answer,
             encoding=started.encoding,
         )
+
+
+def _last(kind: type[_E], events: Sequence[object]) -> _E | None:
+    return next((event for event in reversed(events) if isinstance(event, kind)), None)

@@ -151,12 +151,17 @@ def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bo
             return sent, False
     elif batch.state is not BatchState.FINALIZING:
         _stop_jobs(batch, driver, DEADLINE if late else "batch_cancelled")
-    tally = driver.batches.views.tally(batch_id)
     sends_no_more = late or batch.state is not BatchState.IN_PROGRESS
+    return sent, _end_if_over(batch, driver, sends_no_more=sends_no_more)
+
+
+def _end_if_over(batch: Batch, driver: BatchDriver, *, sends_no_more: bool) -> bool:
+    """End a batch whose jobs have all ended; return whether it is over."""
+    tally = driver.batches.views.tally(batch.id)
     if tally.open or not (sends_no_more or tally.jobs == batch.facts.lines):
-        return sent, False
+        return False
     _end(batch, tally, driver)
-    return sent, True
+    return True
 
 
 def _check(batch: Batch, driver: BatchDriver) -> Batch:

@@ -84,17 +84,22 @@ class StrandedJobs:
             before = rfc3339(self.clock.now() - timedelta(seconds=park_max_s))
             for job in self.views.bound(model, parked_before=before, limit=JOBS_MAX):
                 if is_gone:
-                    if self._fail(job, ModelNotFound(model, known=())):
-                        ended.append(job.id)
-                elif job.parks and job.created_at >= before:
-                    if is_due:
-                        self._put_back(job)
+                    has_ended = self._fail(job, ModelNotFound(model, known=()))
                 elif job.parks:
-                    self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
-                    ended.append(job.id)
-                elif is_due and self._fail(job, ModelNotLoaded(model, loaded=None)):
-                    ended.append(job.id)
+                    has_ended = self._expire(job, before, is_due=is_due)
+                else:
+                    has_ended = is_due and self._fail(job, ModelNotLoaded(model, loaded=None))
+                ended += [job.id] if has_ended else []
         return tuple(ended)
+
+    def _expire(self, job: JobView, before: str, *, is_due: bool) -> bool:
+        """End a parked job of before an instant, or put it back; return whether it has ended."""
+        if job.created_at < before:
+            self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
+            return True
+        if is_due:
+            self._put_back(job)
+        return False
 
     def _absent(self) -> Iterator[tuple[str, float]]:
         """Yield each absent model that open jobs are bound to, and for how many seconds it is."""

@@ -126,6 +126,16 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
         answer = StoredAnswer.from_bytes(payloads.get(job.output))
     except TEXT_LOST:
         return False  # erased or damaged
+    return _parts_of(items) == (
+        answer.text,
+        answer.thinking,
+        [call.arguments for call in answer.calls],
+        sum(call.is_complete for call in answer.calls),
+    )
+
+
+def _parts_of(items: Iterable[StreamItem]) -> tuple[str, str, list[str], int]:
+    """Return text, thinking, the arguments of each call and the number of whole calls."""
     text, thinking, arguments, ends = "", "", list[str](), 0
     for item in items:
         match item.body:
@@ -141,9 +151,4 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
                 ends += 1
             case _:
                 pass  # started and terminal items are no part of the answer
-    return (text, thinking, arguments, ends) == (
-        answer.text,
-        answer.thinking,
-        [call.arguments for call in answer.calls],
-        sum(call.is_complete for call in answer.calls),
-    )
+    return text, thinking, arguments, ends
