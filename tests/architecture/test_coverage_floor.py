@@ -1,0 +1,46 @@
+"""The check of coverage by layer finds a layer below its floor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.architecture.coverage_floor import FLOORS, least_covered, main, shares
+
+
+def report(*, domain: int, others: int = 100) -> dict[str, Any]:
+    def file(covered: int) -> dict[str, Any]:
+        lines, branches = covered - covered // 4, covered // 4
+        return {
+            "summary": {
+                "covered_lines": lines,
+                "covered_branches": branches,
+                "num_statements": 75,
+                "num_branches": 25,
+                "missing_lines": 75 - lines,
+                "missing_branches": 25 - branches,
+            }
+        }
+
+    files = {f"{layer}/module.py": file(others) for layer in FLOORS}
+    return {"files": files | {"domain/module.py": file(domain)}}
+
+
+def test_lines_and_branches_count_alike() -> None:
+    assert shares(report(domain=96))["domain"] == pytest.approx(96)
+    assert next(least_covered(report(domain=96))) == ("domain/module.py", 4)
+
+
+@pytest.mark.parametrize(("domain", "status"), [(95, 0), (94, 1)])
+def test_a_layer_below_its_floor_fails(tmp_path: Path, domain: int, status: int) -> None:
+    path = tmp_path / "coverage.json"
+    path.write_text(json.dumps(report(domain=domain)))
+    assert main([str(path)]) == status
+
+
+def test_a_layer_that_was_not_measured_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no file of domain, ops, worker"):
+        shares({"files": {"api/module.py": report(domain=100)["files"]["api/module.py"]}})
