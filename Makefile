@@ -12,7 +12,7 @@ AUDIT := $(VENV)/.audit
 TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo serve test test-unit test-fast check typecheck security licenses docs docs-serve screenshots packages format \
+.PHONY: help demo serve test test-unit test-fast coverage check typecheck security licenses docs docs-serve screenshots packages format \
 	bench report soak nightly chaos simulation tampering fuzz experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
@@ -47,6 +47,14 @@ test: $(SITE) ## Run every test, with real redis-server, real MLX and, where npm
 
 test-unit: $(DEV) ## Run the tests of single modules
 	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
+
+coverage: $(DEV) ## Run every test under coverage, and hold each layer to its floor (an hour)
+	@mkdir -p dist
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o dist/coverage.json
+	@$(BIN)/python -m tests.architecture.coverage_floor dist/coverage.json
 
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
