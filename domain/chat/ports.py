@@ -7,7 +7,7 @@ from typing import Protocol
 from domain.chat.echo import RecordedAnswer
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
-from domain.values import AgentId, Digest, JobId, ModelCard, Owner, PromptEncoding
+from domain.values import Digest, JobId, ModelCard, Owner, PromptEncoding
 
 
 class RecordedAnswers(Protocol):
@@ -67,7 +67,6 @@ class InferenceEngine(Protocol):
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
-        agent: AgentId | None = None,
     ) -> PreparedPrompt:
         """Render and tokenise a request; safe to call from many threads at once.
 
@@ -75,8 +74,6 @@ class InferenceEngine(Protocol):
             request: The request.
             encoding: How its text is encoded; a later attempt uses that of the first one.
             cache_owner: Only prompts with the same one share cached blocks with it.
-            agent: Counts of cached tokens are exact where its own contexts have them, and in whole
-                blocks where those of others do.
 
         Raises:
             PromptTooLong: The prompt leaves no room for one token.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from domain.kv.hashing import BlockHash, BlockHasher, common_tokens, pack_ids
 
@@ -32,7 +31,6 @@ class Context:
         is_forgotten: Whether its blocks were deleted on request; it is not saved any more.
         tail: Name and end of the last partial block of it on the disk.
         used: Number of its last use; a higher number is later.
-        agent: The agent that used it last.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -47,7 +45,6 @@ class Context:
     is_packed: bool = False
     tail: tuple[BlockHash, int] | None = None
     used: int = 0
-    agent: str | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -75,14 +72,11 @@ class KnownPrefix:
         names: Hashes of its whole blocks.
         pieces: Where its tokens are, in order and without gaps.
         tokens: Its length in tokens.
-        shown: The length that is reported to its agent: beyond whole blocks only what contexts of
-            the same agent hold, so that no agent finds out the prompt of another one by guesses.
     """
 
     names: tuple[BlockHash, ...] = ()
     pieces: tuple[Piece, ...] = ()
     tokens: int = 0
-    shown: int = 0
 
     def cut(self, tokens: int) -> tuple[Piece, ...]:
         """Return the pieces of the first ``tokens``."""
@@ -122,10 +116,6 @@ class MemoryStats:
     def fill(self) -> float:
         """The share of the budget that cannot be freed at once."""
         return self.held_bytes / self.budget_bytes if self.budget_bytes else 0.0
-
-
-#: Whether the disk has a block.
-OnDisk: TypeAlias = Callable[[BlockHash], bool]
 
 
 def nowhere(name: BlockHash) -> bool:
@@ -206,7 +196,7 @@ class ContextIndex:
         return count
 
     def find(
-        self, token_ids: Sequence[int], on_disk: OnDisk = nowhere, agent: str | None = None
+        self, token_ids: Sequence[int], on_disk: Callable[[BlockHash], bool] = nowhere
     ) -> KnownPrefix:
         """Return the longest beginning of ``token_ids`` that memory and disk have.
 
@@ -221,32 +211,27 @@ class ContextIndex:
             elif not on_disk(name):
                 break
             names.append(name)
-        best, tail, own = self._best(token_ids, names[:in_memory], agent)
+        best, tail = self._best(token_ids, names[:in_memory])
         pieces = self._pieces(names, best if in_memory else None)
-        tokens = shown = len(names) * self._block_tokens
+        tokens = len(names) * self._block_tokens
         if in_memory == len(names) and tail:
             pieces.append(Piece(tokens, tokens + tail, best))
-            tokens, shown = tokens + tail, shown + own
-        joined = _joined(pieces)
-        return KnownPrefix(names=tuple(names), pieces=joined, tokens=tokens, shown=shown)
+            tokens += tail
+        return KnownPrefix(names=tuple(names), pieces=_joined(pieces), tokens=tokens)
 
-    def diverged_at(self, token_ids: Sequence[int], agent: str | None = None) -> int | None:
+    def diverged_at(self, token_ids: Sequence[int]) -> int | None:
         """Return the index of the first token that differs from every context in memory.
 
         ``None`` if the tokens agree with a context, or no context has tokens after their common
-        beginning. Where contexts of other agents agree longest, the end of the last whole block,
-        or of what contexts of the same agent have.
+        beginning.
         """
         names = []
         for name in self._hasher.chain(pack_ids(token_ids), self._block_tokens):
             if name not in self._holders:
                 break
             names.append(name)
-        best, tail, own = self._best(token_ids, names, agent)
-        start = len(names) * self._block_tokens
-        if own < tail:
-            return start + own or None
-        at = start + tail
+        best, tail = self._best(token_ids, names)
+        at = len(names) * self._block_tokens + tail
         if best is None or at == len(token_ids):
             return None
         return at if len(best.token_ids) > at else None
@@ -262,32 +247,24 @@ class ContextIndex:
                 self._holders.pop(name, None)
 
     def _best(
-        self, token_ids: Sequence[int], names: Sequence[BlockHash], agent: str | None
-    ) -> tuple[Context | None, int, int]:
-        """Return the context that holds the last block and most of the tokens after it.
-
-        Returns:
-            The context, how many tokens after the last block it holds, and how many of them a
-            context of the agent holds.
-        """
+        self, token_ids: Sequence[int], names: Sequence[BlockHash]
+    ) -> tuple[Context | None, int]:
+        """Return the context that holds the last block and most of the tokens after it."""
         start = len(names) * self._block_tokens
         wanted = token_ids[start : start + self._block_tokens]
         holders = self._holders[names[-1]] if names else self._contexts
         best: Context | None = None
-        best_key, own = (-1, False, -1, -1), 0
+        best_key = (-1, -1, -1)
         for context in holders:
             if context.start > start:
                 continue
             held = context.token_ids[start : start + len(wanted)]
             common = common_tokens(held, wanted)
-            is_own = context.agent == agent
-            if is_own:
-                own = max(own, common)
             continues = len(context.token_ids) > start + common
-            key = (common, is_own, int(continues), -context.start)
+            key = (common, int(continues), -context.start)
             if key > best_key:
                 best, best_key = context, key
-        return best, max(0, best_key[0]), own
+        return best, max(0, best_key[0])
 
     def _pieces(self, names: Sequence[BlockHash], preferred: Context | None) -> list[Piece]:
         size = self._block_tokens

@@ -1,13 +1,10 @@
-"""Tokens of a prompt with its API key, to which the cached blocks belong, and its agent.
+"""Tokens of a prompt whose cached blocks belong to one API key.
 
 The cache knows the tokens of such a prompt under other ids: each id has 12 bits of the digest of
 its owner above its own 20 bits, 16 tokens use up 192 bits of the digest. So names of blocks, of
 partial blocks and of checkpoints differ between owners from the first token on, in memory and on
 the disk, and no prefix of another owner is found. The model gets the plain ids. Tokens without an
 owner are known under their own ids.
-
-Agents of one key share blocks. The agent decides what is reported: how much of a prompt is cached,
-exact to the token, only where contexts of the same agent have it.
 """
 
 from __future__ import annotations
@@ -40,46 +37,26 @@ def _tagged(token_ids: Iterable[int], owner: str, start: int) -> list[int]:
     return tagged
 
 
-class CacheIds(tuple[int, ...]):  # noqa: SLOT001 - tuples have no other slots
-    """Ids under which the cache knows the tokens of a prompt.
-
-    Attributes:
-        agent: The agent of the prompt; ``None`` for all that have none.
-    """
-
-    agent: str | None
-
-    @classmethod
-    def of(cls, ids: Iterable[int], agent: str | None) -> CacheIds:
-        """Return the ids of a prompt of an agent."""
-        found = cls(ids)
-        found.agent = agent
-        return found
-
-
 class OwnedTokens(tuple[int, ...]):  # noqa: SLOT001 - the ids are cached in its dictionary
     """Plain token ids, and the ids under which the cache knows them.
 
     Attributes:
-        owner: The API key; ``None`` shares blocks with all that have none.
-        agent: The agent of the prompt; ``None`` for all that have none.
+        owner: The API key.
     """
 
-    owner: str | None
-    agent: str | None
+    owner: str
 
     @classmethod
-    def of(cls, token_ids: Iterable[int], owner: str | None, agent: str | None) -> OwnedTokens:
-        """Return the tokens of an owner and an agent."""
+    def of(cls, token_ids: Iterable[int], owner: str) -> OwnedTokens:
+        """Return the tokens of an owner."""
         tokens = cls(token_ids)
-        tokens.owner, tokens.agent = owner, agent
+        tokens.owner = owner
         return tokens
 
     @cached_property
-    def cache_ids(self) -> CacheIds:
+    def cache_ids(self) -> tuple[int, ...]:
         """The ids under which the cache knows the tokens; always the same object."""
-        ids = self if self.owner is None else _tagged(self, self.owner, 0)
-        return CacheIds.of(ids, self.agent)
+        return tuple(_tagged(self, self.owner, 0))
 
 
 class OwnedContext(list[int]):
@@ -107,36 +84,25 @@ class OwnedContext(list[int]):
         raise NotImplementedError(index, token)
 
 
-def owned(
-    token_ids: tuple[int, ...], owner: str | None, agent: str | None = None
-) -> tuple[int, ...]:
+def owned(token_ids: tuple[int, ...], owner: str | None) -> tuple[int, ...]:
     """Return tokens that share cached blocks with those of the same owner only.
 
     Args:
         token_ids: Plain ids.
         owner: The API key; ``None`` shares with all that have none.
-        agent: The agent; ``None`` for all that have none.
     """
-    if owner is None and agent is None:
-        return token_ids
-    return OwnedTokens.of(token_ids, owner, agent)
+    return token_ids if owner is None else OwnedTokens.of(token_ids, owner)
 
 
 def extended(token_ids: Sequence[int], more: Iterable[int]) -> tuple[int, ...]:
-    """Return tokens with others behind them, of the same owner and agent."""
-    if isinstance(token_ids, OwnedTokens):
-        return owned((*token_ids, *more), token_ids.owner, token_ids.agent)
-    return (*token_ids, *more)
+    """Return tokens with others behind them, of the same owner."""
+    owner = token_ids.owner if isinstance(token_ids, OwnedTokens) else None
+    return owned((*token_ids, *more), owner)
 
 
 def cache_ids(token_ids: Sequence[int]) -> Sequence[int]:
     """Return the ids under which the cache knows tokens; for one object always the same."""
     return token_ids.cache_ids if isinstance(token_ids, OwnedTokens) else token_ids
-
-
-def agent_of(ids: Sequence[int]) -> str | None:
-    """Return the agent of what ``cache_ids`` returned."""
-    return ids.agent if isinstance(ids, CacheIds) else None
 
 
 def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:
@@ -146,6 +112,6 @@ def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:
         token_ids: The tokens of its prompt.
         held: The ids in the cache that it has.
     """
-    if isinstance(token_ids, OwnedTokens) and token_ids.owner is not None:
+    if isinstance(token_ids, OwnedTokens):
         return OwnedContext(held, token_ids.owner)
     return held

@@ -20,7 +20,6 @@ from domain.errors import (
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import (
-    AgentId,
     JobId,
     ModelCard,
     Owner,
@@ -136,9 +135,8 @@ class StepEngine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
-        agent: AgentId | None = None,
     ) -> PreparedPrompt:
-        del encoding, cache_owner, agent  # characters are tokens
+        del encoding, cache_owner  # characters are tokens
         text = request.messages[-1].content
         if text == REFUSED:
             msg = "refused"

@@ -26,7 +26,7 @@ from worker.engine.ports import (
     is_device_error,
 )
 from worker.engine.preparation import constraint_of
-from worker.engine.sequence import PROGRESS_TOKENS, Sequence
+from worker.engine.sequence import Sequence
 from worker.engine.sequence_scheduler import SequenceScheduler
 
 _log = structlog.get_logger(__name__)
@@ -135,9 +135,7 @@ class BatchSteps:
         if done >= total:
             sequence.times.prefilled = now
         else:
-            # In steps: the exact number shows where the cached tokens of another agent end.
-            shown = done - done % PROGRESS_TOKENS
-            progress = Progress(phase="prefill", done=shown, total=total)
+            progress = Progress(phase="prefill", done=done, total=total)
             self._emitter.put(Advanced(sequence, progress))
 
     def _handle_fault(self, fault: Fault) -> None:

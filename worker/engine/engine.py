@@ -31,7 +31,7 @@ from domain.engine.figures import LiveFigures
 from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
-from domain.values import AgentId, ModelCard, Owner, PromptEncoding, StopReason, WaitingJob
+from domain.values import ModelCard, Owner, PromptEncoding, StopReason, WaitingJob
 from worker.engine.batch_steps import BatchSteps, ended_by, stopped_by
 from worker.engine.emitter import Advanced, Emitter, Ended, Released
 from worker.engine.ports import LoadedModel, ModelRunner, is_device_error
@@ -233,10 +233,9 @@ class BatchEngine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
-        agent: AgentId | None = None,
     ) -> PreparedPrompt:
         """Render and tokenise a request. Safe to call from any thread."""
-        return prepare(request, self._require_model(), encoding, cache_owner, agent)
+        return prepare(request, self._require_model(), encoding, cache_owner)
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Enqueue a task; it joins the running batch as soon as there is room."""

@@ -8,7 +8,7 @@ from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
-from domain.values import AgentId, Owner, PromptEncoding
+from domain.values import Owner, PromptEncoding
 from worker.engine.grammar.ports import Constraint
 from worker.engine.ports import Admission, LoadedModel
 
@@ -18,7 +18,6 @@ def prepare(
     model: LoadedModel,
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
     cache_owner: Owner | None = None,
-    agent: AgentId | None = None,
 ) -> PreparedPrompt:
     """Render and tokenise a request. Safe to call from any thread.
 
@@ -27,14 +26,13 @@ def prepare(
         model: The model that reads the prompt.
         encoding: How the prompt's text is encoded.
         cache_owner: Only prompts with the same one share cached blocks with it.
-        agent: The agent of the request.
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
         InvalidRequest: The template refuses the request, or a strict schema cannot be enforced.
     """
     rendered = model.render(request, encoding)
-    tokens = owned(rendered.tokens, cache_owner, agent)
+    tokens = owned(rendered.tokens, cache_owner)
     room = model.card.context_length - len(tokens)
     if room < 1:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, StreamItem
@@ -16,9 +15,6 @@ from domain.values import StopReason, Timings, Usage, WaitingFor
 from worker.engine.ports import Admission
 from worker.engine.scheduling.quarantine import STEPS_TO_CLEAR
 from worker.engine.text_assembler import TextAssembler
-
-#: The progress of a prompt is shown in multiples of this many tokens.
-PROGRESS_TOKENS: Final = 256
 
 
 @dataclass(slots=True)
@@ -184,7 +180,7 @@ class Sequence:
         else:
             phase = RowPhase.PREFILL if self.is_restored else RowPhase.RESTORE
             known = self.cached_tokens if self.is_restored else 0
-            read = min(max(self.reached - self.reached % PROGRESS_TOKENS, known), prompt_tokens)
+            read = min(max(self.reached, known), prompt_tokens)
         return RowFigures(
             job=self.task.job_id,
             phase=phase,

@@ -13,7 +13,7 @@ from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest
 from domain.events.job import AttemptStarted
 from domain.log.ports import PayloadStore
-from domain.values import AgentId, Digest, Owner
+from domain.values import Digest, Owner
 
 #: Yields what a function reads, for the length of a ``with`` block.
 HoldRequest: TypeAlias = Callable[[Callable[[], bytes]], AbstractContextManager[bytes]]
@@ -30,7 +30,6 @@ def prepare_prompt(
     before: AttemptStarted | None,
     *,
     cache_owner: Owner | None,
-    agent: AgentId | None,
     payloads: PayloadStore,
     engine: InferenceEngine,
     hold: HoldRequest,
@@ -41,7 +40,6 @@ def prepare_prompt(
         digest: Digest of the request.
         before: The attempt whose answer is continued; its prompt is made again.
         cache_owner: As in ``JobSubmitted``.
-        agent: As in ``JobSubmitted``.
         payloads: Stores the request.
         engine: Renders the prompt.
         hold: Reads the payload as soon as there is room for what is made of it.
@@ -54,7 +52,7 @@ def prepare_prompt(
     with hold(partial(payloads.get, digest)) as payload:
         request = ChatRequest.from_bytes(payload)
         if before is None:
-            return request, engine.prepare(request, cache_owner=cache_owner, agent=agent)
-        prompt = engine.prepare(request, before.encoding, cache_owner, agent)
+            return request, engine.prepare(request, cache_owner=cache_owner)
+        prompt = engine.prepare(request, before.encoding, cache_owner)
     # The limit depends on free memory.
     return request, replace(prompt, thinking_limit=before.thinking_limit)

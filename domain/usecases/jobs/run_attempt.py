@@ -199,7 +199,6 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
             job.submitted.request,
             job.started if epoch == job.epoch else None,
             cache_owner=job.submitted.cache_owner,
-            agent=job.submitted.agent,
             payloads=runner.payloads,
             engine=runner.engine,
             hold=runner.hold_request,

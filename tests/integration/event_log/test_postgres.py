@@ -122,7 +122,7 @@ def test_readers_cannot_write(log: SqlEventLog, postgres_url: str) -> None:
 
 def test_without_the_driver_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_driver, "find_spec", lambda _: None)
-    with pytest.raises(LogUnavailable, match=r"pip install 'semantic\[postgres\]'"):
+    with pytest.raises(LogUnavailable, match=r"pip install 'psycopg\[binary\]'"):
         reader_engine("postgresql://host/log")
 
 

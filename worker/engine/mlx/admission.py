@@ -65,8 +65,8 @@ class RowMemory(Protocol):
         """Add a sequence; return ``None`` if its memory is not available now."""
         ...
 
-    def opened(self, uid: int, restored_tokens: int) -> int:
-        """Register that a sequence is ready for prefill; return the tokens that are reported."""
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Register that a sequence is ready for prefill."""
         ...
 
     def advance(self, uid: int, sequences: RunningSequences) -> None:
@@ -97,7 +97,7 @@ class RowMemory(Protocol):
 
 
 def open_rows(sequences: RunningSequences, memory: RowMemory, gap_s: float) -> dict[int, int]:
-    """Restore new sequences for a moment; return the reported tokens of the ready ones, by uid.
+    """Restore new sequences for a moment; return the restored tokens of the ready ones, by uid.
 
     Args:
         sequences: The running sequences.
@@ -110,9 +110,11 @@ def open_rows(sequences: RunningSequences, memory: RowMemory, gap_s: float) -> d
     is_idle = not sequences.decoding and not sequences.is_prefilling
     beside_s = max(MOVES_S_MAX, gap_s * OPENING_SHARE)
     ready = sequences.open_rows(after_s(beside_s if gap_s and not is_idle else IDLE_MOVES_S_MAX))
+    for uid, restored in ready.items():
+        memory.opened(uid, restored)
     if is_idle and not ready:
         time.sleep(DISK_PAUSE_S)
-    return {uid: memory.opened(uid, restored) for uid, restored in ready.items()}
+    return ready
 
 
 def after_s(seconds: float) -> Callable[[], bool]:
@@ -191,10 +193,8 @@ class AdmissionControl:
         self._reserved_bytes = sequences.live_bytes()
         return Admitted(uid)
 
-    def opened(self, uid: int, restored_tokens: int) -> int:
-        """Return the tokens: none are restored."""
-        del uid
-        return restored_tokens
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Do nothing."""
 
     def advance(self, uid: int, sequences: RunningSequences) -> None:
         """Do nothing."""

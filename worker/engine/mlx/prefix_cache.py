@@ -19,7 +19,7 @@ from mlx_lm.generate import generation_stream
 from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
-from domain.kv.owned_tokens import agent_of, cache_ids, context_of
+from domain.kv.owned_tokens import cache_ids, context_of
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import WaitingFor
 from worker.cachestore.manifest import Manifest
@@ -129,7 +129,7 @@ class PrefixCache:
 
     def cached_prefix(self, token_ids: Sequence[int]) -> CachedPrefix:
         """Return how many tokens of a prompt are cached at the moment; from any thread."""
-        in_memory, tokens, known = self._planner.known_tokens(token_ids[:-1], agent_of(token_ids))
+        in_memory, tokens, known = self._planner.known_tokens(token_ids[:-1])
         if tokens < RESTORED_TOKENS_MIN:
             return CachedPrefix(known=known if known >= RESTORED_TOKENS_MIN else 0)
         return CachedPrefix(tokens, "disk" if tokens > in_memory else "ram", in_memory, known)
@@ -172,7 +172,6 @@ class PrefixCache:
             return None
         context, caches = self._rows.begin(plan, len(tokens))
         context.token_ids = context_of(admission.tokens, context.token_ids)
-        context.agent = agent_of(tokens)
         opening = self._opener.open(caches, tokens[:-1], plan)
         sequence = TrackedSequence(
             context=context,
@@ -197,15 +196,15 @@ class PrefixCache:
             )
         )
         self._tracked[uid] = sequence
-        return Admitted(uid, plan.shown, self._spec.block_tokens)
+        return Admitted(uid, plan.tokens, self._spec.block_tokens)
 
-    def opened(self, uid: int, restored_tokens: int) -> int:
-        """Register the restored tokens of a sequence; return how many of them are reported."""
+    def opened(self, uid: int, restored_tokens: int) -> None:
+        """Register the restored tokens of a sequence, and report its start."""
         sequence = self._tracked[uid]
         opening, context = sequence.opening, sequence.context
         assert opening is not None, "a row is opened once"
         release(sequence)
-        shown = opening.shown(restored_tokens)
+        disk_tokens = min(opening.disk_tokens, restored_tokens)
         if restored_tokens < len(context.token_ids):
             self.store.cut(context, restored_tokens)
         else:
@@ -223,13 +222,12 @@ class PrefixCache:
                 names=sequence.names,
                 block_tokens=self._spec.block_tokens,
                 prompt_tokens=sequence.prompt_tokens,
-                restored_tokens=shown,
-                disk_tokens=min(opening.disk_tokens, shown),
+                restored_tokens=restored_tokens,
+                disk_tokens=disk_tokens,
                 diverged_at=opening.plan.diverged_at,
                 took_ms=round(1000 * (self._now_s() - sequence.started_s), 3),
             )
         )
-        return shown
 
     # --- a sequence runs -----------------------------------------------------------------------
 

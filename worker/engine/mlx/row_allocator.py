@@ -7,7 +7,6 @@ from typing import Any
 
 from domain.kv.checkpoints import CacheCheckpoint
 from domain.kv.contexts import Context
-from domain.kv.owned_tokens import agent_of
 from worker.engine.mlx.admission import row_slots
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.context_saver import ContextSaver
@@ -60,7 +59,7 @@ class RowAllocator:
         if needed_bytes > self._store.attainable_bytes():
             return None  # before the prompt is hashed: a refused one is tried again soon
         for adopts in (False, True):
-            plan = self._planner.plan(tokens[:-1], adopts=adopts, agent=agent_of(tokens))
+            plan = self._planner.plan(tokens[:-1], adopts=adopts)
             _pin(plan, 1)
             held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
             if self._store.make_room(needed_bytes - held_bytes):
@@ -71,7 +70,7 @@ class RowAllocator:
         if not self._store.make_room(needed_bytes, lose=self._is_blocked(running)):
             return None
         self._blocked_since_s = None
-        plan = self._planner.plan(tokens[:-1], adopts=True, agent=agent_of(tokens))
+        plan = self._planner.plan(tokens[:-1], adopts=True)
         _pin(plan, 1)
         return plan
 

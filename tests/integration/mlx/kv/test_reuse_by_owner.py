@@ -1,14 +1,13 @@
-"""Reuse between owners and agents: what one of them computed, and what others can learn of it."""
+"""Reuse between owners: each continues its own contexts only."""
 
 from __future__ import annotations
 
 import pytest
 
-from domain.kv.hashing import common_tokens
 from domain.kv.owned_tokens import owned
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, MakeBench
+from tests.support.models.runner_probe import MakeBench
 from tests.support.models.tiny_architectures import (
     FALCON_H1,
     GEMMA3,
@@ -44,24 +43,3 @@ def test_owners_share_no_prefix_and_each_continues_its_own(
         turn = warm.run_alone(owned(longer, owner), 6, sampling)
         assert turn.tokens == said
         assert turn.cached >= len(prompt)
-
-
-@pytest.mark.parametrize("architecture", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
-def test_an_agent_that_guesses_the_prompt_of_another_one_learns_only_whole_blocks(
-    bench: MakeBench, architecture: Architecture
-) -> None:
-    warm = bench(architecture)
-    secret = tuple(random_tokens(5 * BLOCK + 9, 3))
-    warm.run_alone(owned(secret, None, "writer"))
-    own = [[0]]
-    for at in range(4 * BLOCK - 2, len(secret) - 2):
-        for token in (secret[at] ^ 1, secret[at]):
-            guess = (*secret[:at], token, *random_tokens(3, at + 7))
-            right = common_tokens(secret, guess)
-            known = max(common_tokens(one, guess) for one in own)
-            cached = warm.run_alone(owned(guess, None, "guesser")).cached
-            assert cached <= max(known, right - right % BLOCK)
-            own.append(list(guess))
-    # The context of the writer may be the guesser's by now, which continued it.
-    assert warm.run_alone(owned(secret, None, "writer")).cached >= 5 * BLOCK
-    assert warm.run_alone(owned(secret, None, "writer")).cached == len(secret) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -201,7 +200,7 @@ def test_tokens_after_blocks_on_the_disk_are_not_in_memory() -> None:
 def test_fewer_tokens_than_a_block_are_found() -> None:
     context = context_of([1, 2])
     found = index_of(context).find([1, 2, 3])
-    assert found == KnownPrefix(pieces=(Piece(0, 2, context),), tokens=2, shown=2)
+    assert found == KnownPrefix(pieces=(Piece(0, 2, context),), tokens=2)
 
 
 @given(token_ids=tokens_lists, tokens=st.integers(min_value=0, max_value=14))
@@ -264,23 +263,3 @@ def test_a_context_that_was_removed_can_still_change() -> None:
     index.trim_start(context, SIZE)
     index.remove(context)
     assert not len(index)
-
-
-@given(
-    others=st.lists(tokens_lists, min_size=1, max_size=3),
-    own=st.lists(tokens_lists, max_size=3),
-    guess=tokens_lists,
-)
-def test_an_agent_is_shown_whole_blocks_of_others_and_its_own_tokens(
-    others: list[list[int]], own: list[list[int]], guess: list[int]
-) -> None:
-    contexts = [replace(context_of(one), agent="other") for one in others]
-    contexts += [replace(context_of(one), agent="own") for one in own]
-    index = index_of(*contexts)
-    found = index.find(guess, agent="own")
-    blocks = len(found.names) * SIZE
-    exact = max([0, *(common(one, guess) for one in own)])
-    assert found.shown == max(blocks, exact)
-    assert found.tokens == known_tokens(contexts, guess, set())
-    at = index.diverged_at(guess, "own")
-    assert at is None or at <= max(blocks, exact)

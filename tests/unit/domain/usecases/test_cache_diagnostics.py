@@ -79,9 +79,9 @@ def test_tokens_after_the_last_checkpoint_are_known(
     prepare = world.engine.prepare
 
     def prepare_parting(
-        request: ChatRequest, *, cache_owner: Owner | None, agent: AgentId | None
+        request: ChatRequest, *, cache_owner: Owner | None = None
     ) -> PreparedPrompt:
-        return replace(prepare(request, cache_owner=cache_owner, agent=agent), known_tokens=9)
+        return replace(prepare(request, cache_owner=cache_owner), known_tokens=9)
 
     monkeypatch.setattr(world.engine, "prepare", prepare_parting)
     story = story_of(world, answered(world, _LONG))

@@ -17,7 +17,7 @@ from domain.kv.checkpoints import (
     CheckpointName,
     checkpoint_fingerprint,
 )
-from domain.kv.contexts import Context, ContextIndex, KnownPrefix, MemoryStats, OnDisk, nowhere
+from domain.kv.contexts import Context, ContextIndex, KnownPrefix, MemoryStats, nowhere
 from domain.kv.hashing import BlockHash, BlockHasher
 from domain.kv.relief import DropCheckpoint, Evict, Pack, Relief, ReliefPolicy, TrimEnd, TrimStart
 from domain.kv.spec import ModelCacheSpec
@@ -84,16 +84,16 @@ class ContextStore:
     # --- lookups, from any thread --------------------------------------------------------------
 
     def find(
-        self, token_ids: Sequence[int], on_disk: OnDisk = nowhere, agent: str | None = None
+        self, token_ids: Sequence[int], on_disk: Callable[[BlockHash], bool] = nowhere
     ) -> KnownPrefix:
         """Return the beginning of ``token_ids`` that memory and disk have."""
         with self._lock:
-            return self._index.find(token_ids, on_disk, agent)
+            return self._index.find(token_ids, on_disk)
 
-    def diverged_at(self, token_ids: Sequence[int], agent: str | None = None) -> int | None:
-        """See ``ContextIndex``."""
+    def diverged_at(self, token_ids: Sequence[int]) -> int | None:
+        """Return the first token that differs from all contexts; see ``ContextIndex``."""
         with self._lock:
-            return self._index.diverged_at(token_ids, agent)
+            return self._index.diverged_at(token_ids)
 
     def guarded(self, look: Callable[[], _T]) -> _T:
         """Return what ``look`` returns while no context is dropped; for other threads."""

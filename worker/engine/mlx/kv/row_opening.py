@@ -322,13 +322,6 @@ class RowOpening:
         self._steps = self._opener.run(self, slots)
         return self._steps
 
-    def shown(self, restored: int) -> int:
-        """Return how many restored tokens are reported; see ``KnownPrefix``.
-
-        The files of the disk name no agent, so what only they have is reported as it is.
-        """
-        return min(self.plan.shown, restored) if restored <= self.plan.tokens else restored
-
     def close(self) -> None:
         """Stop before the end."""
         if self._steps is not None:

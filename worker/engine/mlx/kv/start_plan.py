@@ -43,7 +43,6 @@ class StartPlan:
     Attributes:
         names: Hashes of its whole blocks that memory or disk have, at least those in ``tokens``.
         tokens: Tokens that are restored.
-        shown: How many of them are reported; see ``KnownPrefix``.
         pieces: Where the full-attention layers of these tokens are.
         adopted: The parked context that runs again; its tokens are the first piece.
         end: What windows and states are restored from: a checkpoint, or a parked context that
@@ -55,7 +54,6 @@ class StartPlan:
 
     names: tuple[BlockHash, ...] = ()
     tokens: int = 0
-    shown: int = 0
     pieces: tuple[Piece, ...] = ()
     adopted: Context | None = None
     end: CacheCheckpoint | DiskEnd | Context | None = None
@@ -87,44 +85,36 @@ class StartPlanner:
         self._checkpoint_fingerprint = checkpoint_fingerprint(fingerprint)
         self._tier = tier
 
-    def known_tokens(
-        self, token_ids: Sequence[int], agent: str | None = None
-    ) -> tuple[int, int, int]:
+    def known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
         """Return how many tokens of a prompt memory has, can be restored, and are known at all.
 
-        From any thread; as they are reported to the agent. More are known than can be restored
-        where windows or states can go on only from an earlier checkpoint. A tail on the disk counts
-        only if all of its tokens agree.
+        From any thread. More are known than can be restored where windows or states can go on only
+        from an earlier checkpoint. A tail on the disk counts only if all of its tokens agree.
         """
         # Otherwise the engine thread could free a context between two lookups.
-        return self._store.guarded(lambda: self._known_tokens(token_ids, agent))
+        return self._store.guarded(lambda: self._known_tokens(token_ids))
 
-    def _known_tokens(self, token_ids: Sequence[int], agent: str | None) -> tuple[int, int, int]:
-        known = self._store.find(token_ids, self._on_disk, agent)
-        in_memory = self._store.find(token_ids, agent=agent).shown
+    def _known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
+        known = self._store.find(token_ids, self._on_disk)
+        in_memory = self._store.find(token_ids).tokens
         if self._spec.has_ends:
-            tokens, end = self._last_end(token_ids, known)
-            tokens = _shown(tokens, end, known)
-            return min(in_memory, tokens), tokens, max(known.shown, tokens)
-        tokens = known.shown + self._whole_tail(token_ids, known)
+            tokens, _ = self._last_end(token_ids, known)
+            return min(in_memory, tokens), tokens, max(known.tokens, tokens)
+        tokens = known.tokens + self._whole_tail(token_ids, known)
         return in_memory, tokens, tokens
 
-    def plan(
-        self, token_ids: Sequence[int], *, adopts: bool, agent: str | None = None
-    ) -> StartPlan:
+    def plan(self, token_ids: Sequence[int], *, adopts: bool) -> StartPlan:
         """Return where the beginning of a prompt comes from.
 
         Args:
             token_ids: The prompt without its last token, which is always computed.
             adopts: Whether a parked context may be taken over although much of it is left.
-            agent: The agent of the prompt.
         """
-        diverged_at = self._store.diverged_at(token_ids, agent)
-        known = self._store.find(token_ids, self._on_disk, agent)
-        tokens, shown, end, tail_on_disk = known.tokens, known.shown, None, False
+        diverged_at = self._store.diverged_at(token_ids)
+        known = self._store.find(token_ids, self._on_disk)
+        tokens, end, tail_on_disk = known.tokens, None, False
         if self._spec.has_ends:
             tokens, end = self._last_end(token_ids, known)
-            shown = _shown(tokens, end, known)
         else:
             tail_on_disk = self._has_tail(token_ids, known)
         if tokens < RESTORED_TOKENS_MIN and not tail_on_disk:
@@ -134,7 +124,6 @@ class StartPlanner:
         return StartPlan(
             names=known.names,
             tokens=tokens,
-            shown=shown,
             pieces=pieces,
             adopted=adopted,
             end=None if end is adopted else end,
@@ -264,11 +253,3 @@ class StartPlanner:
             ):
                 return length
         return 0
-
-
-def _shown(tokens: int, end: CacheCheckpoint | DiskEnd | Context | None, known: KnownPrefix) -> int:
-    """Return how many restored tokens are reported.
-
-    A checkpoint is found by the name of all tokens before it, as a block is.
-    """
-    return min(tokens, known.shown) if isinstance(end, Context) else tokens

@@ -10,7 +10,7 @@ from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
 from domain.usecases.jobs.count_tokens import PromptCounter
-from domain.values import AgentId, Owner, PromptEncoding, SamplingWish
+from domain.values import Owner, PromptEncoding, SamplingWish
 
 REQUEST = ChatRequest(
     model="m",
@@ -31,9 +31,8 @@ class Engine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
-        agent: AgentId | None = None,
     ) -> PreparedPrompt:
-        del request, encoding, cache_owner, agent
+        del request, encoding, cache_owner
         if self.tokens is None:
             raise EngineLost("not loaded")
         raise PromptTooLong(self.tokens, 1)
