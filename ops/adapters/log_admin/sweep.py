@@ -46,7 +46,7 @@ from ops.adapters.log_admin.text_map import (
 )
 from ops.setting_groups.service import RetentionSettings
 
-#: A sweep reads the whole log: the next one comes after this many times what the last one took.
+#: A sweep reads the whole log: the next one comes after this many times what that took.
 PACE: Final = 10
 #: Time between two looks for deleted jobs that were still open, in seconds.
 WAITING_S: Final = 30.0
@@ -199,7 +199,6 @@ class TextSweeper:
             LogUnavailable: As of ``run``.
             QueueUnavailable: As of ``run``.
         """
-        started_s = self._clock.monotonic()
         try:
             return self._sweep()
         except OSError as error:
@@ -207,11 +206,13 @@ class TextSweeper:
             raise LogUnavailable(msg) from error
         finally:
             self._swept_at = self._clock.monotonic()
-            self._took_s = self._swept_at - started_s
 
     def _sweep(self) -> SweepPlan:
         is_deleted = self._last_deletion() > self._last_sweep()[0]
+        started_s = self._clock.monotonic()
         plan = self.plan()
+        # Waits for the broker and for readers do not count: they cost the log nothing.
+        self._took_s = self._clock.monotonic() - started_s
         # The log comes last: a sweep that ends before is repeated.
         self._erase_items(plan.items)
         self._erase_blocks(plan.blocks)

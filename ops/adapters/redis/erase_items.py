@@ -64,8 +64,7 @@ class RedisItemEraser:
                 break
             if is_idle:
                 # A rewrite that ran before may have read the items; this one begins after DEL.
-                self._client.bgrewriteaof()
-                is_started = True
+                is_started = self._starts_rewrite()
             if time.monotonic() >= give_up_at:
                 msg = f"the broker has not rewritten its file within {REWRITE_MAX_S:.0f} s"
                 raise QueueUnavailable(msg)
@@ -73,3 +72,11 @@ class RedisItemEraser:
         if state["aof_last_bgrewrite_status"] != "ok":
             msg = "the broker cannot rewrite its append-only file; see redis.log"
             raise QueueUnavailable(msg)
+
+    def _starts_rewrite(self) -> bool:
+        """Start a rewrite; return whether it was not refused, because another one has begun."""
+        try:
+            self._client.bgrewriteaof()
+        except redis.ResponseError:
+            return False
+        return True

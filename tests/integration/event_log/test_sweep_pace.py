@@ -1,0 +1,57 @@
+"""The time between two sweeps of deleted texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from domain.events.job import JobHidden
+from domain.values import JobId, StreamName, digest_of
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.sweep import RetentionRules, TextSweeper
+from ops.clock import RandomIds
+from tests.support.builders.job_events import completed, draft, started, submitted
+from tests.support.builders.log_files import new_log
+from tests.support.fakes.time import FakeClock
+
+#: The broker rewrites its file for so long, in seconds.
+REWRITE_S = 8.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqlEventLog]:
+    with open_log(new_log(tmp_path), clock=FakeClock()) as log:
+        yield log
+
+
+def _delete_job(log: SqlEventLog, name: str) -> None:
+    text = f"the words of {name}".encode()
+    happened = [replace(submitted(), request=digest_of(text)), started(), completed(), JobHidden()]
+    drafts = [draft(event) for event in happened]
+    log.append(StreamName(name), drafts, expected_version=0, payloads={digest_of(text): text})
+
+
+def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path: Path) -> None:
+    clock, erased = FakeClock(), list[JobId]()
+
+    def erase_items(jobs: Sequence[JobId]) -> None:
+        clock.advance(REWRITE_S)
+        erased.extend(jobs)
+
+    sweeper = TextSweeper(
+        f"sqlite:///{tmp_path / 'events.sqlite3'}",
+        RetentionRules(),
+        clock=clock,
+        ids=RandomIds(),
+        erase_items=erase_items,
+        erase_blocks=lambda _: None,
+    )
+    with closing(sweeper):
+        for name in ("job-1", "job-2"):
+            _delete_job(log, name)
+            sweeper.run()
+            assert name in erased
