@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -30,7 +31,8 @@ def log(tmp_path: Path) -> Iterator[SqlEventLog]:
 
 def _delete_job(log: SqlEventLog, name: str) -> None:
     text = f"the words of {name}".encode()
-    happened = [replace(submitted(), request=digest_of(text)), started(), completed(), JobHidden()]
+    asked = replace(submitted(), request=digest_of(text))
+    happened: list[Event] = [asked, started(), completed(), JobHidden()]
     drafts = [draft(event) for event in happened]
     log.append(StreamName(name), drafts, expected_version=0, payloads={digest_of(text): text})
 
