@@ -21,6 +21,7 @@ from domain.usecases.model_swaps import ModelSwaps
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 #: Longest wait for something that takes seconds on an idle machine.
@@ -115,11 +116,16 @@ class TwoModels:
         raise AssertionError(f"{swap_id} did not come to {states}:\n{self.service.log()}")
 
     def wait_served(self) -> str:
-        """Wait until a worker is ready, and return its model."""
+        """Wait until a worker is ready and listed, and return its model."""
         self.service.wait_ready()
+        # The list may be a quarter of a second older than the state.
+        wait_until(lambda: len(self._loaded()) == 1)
+        (loaded,) = self._loaded()
+        return loaded
+
+    def _loaded(self) -> list[str]:
         listed = self.http.get("/admin/models").json()["data"]
-        (loaded,) = [model["name"] for model in listed if model["state"] == "loaded"]
-        return str(loaded)
+        return [str(model["name"]) for model in listed if model["state"] == "loaded"]
 
     def submit(self, prompt: str, *, tokens: int, model: str | None = None) -> str:
         """Submit a job, by default one that any model may answer, and return its id."""
