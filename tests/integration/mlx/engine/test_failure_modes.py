@@ -15,7 +15,7 @@ from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit, text_in
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench
+from tests.support.models.runner_probe import BLOCK, Bench, MakeBench
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
@@ -32,21 +32,6 @@ KINDS = (LLAMA, GEMMA3, FALCON_H1)
 
 kinds = pytest.mark.parametrize("architecture", KINDS, ids=lambda a: a.name)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def bench() -> Iterator[MakeBench]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **more: Any) -> Bench:
-        made.append(Bench(*args, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def alone(

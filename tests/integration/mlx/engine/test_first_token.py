@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +9,7 @@ import pytest
 
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import Bench, Run
+from tests.support.models.runner_probe import Bench, MakeBench, Run
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from worker.engine.ports import Finish
 
@@ -21,21 +20,6 @@ pytestmark = pytest.mark.skipif(
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 PROMPT = random_tokens(37, 1)
-
-MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture
-def bench() -> Iterator[MakeBench]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **more: Any) -> Bench:
-        made.append(Bench(*args, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.fixture

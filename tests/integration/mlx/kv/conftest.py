@@ -9,22 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.models.disk_bench import DiskBench
-from tests.support.models.runner_probe import Bench, MakeBench
 from tests.support.models.tiny_architectures import LLAMA, Architecture
-
-
-@pytest.fixture
-def bench() -> Iterator[MakeBench]:
-    """Return what makes a runner of its own, ended with the test."""
-    made: list[Bench] = []
-
-    def make(*args: Any, **more: Any) -> Bench:
-        made.append(Bench(*args, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.fixture
