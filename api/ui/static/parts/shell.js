@@ -52,7 +52,7 @@ const SCOPES = {
   read: "you see everything and change nothing.",
 };
 
-/** Says why controls are disabled, for a key that may not do everything. */
+/** Shows why controls are disabled, for a key of limited scope. */
 function KeyNote({ access: found }) {
   const effect = SCOPES[found?.scope];
   if (!effect) return null;
