@@ -11,7 +11,7 @@ from ops.adapters.log_admin.sweep import TextSweeper, rules_of
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.erase_items import RedisItemEraser
 from ops.blockstore.erase import erase_blocks
-from ops.broker.address import resolve_broker_url
+from ops.broker.address import is_private, resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
 
@@ -29,7 +29,7 @@ def open_sweeper(settings: Settings, stack: ExitStack, *, places: BlockPlaces) -
     """
     keys, client = Keys(settings.redis.prefix), connect(resolve_broker_url(settings))
     stack.callback(client.close)
-    eraser = RedisItemEraser(client, keys, is_private=settings.redis.url is None)
+    eraser = RedisItemEraser(client, keys, is_private=is_private(settings))
     sweeper = TextSweeper(
         settings.log_url,
         rules_of(settings.retention),

@@ -49,6 +49,11 @@ def url_of_socket(path: Path) -> str:
     return "unix://" + quote(str(path))
 
 
+def is_private(settings: Settings) -> bool:
+    """Return whether the broker is the service's own; its parts get the URL of its socket."""
+    return settings.redis.url in {None, url_of_socket(socket_path(settings))}
+
+
 def write_url(settings: Settings, url: str) -> None:
     """Publish the URL of the broker to the other processes, atomically."""
     target = settings.data_dir / URL_FILE

@@ -17,7 +17,7 @@ from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import RedisWorkerPulses
 from ops.adapters.redis.erase_items import RedisItemEraser
 from ops.blockstore.erase import erase_blocks
-from ops.broker.address import resolve_broker_url
+from ops.broker.address import is_private, resolve_broker_url
 from ops.cli.log.exclusive import nothing_runs
 from ops.settings import Settings
 from ops.supervisor.serve_record import read_record
@@ -67,7 +67,7 @@ def erasers(settings: Settings) -> Iterator[Erasers]:
         client = connect(resolve_broker_url(settings, wait_s=BROKER_WAIT_S))
         stack.callback(client.close)
         places = RedisBlockPlaces(client, keys, RedisWorkerPulses(client, keys))
-        eraser = RedisItemEraser(client, keys, is_private=settings.redis.url is None)
+        eraser = RedisItemEraser(client, keys, is_private=is_private(settings))
         yield Erasers(
             items=eraser.erase,
             blocks=partial(erase_blocks, places=places, root=settings.cache_dir),
