@@ -176,14 +176,20 @@ def dead_broker(service: Service) -> Iterator[None]:
     (server,) = keeper.children()
     keeper.suspend()
     try:
+        # A keeper that has not stopped yet would reap the server, and start another.
+        wait_for_status(keeper, psutil.STATUS_STOPPED)
         server.kill()
-        deadline = time.monotonic() + WAIT_S
-        while server.status() != psutil.STATUS_ZOMBIE:  # until its keeper looks again
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for_status(server, psutil.STATUS_ZOMBIE)
         yield
     finally:
         keeper.resume()
+
+
+def wait_for_status(process: psutil.Process, status: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while process.status() != status:
+        assert time.monotonic() < deadline, f"{process} is not {status}"
+        time.sleep(0.01)
 
 
 def wait_for_queue(service: Service, http: httpx.Client, jobs: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -57,6 +58,7 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
         readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]
         for reader in readers[:PLACES]:
             reader.wait_for(20)
+        _wait_for_attempt(http, jobs[-1])
         fault.trigger(kind)
         for reader in readers:
             reader.whole()
@@ -88,6 +90,13 @@ def _submit(http: httpx.Client, number: int) -> str:
     reply = http.post("/v1/jobs", json=body)
     assert reply.status_code == 202, reply.text
     return str(reply.json()["id"])
+
+
+def _wait_for_attempt(http: httpx.Client, job_id: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not any(event["type"] == "AttemptStarted" for event in _events(http, job_id)):
+        assert time.monotonic() < deadline, "the attempt did not start"
+        time.sleep(0.02)
 
 
 def _events(http: httpx.Client, stream: str | None = None, **more: str) -> list[dict[str, Any]]:

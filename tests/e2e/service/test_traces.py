@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -181,8 +182,13 @@ def test_lines_of_a_job_name_request_job_and_trace(traced: Service, http: httpx.
         "job_id": reply.headers["x-semantic-job"],
         "trace_id": trace.trace_id,
     }
-    lines = [json.loads(line) for line in traced.log().splitlines() if trace.trace_id in line]
-    assert any(line["message"] == "request_answered" for line in lines)
-    assert {line["part"] for line in lines} == {"api", "worker"}
+    deadline = time.monotonic() + WAIT_S
+    while True:  # the worker's lines and the last of the api follow the answer
+        lines = [json.loads(line) for line in traced.log().splitlines() if trace.trace_id in line]
+        is_answered = any(line["message"] == "request_answered" for line in lines)
+        if is_answered and {line["part"] for line in lines} == {"api", "worker"}:
+            break
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.05)
     for line in lines:
         assert line.items() >= names.items(), line
