@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from textual.app import App, ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
@@ -22,6 +22,9 @@ from ops.terminal_text import visible, visible_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.widget import Widget
+
+W = TypeVar("W", bound="Widget")
 #: Values of a sparkline: one for each overview, so about a minute.
 SPARK_VALUES: Final = 60
 _TABLES: Final = (
@@ -115,7 +118,7 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Follow the service."""
-        self.screen_stack[0].query_one("#running", DataTable).focus()
+        self._widget("#running", DataTable).focus()
         threading.Thread(target=self._follow, name="overviews", daemon=True).start()
 
     def on_unmount(self) -> None:
@@ -143,14 +146,14 @@ class TopApp(App[None]):
         self._write("workers", "\n".join(text.workers(overview)))
         for name, values in self._values.items():
             values.append(float((overview.get("rates") or {}).get(name) or 0))
-            self.screen_stack[0].query_one(f"#spark-{name}", Sparkline).data = list(values)
+            self._widget(f"#spark-{name}", Sparkline).data = list(values)
         for name, _, rows in _TABLES:
             jobs = [row["job"] for row in overview.get(name) or []]
             self._fill(name, jobs, rows(overview))
 
     def _fill(self, name: str, jobs: list[str], rows: text.Rows) -> None:
         """Show the rows, and keep the cursor on its job."""
-        table: DataTable[str] = self.screen_stack[0].query_one(f"#{name}", DataTable)
+        table: DataTable[str] = self._widget(f"#{name}", DataTable)
         under = self._under(name)
         self._write(f"{name}-name", f"{name} ({len(rows)})")
         scrolled = table.scroll_y
@@ -164,10 +167,7 @@ class TopApp(App[None]):
 
     def _under(self, name: str) -> str | None:
         """Return the job under the cursor of a table."""
-        row, jobs = (
-            self.screen_stack[0].query_one(f"#{name}", DataTable).cursor_row,
-            self._jobs[name],
-        )
+        row, jobs = self._widget(f"#{name}", DataTable).cursor_row, self._jobs[name]
         return jobs[row] if 0 <= row < len(jobs) else None
 
     def _selected(self) -> str | None:
@@ -226,5 +226,16 @@ class TopApp(App[None]):
     def _notice(self, words: str) -> None:
         self._write("notice", text.plain(words, width=200))
 
+    def _widget(self, selector: str, kind: type[W]) -> W:
+        """Return a widget of the first screen, below an open timeline.
+
+        Raises:
+            ScreenStackError: The app has ended, and has no screen left.
+        """
+        stack = self.screen_stack
+        if not stack:
+            raise ScreenStackError
+        return stack[0].query_one(selector, kind)
+
     def _write(self, name: str, words: str) -> None:
-        self.screen_stack[0].query_one(f"#{name}", Static).update(visible(words))
+        self._widget(f"#{name}", Static).update(visible(words))

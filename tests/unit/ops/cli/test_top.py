@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from textual.app import ScreenStackError
 from textual.widgets import DataTable, Static
 
 from ops.cli.http_client import HttpClient, Refused, Unreachable
@@ -267,3 +268,16 @@ def test_pause_resumes_a_paused_service_and_an_error_is_a_notice() -> None:
         await _until(pilot, lambda: _text(app, "notice") == "no service answers")
 
     _screen(SIZES[0], scenario)
+
+
+def test_overview_behind_the_end_of_the_screen_ends_its_thread() -> None:
+    ended: list[TopApp] = []
+
+    async def scenario(app: TopApp, pilot: Any, client: FakeClient) -> None:
+        client.streamed.put(overview())
+        await _until(pilot, lambda: "ready" in _text(app, "title"))
+        ended.append(app)
+
+    _screen(SIZES[0], scenario)
+    with pytest.raises(ScreenStackError):  # what the thread takes for the end
+        ended[0]._show(overview())
