@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from docs.site.tables import GENERATED, Schema, code, limits, prose, shape, table
 from ops.settings import Settings
@@ -18,26 +19,36 @@ A setting `group.name` is `name` in the table `[group]` of a configuration file,
 `SEMANTIC_GROUP__NAME` in the environment. Variables of lists and tables hold JSON.
 """
 #: Defaults that depend on the machine.
-_COMPUTED: Mapping[str, str] = {
+COMPUTED: Final[Mapping[str, str]] = {
     "data_dir": "`~/.local/share/semantic`, on a Mac `~/Library/Application Support/semantic`",
 }
 
 
 def render() -> str:
     """Return the page."""
-    schema = Settings.model_json_schema()
-    definitions = schema.get("$defs", {})
-    single = {
-        name: one for name, one in schema["properties"].items() if not _group(one, definitions)
-    }
+    definitions = Settings.model_json_schema()["$defs"]
+    single, grouped = groups()
     parts = [GENERATED, _HEAD, "## Top level", "", *_table("", single, definitions)]
+    for name, group in grouped.items():
+        parts += [f"## {name}", "", prose(group.get("description", "")), ""]
+        parts += _table(f"{name}.", group["properties"], definitions)
+        parts += _tables_inside(group, definitions)
+    return "\n".join(parts)
+
+
+def groups() -> tuple[dict[str, Schema], dict[str, Schema]]:
+    """Return the schemas of the settings of the top level, and those of the groups, by name."""
+    schema = Settings.model_json_schema()
+    definitions = schema["$defs"]
+    single: dict[str, Schema] = {}
+    grouped: dict[str, Schema] = {}
     for name, one in schema["properties"].items():
         group = _group(one, definitions)
         if group:
-            parts += [f"## {name}", "", prose(group.get("description", "")), ""]
-            parts += _table(f"{name}.", group["properties"], definitions)
-            parts += _tables_inside(group, definitions)
-    return "\n".join(parts)
+            grouped[name] = group
+        else:
+            single[name] = one
+    return single, grouped
 
 
 def _group(schema: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
@@ -68,24 +79,24 @@ def _table(
                 limits(one),
                 prose(one.get("description", "")),
             )
-            for name, one in _leaves(prefix, properties, definitions)
+            for name, one in leaves(prefix, properties, definitions)
         ),
     )
 
 
-def _leaves(
+def leaves(
     prefix: str, properties: Mapping[str, Schema], definitions: Mapping[str, Schema]
 ) -> Iterator[tuple[str, Schema]]:
     """Yield each setting by its full name, those of groups inside a group too."""
     for name, one in properties.items():
         group = _group(one, definitions)
         if group:
-            yield from _leaves(f"{prefix}{name}.", group["properties"], definitions)
+            yield from leaves(f"{prefix}{name}.", group["properties"], definitions)
         else:
             yield prefix + name, one
 
 
 def _default(name: str, schema: Schema) -> str:
-    if name in _COMPUTED:
-        return _COMPUTED[name]
+    if name in COMPUTED:
+        return COMPUTED[name]
     return code(schema["default"]) if schema.get("default") is not None else "none"
