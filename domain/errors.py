@@ -17,6 +17,7 @@
     │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
     │   └── IdempotencyKeyReused    the caller sent one key with two requests
     ├── Overloaded                  a limit is reached; try later
+    │   ├── MemoryFull              running contexts take all memory for contexts
     │   └── RateLimited             the caller sends too many requests
     ├── QuotaExceeded               the key stores as much as it may
     ├── Unavailable                 a part is down or draining; try later
@@ -30,10 +31,15 @@
     └── Failure
         ├── EngineFailure           this generation failed
         │   ├── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
-        │   └── EngineLost          the engine stopped while the generation ran
+        │   ├── EngineLost          the engine stopped while the generation ran
+        │   └── ModelLoadError      in ``worker.engine.ports``; a swap rolls back with its message
         ├── GenerationCancelled     the generation was cancelled
         ├── ItemsLost               a stream cannot be resumed where its reader left
+        ├── PayloadDamaged          a stored text is not what its digest names
         └── CorruptLog              the chain does not verify; stop
+
+Damaged cache files and a disk that takes no blocks are no errors: the block is computed again, or
+stays in memory. They are values and events (``CacheBlockRejected``, ``CachePersistencePaused``).
 
 ``api.errors`` maps each to its HTTP status; no other module does.
 """
@@ -232,6 +238,16 @@ class Overloaded(SemanticError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class MemoryFull(Overloaded):
+    """Running contexts take all memory for contexts, and a job has waited long for some."""
+
+    code = "memory_full"
+
+    def __init__(self, waited_s: float, *, retry_after_s: int) -> None:
+        message = f"the memory is full: a job has waited for it for {waited_s:.0f} s"
+        super().__init__(message, retry_after_s=retry_after_s)
 
 
 class RateLimited(Overloaded):

@@ -131,7 +131,7 @@ def _groups() -> Iterator[tuple[str, str, Sequence[tuple[str, Schema]]]]:
 
 
 def _meaning(name: str, schema: Schema) -> list[str]:
-    """Return the comment of a setting: its description, its limits, and whether it has a default."""
+    """Return the comment of a setting: its description, limits, and any lack of a default."""
     bounds = limits(schema).replace("`", "")
     text = schema.get("description", "") or name.rpartition(".")[2]
     if bounds:

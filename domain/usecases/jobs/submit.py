@@ -9,6 +9,7 @@ from domain.errors import (
     IdempotencyKeyReused,
     IdempotencyKeyTaken,
     InvalidRequest,
+    MemoryFull,
     Overloaded,
     QueueUnavailable,
 )
@@ -191,7 +192,8 @@ def require_room(
 
     Raises:
         InvalidRequest: ``jobs`` is more than may ever wait.
-        Overloaded: The queue or the memory is full; the message names the limit.
+        Overloaded: The queue is full; the message names the limit.
+        MemoryFull: The memory for contexts is full.
     """
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
@@ -215,8 +217,7 @@ def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: Et
     if not 0 < wait_max_s <= full_s:
         return
     free_in_s = eta.room_in_s(priority, waiting=waiting, limit=max(1, waiting))
-    msg = f"the memory is full: a job has waited for it for {full_s:.0f} s"
-    raise Overloaded(msg, retry_after_s=retry_after_s(free_in_s))
+    raise MemoryFull(full_s, retry_after_s=retry_after_s(free_in_s))
 
 
 def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:

@@ -226,5 +226,7 @@ def test_full_memory_refuses_interactive_requests_after_a_wait(
             assert reply.status == 429
             assert int(reply.headers["retry-after"]) >= 1
             assert b"the memory is full" in reply.body
+            refused = await api.json("POST", "/v1/chat/completions", body, status=429)
+            assert refused["error"]["code"] == "memory_full"
 
     asyncio.run(scenario())
