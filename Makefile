@@ -107,6 +107,10 @@ report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmark
 soak: $(DEV) ## Work for an hour under mixed load, and look for what grows: make soak ARGS="--minutes 10"
 	@$(BIN)/python -m bench.soak $(ARGS)
 
+.PHONY: stress
+stress: $(DEV) ## Run the stress cases, and write their table in docs: make stress ARGS="--case full"
+	@$(BIN)/python -m bench.stress $(ARGS)
+
 .PHONY: soak-hour
 soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchmarks/soak.md with table and plots
 	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)

@@ -1,0 +1,135 @@
+"""Does the service keep its promises under heavy and lasting load?
+
+    python -m bench.stress [--case NAME ...] [--again] [--scale 0.1] [--results DIR] [--page FILE]
+
+Runs the twelve cases of the plan and three that time whole requests, realistic conversations and
+resumed contexts, each with a service of its own. Each case keeps its result in a file, so a run
+that was interrupted goes on with the next case; ``--again`` repeats cases. ``--scale`` shrinks load
+and time. The exit code is 1 if a target is missed that does not depend on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from bench.experiments.report import print_table
+from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
+from bench.soak.evidence import keep
+from bench.stress.cases import CASES
+from bench.stress.page import write_page
+from bench.stress.run import Case, run_case
+from bench.stress.verdict import Outcome
+
+ROOT: Final = Path(__file__).parents[2]
+RESULTS: Final = ROOT / "docs" / "benchmarks" / "results" / "stress"
+PAGE: Final = ROOT / "docs" / "benchmarks" / "stress.md"
+#: Where the logs of failed cases stay.
+FAILED: Final = Path("stress-failed")
+
+
+def main() -> int:
+    """Run what has no result yet, write the page, and return the exit code."""
+    options = _parser().parse_args()
+    if options.list:
+        print_table(
+            ("case", ">minutes", "load"),
+            [(one.name, f"{one.minutes:g}", one.load) for one in CASES],
+        )
+        return 0
+    options.results.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for case in CASES:
+        if options.case and case.name not in options.case:
+            continue
+        file = options.results / f"{case.name}.json"
+        if file.exists() and not options.again:
+            print(f"{case.name}: has a result; --again repeats it", flush=True)
+            continue
+        result = _result(case, options.scale)
+        file.write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
+        if not result["passed"]:
+            failed.append(case.name)
+    found = {case.name: _read(options.results / f"{case.name}.json") for case in CASES}
+    write_page(options.page, {name: one for name, one in found.items() if one is not None})
+    print(f"wrote {options.page}")
+    if failed:
+        print(f"FAILED: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+def _result(case: Case, scale: float) -> dict[str, Any]:
+    busy = busy_percent()
+    if busy > BUSY_PERCENT_MAX:
+        print(f"{case.name}: other programs use {busy:.0f} % of the processors", flush=True)
+    print(f"{case.name}: {case.load}, about {case.minutes * scale:.1f} minutes", flush=True)
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix=f"stress-{case.name}-"))
+    try:
+        outcome = run_case(case, folder, scale=scale)
+    except BaseException:
+        print(f"logs       {keep(folder / 'data', folder / 'data.serve.log', FAILED)}")
+        raise
+    _print(outcome)
+    if not outcome.passed:
+        print(f"logs       {keep(folder / 'data', folder / 'data.serve.log', FAILED)}")
+    shutil.rmtree(folder)
+    arguments = f" --scale {scale:g}" if scale != 1 else ""
+    return {
+        "command": f"python -m bench.stress --case {case.name}{arguments}",
+        "scale": scale,
+        "took_s": round(time.monotonic() - began_s, 1),
+        "conditions": conditions(busy),
+        "passed": outcome.passed,
+        "verdict": outcome.verdict,
+        "checks": [asdict(one) for one in outcome.checks],
+        "head": list(outcome.head),
+        "rows": [list(row) for row in outcome.rows],
+        "note": outcome.note,
+    }
+
+
+def _print(outcome: Outcome) -> None:
+    print_table(
+        ("target", "figure", "reached"),
+        [(one.target, one.figure, "yes" if one.reached else "no") for one in outcome.checks],
+    )
+    if outcome.rows:
+        print_table(outcome.head, outcome.rows)
+    print(outcome.verdict, flush=True)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stress",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [case.name for case in CASES]
+    parser.add_argument("--case", nargs="+", choices=names, help="these cases; default: all")
+    parser.add_argument(
+        "--list", action="store_true", help="print the cases and how long each takes"
+    )
+    parser.add_argument("--again", action="store_true", help="repeat cases that have a result")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of load and time")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="files of results")
+    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file with the markers")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The table of the cases in ``docs/benchmarks/stress.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.report.machine import line_of
+from bench.stress.cases import CASES
+from bench.stress.run import Case
+
+BEGIN: Final = "<!-- stress: begin (python -m bench.stress writes this part) -->"
+END: Final = "<!-- stress: end -->"
+
+
+def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
+    """Replace the generated part of a page.
+
+    Args:
+        page: A Markdown file with both markers.
+        results: The results by case.
+
+    Raises:
+        ValueError: The page has no markers.
+    """
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        message = f"{page} has no place for the table: {BEGIN} and {END}"
+        raise ValueError(message)
+    body = "\n".join(lines(results))
+    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+
+
+def lines(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of verdicts, then the tables of single cases and the conditions."""
+    yield ""
+    yield "| case | load | targets and figures | verdict |"
+    yield "|---|---|---|---|"
+    for case in CASES:
+        yield _row(case, results.get(case.name))
+    for case in CASES:
+        result = results.get(case.name)
+        if result is not None:
+            yield from _section(case, result)
+    yield ""
+
+
+def _row(case: Case, result: Mapping[str, Any] | None) -> str:
+    if result is None:
+        return f"| `{case.name}` | {case.load} | | not run yet |"
+    mark = "" if result["conditions"]["quiet"] else " (loaded machine)"
+    scale = "" if result["scale"] == 1 else f" (scale {result['scale']:g})"
+    figures = "; ".join(f"{one['target']}: {one['figure']}" for one in result["checks"])
+    return f"| `{case.name}` | {case.load}{scale} | {figures} | {result['verdict']}{mark} |"
+
+
+def _section(case: Case, result: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"### Case `{case.name}`"
+    yield ""
+    yield f"- **Command:** `{result['command']}` ({result['took_s']:.0f} s)"
+    yield f"- **Conditions:** {line_of(result['conditions'])}"
+    if result["note"]:
+        yield f"- **Note:** {result['note']}"
+    if result["rows"]:
+        yield ""
+        yield from _table(result["head"], result["rows"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(title.removeprefix(">") for title in head) + " |"
+    yield "|" + "|".join("--:" if title.startswith(">") else "---" for title in head) + "|"
+    for row in rows:
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"

@@ -1,0 +1,106 @@
+"""How long does the next turn of a conversation take, from memory and after a restart?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from bench.comparison.chat import Message, Reply, ask
+from bench.comparison.conversation import Conversations, next_turn
+from bench.demo_model.render import MODEL_DIR
+from bench.stress.client import MODEL
+from bench.stress.run import Run
+from bench.stress.verdict import Check, Outcome
+
+#: Lengths of the conversations, in tokens.
+LENGTHS: Final = (2048, 4096, 8192, 16384)
+MAX_TOKENS: Final = 16
+#: Seconds for the blocks of an answer to reach the disk.
+SAVED_WITHIN_S: Final = 60.0
+#: Least gain over a cold prompt; a resumed turn reads one question and not the conversation.
+GAIN_MIN: Final = 5.0
+#: Least share of the conversation that is not computed again.
+REUSED_MIN: Final = 0.9
+
+
+async def resume(run: Run) -> Outcome:
+    """Ask at 2, 4, 8 and 16 thousand tokens: cold, the next turn, and the one after a restart."""
+    rows = [await asyncio.to_thread(_at, run, length) for length in _lengths(run)]
+    worst = {name: min(row[name] for row in rows) for name in ("memory", "disk")}
+    reused = min(row["reused"] for row in rows)
+    return Outcome(
+        checks=(
+            Check(
+                target=f"≥ {REUSED_MIN:.0%} of the tokens are not computed again",
+                figure=f"{reused:.1%} at least",
+                reached=reused >= REUSED_MIN,
+            ),
+            *(
+                Check(
+                    target=f"cold over from {name} ≥ {GAIN_MIN:g}",
+                    figure=f"{gain:.0f} at least",
+                    reached=gain >= GAIN_MIN,
+                    timed=True,
+                )
+                for name, gain in worst.items()
+            ),
+        ),
+        head=(
+            *(">tokens", ">cold ms", ">next turn ms", ">after a restart ms"),
+            *(">cold over next turn", ">cold over restart", ">reused after the restart"),
+        ),
+        rows=[
+            (
+                *(f"{row[name]:,.0f}" for name in ("tokens", "cold_ms", "memory_ms", "disk_ms")),
+                *(f"{row[name]:.0f}" for name in ("memory", "disk")),
+                f"{row['reused']:.1%}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _lengths(run: Run) -> Sequence[int]:
+    return LENGTHS[: max(1, round(len(LENGTHS) * run.scale))]
+
+
+def _at(run: Run, length: int) -> dict[str, float]:
+    """Return milliseconds to the first text, and the gains, for one length."""
+    messages = Conversations(MODEL_DIR, length).begin(f"resume {length}")
+    cold = _ask(run, messages)
+    messages = next_turn(messages, cold)
+    warm = _ask(run, messages)
+    messages = next_turn(messages, warm)
+    _wait_saved(run)
+    run.service.stop()
+    run.service.start()
+    _ask(run, [{"role": "user", "content": f"Are you there? {length}"}])  # connections, first step
+    resumed = _ask(run, messages)
+    return {
+        "tokens": cold.prompt_tokens,
+        "cold_ms": 1000 * cold.first_s,
+        "memory_ms": 1000 * warm.first_s,
+        "disk_ms": 1000 * resumed.first_s,
+        "memory": cold.first_s / warm.first_s,
+        "disk": cold.first_s / resumed.first_s,
+        "reused": resumed.cached_tokens / resumed.prompt_tokens,
+    }
+
+
+def _ask(run: Run, messages: Sequence[Message]) -> Reply:
+    return ask(run.service.port, MODEL, messages, MAX_TOKENS)
+
+
+def _wait_saved(run: Run) -> None:
+    """Wait until the disk cache has stopped to grow."""
+    cache = run.service.data_dir / "cache"
+    deadline = time.monotonic() + SAVED_WITHIN_S
+    before = -1
+    while time.monotonic() < deadline:
+        size = sum(1 for one in cache.rglob("*") if one.is_file())
+        if size == before:
+            return
+        before = size
+        time.sleep(2.0)

@@ -1,0 +1,92 @@
+"""What a case gets: a service of its own, a client, and the size of its load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from bench.chaos.model import make_exact_model
+from bench.stress.client import StressClient
+from bench.stress.verdict import Outcome
+from tests.support.processes.service import Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a case.
+
+    Attributes:
+        service: A service that is ready and idle.
+        client: Sends requests to it.
+        scale: Share of the load and of the time of the whole case.
+    """
+
+    service: Service
+    client: StressClient
+    scale: float = 1.0
+
+    def count(self, number: int) -> int:
+        """Return how many of ``number`` requests or turns this run has."""
+        return max(2, round(number * self.scale))
+
+    def seconds(self, whole_s: float) -> float:
+        """Return how long this run lasts instead of ``whole_s``."""
+        return whole_s * self.scale
+
+
+#: Contexts in memory and on the disk that are full after a short warm-up: what still grows leaks.
+SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SEMANTIC_ENGINE__KV_BUDGET_MB": "96",
+        "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1",
+        "SEMANTIC_REDIS__ITEMS_TTL_S": "60",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One case.
+
+    Attributes:
+        name: What ``--case`` takes.
+        load: The load in words.
+        work: Runs it.
+        minutes: How long it takes on two quiet cores, about.
+        env: Settings of its service.
+        exact: Whether the model computes in float32, so that equal questions have equal answers.
+    """
+
+    name: str
+    load: str
+    work: Callable[[Run], Awaitable[Outcome]]
+    minutes: float
+    env: Mapping[str, str] = field(default_factory=dict)
+    exact: bool = False
+
+
+def run_case(case: Case, folder: Path, *, scale: float = 1.0) -> Outcome:
+    """Run a case on a service of its own.
+
+    Args:
+        case: The case.
+        folder: An empty directory for the service and its model; its logs stay there.
+        scale: Share of the load and of the time.
+    """
+    env = dict(case.env)
+    if case.exact:
+        env["SEMANTIC_MODEL__ID"] = str(make_exact_model(folder / "model"))
+    service = Service(folder / "data", env=env).start()
+
+    async def work() -> Outcome:
+        async with StressClient(service.base_url) as client:
+            return await case.work(Run(service=service, client=client, scale=scale))
+
+    try:
+        return asyncio.run(work())
+    finally:
+        service.stop()
