@@ -11,6 +11,7 @@ from api.errors import TransportError
 from api.http.caller import Access, Caller
 from domain.batch.state import BATCH_PREFIX
 from domain.errors import AgentExists, NotFound
+from domain.kv.owned_tokens import sharing_blocks
 from domain.log.ports import Owners
 from domain.log.record import AGENT_STREAM
 from domain.not_found import (
@@ -183,7 +184,7 @@ class OwnershipCheck:
         return Identity(
             agent=agent,
             owner=owner,
-            cache_owner=None if self.shares_blocks else owner,
+            cache_owner=sharing_blocks(owner) if self.shares_blocks else owner,
             keyspace=caller.keyspace,
         )
 

@@ -50,7 +50,8 @@ class JobSubmitted:
         trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
         trace_link: The same of the request that led to it in another trace: that of its batch.
         owner: Name of the API key of the request; ``None`` without keys, and in older logs.
-        cache_owner: Only prompts with the same one share cached blocks with it.
+        cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
+            only where it is one of ``sharing_blocks``.
     """
 
     protocol: str

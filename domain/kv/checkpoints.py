@@ -152,7 +152,7 @@ class CheckpointIndex:
         """Return the name of the checkpoint of a context at a position."""
         block = (position - 1) // block_tokens
         start, parent = block * block_tokens, context.names[block - 1] if block else None
-        token_ids = tuple(context.token_ids[start:position])
+        token_ids = self._hasher.covered(context.token_ids[start:position])
         return CheckpointName(self.name_of(parent, token_ids), parent, start, token_ids)
 
     def add(self, checkpoint: CacheCheckpoint) -> None:
@@ -176,7 +176,7 @@ class CheckpointIndex:
         fitting = (
             one
             for one in self._by_parent.get(place.parent, ())
-            if tuple(place.token_ids[: len(one.token_ids)]) == one.token_ids
+            if self._hasher.covered(place.token_ids[: len(one.token_ids)]) == one.token_ids
         )
         return max(fitting, key=lambda one: one.position, default=None)
 

@@ -9,6 +9,10 @@ The name of a block is SHA-256 over, in this order and with nothing between:
 
 All integers are little-endian. Each part has a known length, so two different inputs never give
 the same bytes. A name covers the name of its parent, so it identifies the whole context so far.
+
+The ids of an owned prompt have bits of the owner above their own (``domain.kv.owned_tokens``).
+Owners that share whole blocks set ``SHARED_BIT``: the name of a whole block then covers the plain
+ids, and the name of fewer tokens covers the owner too.
 """
 
 from __future__ import annotations
@@ -26,9 +30,14 @@ BlockHash = NewType("BlockHash", bytes)
 HASH_BYTES = 32
 #: Length of a packed token id.
 ID_BYTES = 4
+#: Bits of a token id; no vocabulary is larger.
+ID_BITS = 20
+#: Set in ids of owners that share whole blocks.
+SHARED_BIT = 1 << 31
 #: Rises whenever a block holds something else than before, so that no old block is found again.
 LAYOUT_VERSION = 2
 
+_ID_MASK = (1 << ID_BITS) - 1
 _TAG = b"semantic-kv\0" + struct.pack("<I", LAYOUT_VERSION)
 _COUNT = struct.Struct("<I")
 _NO_PARENT = b"\0"
@@ -85,18 +94,31 @@ class BlockHasher:
 
     Args:
         fingerprint: Digest of everything that decides what the model writes into a block.
+        block_tokens: Tokens of a whole block, whose name covers plain ids where its owner shares
+            it; 0 where all ids are covered as they are.
     """
 
-    def __init__(self, fingerprint: str) -> None:
+    def __init__(self, fingerprint: str, block_tokens: int = 0) -> None:
         name = fingerprint.encode()
         assert name, "a block always belongs to something"
         self._prefix = hashlib.sha256(_TAG + _COUNT.pack(len(name)) + name)
+        self._block_tokens = block_tokens
+        self._plain_mask = int.from_bytes(_COUNT.pack(_ID_MASK) * block_tokens, "little")
+
+    def covered(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the ids that the name of a block covers: plain ones in a shared whole block."""
+        if len(token_ids) == self._block_tokens > 0 and token_ids[0] & SHARED_BIT:
+            return tuple(one & _ID_MASK for one in token_ids)
+        return tuple(token_ids)
 
     def of_packed(self, parent: BlockHash | None, packed: bytes) -> BlockHash:
         """Return the name of the block after ``parent`` whose packed ids are given."""
         count, rest = divmod(len(packed), ID_BYTES)
         assert count, "a block holds at least one token"
         assert not rest, "ids are packed in 4 bytes"
+        if count == self._block_tokens and packed[ID_BYTES - 1] & (SHARED_BIT >> 24):
+            plain = int.from_bytes(packed, "little") & self._plain_mask
+            packed = plain.to_bytes(len(packed), "little")
         digest = self._prefix.copy()
         if parent is None:
             digest.update(_NO_PARENT + _COUNT.pack(count) + packed)

@@ -1,10 +1,15 @@
 """Tokens of a prompt whose cached blocks belong to one API key.
 
-The cache knows the tokens of such a prompt under other ids: each id has 12 bits of the digest of
-its owner above its own 20 bits, 16 tokens use up 192 bits of the digest. So names of blocks, of
+The cache knows the tokens of such a prompt under other ids: each id has 11 bits of the digest of
+its owner above its own 20 bits, 16 tokens use up 176 bits of the digest. So names of blocks, of
 partial blocks and of checkpoints differ between owners from the first token on, in memory and on
 the disk, and no prefix of another owner is found. The model gets the plain ids. Tokens without an
 owner are known under their own ids.
+
+Owners may share whole blocks (``sharing_blocks``). Their ids have ``SHARED_BIT`` too, and the names
+of whole blocks cover the plain ids. Tokens after the last whole block, partial blocks and
+checkpoints within a block still differ between owners. So an owner who guesses the prompt of
+another one learns nothing before a whole block is right, neither from counts nor from times.
 """
 
 from __future__ import annotations
@@ -15,26 +20,37 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import SupportsIndex
 
-#: Bits of a token id; no vocabulary is larger.
-ID_BITS = 20
-_TAG_BITS = 12
+from domain.kv.hashing import ID_BITS, SHARED_BIT
+from domain.values import Owner
+
+_TAG_BITS = 11
 _TAGS = 16
 #: Owners whose tags are kept.
 _OWNERS_MAX = 1024
+#: Begins the ``cache_owner`` of jobs whose owner shares whole blocks; no name of a key has a colon.
+_SHARING = "shared:"
+
+
+def sharing_blocks(owner: Owner | None) -> Owner | None:
+    """Return the ``cache_owner`` of an owner who shares whole blocks with all that have such a one.
+
+    Jobs without a ``cache_owner`` have these blocks too.
+    """
+    return None if owner is None else Owner(_SHARING + owner)
 
 
 @lru_cache(maxsize=_OWNERS_MAX)
 def _tags(owner: str) -> tuple[int, ...]:
     digest = hashlib.sha256(b"semantic-kv owner\0" + owner.encode()).digest()
     words = struct.unpack(f"<{_TAGS}H", digest)
-    return tuple((word & ((1 << _TAG_BITS) - 1)) << ID_BITS for word in words)
+    shared = SHARED_BIT if owner.startswith(_SHARING) else 0
+    return tuple((word & ((1 << _TAG_BITS) - 1)) << ID_BITS | shared for word in words)
 
 
 def _tagged(token_ids: Iterable[int], owner: str, start: int) -> list[int]:
-    tags = _tags(owner)
-    tagged = [one | tags[at % _TAGS] for at, one in enumerate(token_ids, start)]
-    assert all(one >> (ID_BITS + _TAG_BITS) == 0 for one in tagged), "an id has 20 bits"
-    return tagged
+    tags, plain = _tags(owner), list(token_ids)
+    assert not any(one >> ID_BITS for one in plain), "an id has 20 bits"
+    return [one | tags[at % _TAGS] for at, one in enumerate(plain, start)]
 
 
 class OwnedTokens(tuple[int, ...]):  # noqa: SLOT001 - the ids are cached in its dictionary
@@ -89,7 +105,8 @@ def owned(token_ids: tuple[int, ...], owner: str | None) -> tuple[int, ...]:
 
     Args:
         token_ids: Plain ids.
-        owner: The API key; ``None`` shares with all that have none.
+        owner: The API key, or what ``sharing_blocks`` returned; ``None`` shares with all that have
+            none.
     """
     return token_ids if owner is None else OwnedTokens.of(token_ids, owner)
 
@@ -110,8 +127,9 @@ def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:
 
     Args:
         token_ids: The tokens of its prompt.
-        held: The ids in the cache that it has.
+        held: The first of them, under the ids of the owner of the context that runs again.
     """
+    own = cache_ids(token_ids)[: len(held)]
     if isinstance(token_ids, OwnedTokens):
-        return OwnedContext(held, token_ids.owner)
-    return held
+        return OwnedContext(own, token_ids.owner)
+    return list(own)

@@ -230,7 +230,7 @@ class CacheSettings(SettingGroup):
 
     share_between_keys: bool = Field(
         default=False,
-        description="prompts of all API keys share cached blocks; counts then reveal the others",
+        description="prompts of all API keys share whole cached blocks; counts reveal those",
     )
 
     @property

@@ -215,7 +215,7 @@ class ContextSaver:
             return True
         if not self._tier.can_write(self._store.spec.full_bytes(self._size)):
             return False
-        ids = context.token_ids[start : start + self._size]
+        ids = self._store.hasher.covered(context.token_ids[start : start + self._size])
         arrays = self._store.caches(context).read(start, start + self._size)
         block = self._block(name, parent, ids, arrays, self._fingerprint)
         write = self._write(context, block, block.nbytes)

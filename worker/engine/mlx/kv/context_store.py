@@ -57,7 +57,7 @@ class ContextStore:
         #: Receives a context and how many of its tokens are left when its memory is freed.
         self.on_cut: Callable[[Context, int], None] = lambda *_: None
         self.spec = spec
-        self.hasher = BlockHasher(fingerprint)
+        self.hasher = BlockHasher(fingerprint, spec.block_tokens)
         self.budget_bytes = budget_bytes
         #: Limit of contexts and checkpoints together.
         self._limit_bytes = max(0, budget_bytes - in_flight_bytes)
@@ -66,7 +66,9 @@ class ContextStore:
         self.may_lose = may_lose
         self._lock = threading.RLock()
         self._index = ContextIndex(self.hasher, spec.block_tokens)
-        self._checkpoints = CheckpointIndex(BlockHasher(checkpoint_fingerprint(fingerprint)))
+        self._checkpoints = CheckpointIndex(
+            BlockHasher(checkpoint_fingerprint(fingerprint), spec.block_tokens)
+        )
         self._policy = ReliefPolicy(
             block_tokens=spec.block_tokens,
             block_bytes=spec.full_bytes(spec.block_tokens),
