@@ -8,12 +8,13 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 AUDIT := $(VENV)/.audit
+MUTATION := $(VENV)/.mutation
 # One more than two cores: for six minutes, one process waits for a client that waits.
 TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help demo serve test test-unit test-fast coverage check typecheck security licenses docs docs-serve screenshots packages format \
-	bench report soak nightly chaos simulation tampering fuzz experiments lock audit sbom dist dist-check release clean
+	bench report soak nightly chaos simulation tampering fuzz mutation experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -72,9 +73,10 @@ check: $(DEV) ## Format, lint, types, layers, spelling, word list, secrets, larg
 typecheck: $(DEV) ## Check the types only
 	@$(BIN)/mypy
 
-security: audit ## Look for secrets, known vulnerabilities and risky workflows
+security: $(AUDIT) ## Look for secrets, risky workflows and known vulnerabilities
 	@$(BIN)/python -m tests.supply_chain.secret_scan
 	@$(VENV)/audit/bin/zizmor --offline --quiet .github
+	@$(BIN)/python -m tests.supply_chain.audit
 
 licenses: $(DEV) ## Check the licence of every package and write the table of docs/licences.md
 	@$(BIN)/python -m tests.supply_chain.licences
@@ -131,6 +133,17 @@ simulation: $(DEV) ## Simulate 100,000 lives under faults, and record each 10,00
 fuzz: $(DEV) ## Send almost valid requests and torn connections: make fuzz ARGS="--bodies 20000"
 	@$(BIN)/python -m bench.fuzz $(ARGS)
 
+$(MUTATION): $(DEV) ops/deploy/requirements-mutation.txt
+	@echo "adding mutmut in an environment of its own, which imports that of the tests"
+	@$(PYTHON) -m venv $(VENV)/mutation
+	@$(VENV)/mutation/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-mutation.txt
+	@$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
+		> $$($(VENV)/mutation/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/tests.pth
+	@touch $@
+
+mutation: $(MUTATION) ## Change domain/ in small ways and list what no test notices (hours): make mutation ARGS=domain/job
+	@$(BIN)/python -m tests.mutation $(ARGS)
+
 experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 	@$(BIN)/python -m bench.experiments.all $(ARGS)
 
@@ -140,6 +153,7 @@ lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile $(LOCK) --extra cpu --extra docs -c ops/deploy/requirements-dev.txt pyproject.toml -o ops/deploy/requirements-docs.txt
 	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel pyproject.toml -o ops/deploy/requirements-container.txt
 	uv pip compile $(LOCK) ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
+	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/mutation.in -o ops/deploy/requirements-mutation.txt
 
 $(AUDIT): $(DEV) ops/deploy/requirements-audit.txt
 	@echo "adding pip-audit in an environment of its own"

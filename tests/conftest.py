@@ -8,7 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 pytest_plugins = ("tests.support.processes.brokers", "tests.support.processes.postgres")
 
@@ -22,6 +22,7 @@ _BY_DIRECTORY = {
     "e2e/agent_clis": ("claude",),
     "integration": ("integration",),
     "integration/mlx": ("mlx",),
+    "mutation": ("architecture",),
     "simulation": ("simulation",),
     "supply_chain": ("architecture",),
     "unit": ("unit",),
@@ -33,7 +34,14 @@ _BY_FIXTURE = {"redis_url": "redis", "postgres": "postgres"}
 _BY_PARAMETER = {"redis": "redis", "postgres": "postgres"}
 
 #: Directories that ``--fast`` leaves out; their tests start processes or run the model.
-_SLOW = ("architecture", "e2e", "integration", "supply_chain", "unit/worker/engine/mlx/sampling")
+_SLOW = (
+    "architecture",
+    "e2e",
+    "integration",
+    "mutation",
+    "supply_chain",
+    "unit/worker/engine/mlx/sampling",
+)
 #: Markers that ``--fast`` leaves out in the other directories.
 _SLOW_MARKERS = ("mlx", "postgres", "redis")
 
@@ -43,6 +51,14 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("full"), max_examples=200)
 settings.register_profile("fast", settings.get_profile("full"), max_examples=20)
+# A mutant needs one example that fails, and the next run the same examples.
+settings.register_profile(
+    "mutation",
+    settings.get_profile("fast"),
+    phases=(Phase.explicit, Phase.generate),
+    derandomize=True,
+    database=None,
+)
 settings.load_profile("full")
 
 
@@ -61,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell that starts a job with ``&`` makes it ignore SIGINT, and its children inherit that.
     """
     if config.getoption("--fast"):
-        settings.load_profile("fast")
+        settings.load_profile("mutation" if "MUTANT_UNDER_TEST" in os.environ else "fast")
     elif config.getoption("--nightly"):
         settings.load_profile("nightly")
     # Tests have a home directory of their own, and so a configuration directory in it.

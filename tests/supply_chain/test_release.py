@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from tests.supply_chain.large_files import ALLOWED, BYTES_MAX, too_large
+from tests.supply_chain.locked import ROOT
 from tests.supply_chain.release import (
     CHANGELOG,
     TEMPLATE,
@@ -16,6 +23,7 @@ from tests.supply_chain.release import (
     sections,
     version,
 )
+from tests.supply_chain.secret_scan import files_of
 
 READY = (
     "# Changelog\n\n## Unreleased\n\n"
@@ -72,3 +80,43 @@ def test_reviewed_file_has_a_limit_too(tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(limit + 1))
     assert len([*too_large(tmp_path, [name])]) == 1
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """Return a copy of the tree with the version and the changelog of the release 9.8.7."""
+    tree = tmp_path / "tree"
+    for name in files_of(ROOT):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    project, changelog = tree / "pyproject.toml", tree / CHANGELOG.relative_to(ROOT)
+    project.write_text(project.read_text().replace(f'"{version()}"', '"9.8.7"', 1))
+    heading = "## Unreleased\n\n## 9.8.7 - 2026-11-23\n"
+    changelog.write_text(changelog.read_text().replace("## Unreleased\n", heading, 1))
+    return tree
+
+
+@pytest.mark.nightly
+def test_prepared_tree_becomes_the_files_of_a_release(prepared: Path) -> None:
+    done = subprocess.run(
+        ["make", "release", "TAG=v9.8.7", "HOMEPAGE=https://git.example/s", "DEV="]
+        + [f"BIN={Path(sys.executable).parent}"],
+        cwd=prepared,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    dist = prepared / "dist"
+    wheel = dist / "semantic-9.8.7-py3-none-any.whl"
+    others = {"semantic.cdx.json", "semantic.rb", "notes.md", "requirements.txt"}
+    names = {wheel.name, "semantic-9.8.7.tar.gz", *others}
+    assert {file.name for file in dist.iterdir()} == names
+    with ZipFile(wheel) as archive:
+        metadata = archive.read("semantic-9.8.7.dist-info/METADATA").decode()
+    assert "\nVersion: 9.8.7\n" in metadata
+    bill = json.loads((dist / "semantic.cdx.json").read_text())
+    assert bill["metadata"]["component"]["version"] == "9.8.7"
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in (dist / "semantic.rb").read_text()
+    assert (dist / "notes.md").read_text().startswith(sections(CHANGELOG.read_text())["Unreleased"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -13,14 +14,17 @@ import pytest
 
 from tests.support.processes.installation import ROOT, Packages, build, installed_service, run
 
-pytestmark = pytest.mark.nightly
+# An installation downloads 300 MB where pip has no cache of it.
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 #: Linux needs a backend of MLX by name; on a Mac the extra adds nothing.
 EXTRA = "[cpu]"
+#: Interpreters beside that of the tests.
+OTHERS = ("python3.12", "python3.13", "python3.14")
 
 
-def by_pip(wheel: Path, directory: Path) -> Path:
-    run([sys.executable, "-m", "venv", str(directory / "venv")], directory)
+def by_pip(wheel: Path, directory: Path, interpreter: str = sys.executable) -> Path:
+    run([interpreter, "-m", "venv", str(directory / "venv")], directory)
     python = directory / "venv" / "bin" / "python"
     run([str(python), "-m", "pip", "install", "--quiet", f"{wheel}{EXTRA}"], directory)
     return python
@@ -49,12 +53,30 @@ def test_installed_service_answers(
     tool = install.__name__.removeprefix("by_")
     if tool != "pip" and shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
-    service = installed_service(install(packages.wheel, tmp_path), tmp_path).start()
+    ask(install(packages.wheel, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("interpreter", OTHERS)
+def test_installed_service_answers_with_another_python(
+    interpreter: str, packages: Packages, tmp_path: Path
+) -> None:
+    # A shim of pyenv may be there for a version that is not selected.
+    if not shutil.which(interpreter) or subprocess.call([interpreter, "-c", ""]) != 0:
+        pytest.skip(f"no {interpreter} is installed")
+    python = by_pip(packages.wheel, tmp_path, interpreter)
+    version = run([str(python), "--version"], tmp_path).split()[1]
+    assert version.startswith(f"{interpreter.removeprefix('python')}.")
+    ask(python, tmp_path)
+
+
+def ask(python: Path, directory: Path) -> None:
+    """Start the service of an environment and ask it a question."""
+    service = installed_service(python, directory).start()
     try:
         body = {"model": "semantic-demo", "max_tokens": 32, "temperature": 0} | {
             "messages": [{"role": "user", "content": "What is the capital of France?"}]
         }
-        reply = httpx.post(f"{service.base_url}/v1/chat/completions", json=body, timeout=60).json()
+        reply = httpx.post(f"{service.base_url}/v1/chat/completions", json=body, timeout=300).json()
         assert "Paris" in reply["choices"][0]["message"]["content"]
     finally:
         assert service.stop() == 0, service.log()
