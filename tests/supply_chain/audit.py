@@ -68,7 +68,7 @@ def main() -> int:
     default = ROOT / ".venv" / "audit" / "bin" / "pip-audit"
     parser.add_argument("--program", type=Path, default=default, help="pip-audit")
     program: Path = parser.parse_args().program
-    files = (RUNTIME, *(RUNTIME.with_name(f"requirements-{one}.txt") for one in ("dev", "docs")))
+    files = sorted(RUNTIME.parent.glob("requirements*.txt"))
     return max(audit(program, file) for file in files)
 
 

@@ -68,8 +68,11 @@ def test_audit_without_its_program_is_no_success(tmp_path: Path) -> None:
     assert audit(tmp_path / "missing", RUNTIME) == UNCHECKED
 
 
-@pytest.mark.parametrize(("name", "program"), [("audit", "pip-audit"), ("docs", "mkdocs-material")])
-def test_programs_of_audit_and_site_are_locked_with_hashes(name: str, program: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("audit", "pip-audit"), ("docs", "mkdocs-material"), ("mutation", "mutmut")],
+)
+def test_programs_beside_the_service_are_locked_with_hashes(name: str, program: str) -> None:
     packages = locked(RUNTIME.with_name(f"requirements-{name}.txt"))
     assert program in packages
     assert all(one.digests for versions in packages.values() for one in versions)

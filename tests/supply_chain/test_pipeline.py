@@ -58,7 +58,8 @@ def test_nightly_targets_exist() -> None:
     nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
     long = {one["target"] for one in nightly["jobs"]["long"]["strategy"]["matrix"]["include"]}
     assert long <= targets()
-    assert {"nightly", "chaos", "simulation", "fuzz", "soak", "dist-check"} <= long
+    asked = {"nightly", "chaos", "simulation", "fuzz", "soak", "coverage", "mutation", "dist-check"}
+    assert asked <= long
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)

@@ -99,9 +99,9 @@ def prepared(tmp_path: Path) -> Path:
 
 @pytest.mark.nightly
 def test_prepared_tree_becomes_the_files_of_a_release(prepared: Path) -> None:
+    place = f"BIN={Path(sys.executable).parent}"
     done = subprocess.run(
-        ["make", "release", "TAG=v9.8.7", "HOMEPAGE=https://git.example/s", "DEV="]
-        + [f"BIN={Path(sys.executable).parent}"],
+        ["make", "release", "TAG=v9.8.7", "HOMEPAGE=https://git.example/s", "DEV=", place],
         cwd=prepared,
         capture_output=True,
         text=True,
