@@ -9,6 +9,7 @@ from hypothesis import given
 
 from domain.chat.items import Body, Finished, StreamItem, Text
 from domain.chat.request import canonical_json
+from domain.errors import LogNewer
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobSubmitted
 from domain.log import codec
@@ -96,6 +97,18 @@ def test_an_unknown_type_or_a_missing_field_is_refused(name: str, data: dict[str
 def test_an_unknown_item_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"unknown item kind|missing"):
         decode_item(payload)
+
+
+@pytest.mark.parametrize(("name", "version"), [("JobAttached", 4), ("WorkerDraining", 2)])
+def test_a_shape_of_a_newer_program_is_refused(name: str, version: int) -> None:
+    with pytest.raises(LogNewer, match=f"{name} is of version {version}, written by a newer"):
+        decode_event(name, version, {"reason": "r", "worker": "w"})
+
+
+def test_the_epoch_of_an_item_is_written_from_the_second_on() -> None:
+    item = StreamItem(n=0, attempt=1, epoch=2, body=Text(text="a", ids=(1,)))
+    assert item_to_dict(item)["e"] == 2
+    assert item_from_dict(item_to_dict(item)) == item
 
 
 def test_a_past_shape_is_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

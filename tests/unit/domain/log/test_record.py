@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from domain.errors import CorruptLog
 from domain.events.event import Event
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent, chain_hash_of_text, verify_link
-from domain.values import StreamName
+from domain.values import EventId, StreamName
 from ops.adapters.event_log.row_codec import data_text, link
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.job_histories import events
@@ -111,6 +111,25 @@ def test_the_hash_of_the_stored_text_is_the_hash_of_the_event(event: Event) -> N
     values[5] = data_text(recorded)
     if json.loads(values[5]) == recorded.data and "\\ud" not in values[5]:
         assert chain_hash_of_text(values) == recorded.hash
+
+
+def test_the_hash_of_the_stored_text_covers_the_cause() -> None:
+    caused = replace(draft(worker_event(), event_id="e2"), causation_id=EventId("e1"))
+    stream, at = StreamName("job-1"), "2026-01-01T00:00:00.000000Z"
+    recorded = link(caused, stream=stream, version=1, before=GENESIS, recorded_at=at)
+    values = [getattr(recorded, one.name) for one in fields(recorded)][:-1]
+    values[5] = data_text(recorded)
+    assert chain_hash_of_text(values) == recorded.hash == recorded.computed_hash()
+    assert (
+        recorded.hash
+        != link(
+            draft(worker_event(), event_id="e2"),
+            stream=stream,
+            version=1,
+            before=GENESIS,
+            recorded_at=at,
+        ).hash
+    )
 
 
 @pytest.mark.parametrize(

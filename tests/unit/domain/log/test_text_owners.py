@@ -138,3 +138,101 @@ def test_the_jobs_that_ended_first_go_until_the_rest_fits(bytes_max: int, left: 
     sizes = {f"job-{n} text": 10 for n in range(1, 5)}
     cut = cut_to_size(owners, sizes, bytes_max, NOTHING, now="8")
     assert owners.kept(cut) == {f"job-{n} text" for n in left}
+
+
+@pytest.mark.parametrize(("cut", "is_kept"), [("4", True), ("5", True), ("6", False)])
+def test_what_ended_at_the_cut_itself_stays(cut: str, is_kept: bool) -> None:  # noqa: FBT001 - a parameter
+    batch = [
+        _event(1, "batch-1", "BatchSubmitted", content="m"),
+        _event(2, "batch-1", "BatchEnded"),
+    ]
+    owners = _owners([_job("job-1"), _job("job-2", batch="batch-1")], batch)
+    kept = owners.kept(RetentionCut(ended_before=cut))
+    assert kept == ({"job-1 text", "job-2 text", "m"} if is_kept else set())
+    assert {*owners.released(RetentionCut(ended_before=cut))} == (
+        set() if is_kept else {"job-1", "job-2"}
+    )
+
+
+def test_a_file_goes_at_the_instant_at_which_it_expires() -> None:
+    created = _event(1, "file-1", "FileCreated", content="m", expires_at="7")
+    owners = _owners([], [created])
+    assert owners.kept(RetentionCut(expired_by="6")) == {"m"}
+    assert owners.kept(RetentionCut(expired_by="7")) == set()
+
+
+def test_the_faults_of_a_failed_batch_stay_until_it_is_deleted_or_old() -> None:
+    events = [
+        _event(1, "batch-1", "BatchSubmitted", content="m"),
+        _event(2, "batch-1", "BatchFailed", errors="faults"),
+    ]
+    owners = _owners([], events)
+    assert owners.kept(NOTHING) == {"m", "faults"}
+    assert owners.kept(ALL_OLD) == set()
+    owners.fold(_event(3, "batch-1", "BatchDeleted"))
+    assert owners.kept(NOTHING) == set()
+
+
+def test_a_batch_without_results_needs_its_lines_while_its_file_is_shown() -> None:
+    events = [
+        _event(1, "file-in", "FileCreated", content="m"),
+        _event(2, "batch-1", "BatchSubmitted", content="m", input_file="file-in"),
+        _event(3, "batch-1", "BatchEnded"),
+    ]
+    owners = _owners([_job("job-1", batch="batch-1")], events)
+    assert owners.kept(NOTHING) == {"m", "job-1 text"}
+    owners.fold(_event(4, "file-in", "FileDeleted"))
+    assert owners.kept(NOTHING) == set()
+
+
+def test_one_result_that_is_shown_keeps_the_lines() -> None:
+    events = [_event(1, "batch-1", "BatchSubmitted", content="m")]
+    events += [_event(2, f"file-{n}", "FileCreated", batch="batch-1") for n in (1, 2)]
+    events += [_event(3, "batch-1", "BatchEnded"), _event(4, "file-1", "FileDeleted")]
+    owners = _owners([_job("job-1", batch="batch-1")], events)
+    assert owners.kept(ALL_OLD) == {"m", "job-1 text"}
+    owners.fold(_event(5, "file-2", "FileDeleted"))
+    assert owners.kept(NOTHING) == set()
+
+
+def test_events_of_files_and_batches_that_are_unknown_change_nothing() -> None:
+    events = [
+        _event(1, "file-1", "FileDeleted"),
+        _event(2, "batch-1", "BatchEnded"),
+        _event(3, "file-2", "FileCreated", content="m", batch="batch-1"),
+    ]
+    assert _owners([_job("job-1", batch="batch-1")], events).kept(NOTHING) == {"m", "job-1 text"}
+
+
+def test_the_turns_of_a_fork_count_from_those_that_it_inherits() -> None:
+    events = [_event(1, "agent-b", "AgentForked", profile="p", turn=2)]
+    turns = ((3, "job-1"), (4, "job-2"), (4, "job-3"))
+    events += [_event(2, "agent-b", "AgentTurnAdded", turn=turn, job=job) for turn, job in turns]
+    jobs = [_job(f"job-{n}", 3, agent="b") for n in (1, 2, 3)]
+    assert _owners(jobs, events).kept(ALL_OLD) == {"p", "job-1 text", "job-3 text"}
+
+
+def test_an_agent_is_there_from_its_registration_to_its_deletion() -> None:
+    owners = _owners([_job("job-1", 4, ended_at=None, agent="a")], [])
+    assert not owners.has_agent("a")
+    owners.fold(_event(1, "agent-a", "AgentRegistered", profile="p"))
+    assert owners.has_agent("a")
+    owners.fold(_event(2, "agent-a", "AgentDeleted"))
+    assert not owners.has_agent("a")
+    assert owners.waiting() == 0, "the job was accepted afterwards"
+
+
+def test_the_cut_to_size_keeps_the_other_rule_and_what_ends_later() -> None:
+    created = _event(1, "file-1", "FileCreated", content="m", expires_at="7")
+    owners = _owners([_job("job-1", ended_at="3"), _job("job-2", ended_at="9")], [created])
+    sizes = {"job-1 text": 10, "job-2 text": 10, "m": 10}
+    both = RetentionCut(ended_before="2", expired_by="8")
+    assert cut_to_size(owners, sizes, 20, both, now="8") == both, "it fits already"
+    smallest = cut_to_size(owners, sizes, 0, both, now="8")
+    assert smallest.expired_by == "8"
+    assert owners.kept(smallest) == {"job-2 text"}
+
+
+def test_a_text_that_is_not_stored_has_no_size() -> None:
+    owners = _owners([_job("job-1")], [])
+    assert cut_to_size(owners, {}, 0, NOTHING, now="8") == NOTHING

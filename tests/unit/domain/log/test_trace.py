@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import re
 
 import pytest
@@ -80,3 +82,18 @@ def test_a_derived_id_depends_on_its_parts_only() -> None:
     assert derived_span_id("job-1", 2) != derived_span_id("job-12")
     assert re.fullmatch("[0-9a-f]{16}", derived_span_id("x"))
     assert new_trace().derived("job-1", 2).span_id == derived_span_id("job-1", 2)
+
+
+def test_a_derived_id_is_that_of_every_version_of_the_service() -> None:
+    assert derived_span_id("job-1", 2) == hashlib.sha256(b"job-1\n2").hexdigest()[:16]
+
+
+def test_a_new_trace_is_not_sampled_unless_asked_for() -> None:
+    assert not new_trace().is_sampled
+    assert new_trace(sampled=True).is_sampled
+
+
+def test_an_id_is_never_all_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "getrandbits", lambda _bits: 0)
+    assert parse_traceparent(str(new_trace())) == new_trace()
+    assert (len(new_trace().trace_id), len(new_trace().span_id)) == (32, 16)
