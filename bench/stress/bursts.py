@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Final
 
-from bench.stress.client import Reply, at_once, question
+from bench.stress.client import Reply, at_once, question, story
 from bench.stress.run import Run
 from bench.stress.verdict import (
     Check,
@@ -16,14 +16,20 @@ from bench.stress.verdict import (
     answered,
     latencies,
     no_failure,
+    refused_by,
     well_formed_refusals,
     within,
 )
 
 CONCURRENT: Final = 150
+#: Requests that may wait, and that run, in that case.
+QUEUE_LIMIT: Final = 100
+BATCH: Final = 8
 #: Clients of the ramp, and the seconds in which it rises.
 RAMP: Final = (10, 40, 70, 100)
 RAMP_S: Final = 30.0
+#: Further seconds in which the memory may become full.
+PATIENCE_S: Final = 120.0
 #: Requests a second, for so many seconds.
 STEADY_PER_S: Final = 20.0
 STEADY_S: Final = 60.0
@@ -49,20 +55,26 @@ async def concurrent(run: Run) -> Outcome:
             no_failure(replies),
             answered(replies, 0.5),
             well_formed_refusals(replies, required=False),
+            *([refused_by(replies, "queue")] if number > QUEUE_LIMIT + BATCH else []),
         )
     )
 
 
 async def full(run: Run) -> Outcome:
-    """Raise the number of clients from 10 to 100 against a small memory and a short queue."""
+    """Raise the number of clients from 10 to 100 against a small memory."""
     replies: list[Reply] = []
     step_s = run.seconds(RAMP_S) / len(RAMP)
 
-    async def client(number: int, until_s: float) -> None:
+    def goes_on() -> bool:
+        # A machine that stalls may need longer until the first one has waited for memory.
+        now_s = time.monotonic()
+        is_refused = any("memory is full" in one.message for one in replies)
+        return now_s < until_s or (not is_refused and now_s < until_s + PATIENCE_S)
+
+    async def client(number: int) -> None:
         turn = 0
-        while time.monotonic() < until_s:
-            messages = question(f"Full {number} {turn}{_LONG}")
-            reply = await run.client.ask(messages, 100)
+        while goes_on():
+            reply = await run.client.ask(story(f"Full {number} {turn}"), 60)
             replies.append(reply)
             turn += 1
             # A client that honours Retry-After to the second would never find the service full.
@@ -72,14 +84,15 @@ async def full(run: Run) -> Outcome:
     until_s = began_s + step_s * len(RAMP)
     tasks: list[asyncio.Task[None]] = []
     for level, clients in enumerate(RAMP):
-        while len(tasks) < clients:
-            tasks.append(asyncio.create_task(client(len(tasks), until_s)))
+        while len(tasks) < run.count(clients):
+            tasks.append(asyncio.create_task(client(len(tasks))))
         await asyncio.sleep(max(0.0, began_s + (level + 1) * step_s - time.monotonic()))
     await asyncio.gather(*tasks)
     after = await run.client.ask(question("After the full load"), 20)
     return Outcome(
         checks=(
             well_formed_refusals(replies, required=True),
+            refused_by(replies, "memory"),
             no_failure(replies),
             Check(
                 target="answers while it is full",

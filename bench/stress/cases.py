@@ -8,12 +8,13 @@ from typing import Final
 from bench.stress import agents, bursts, resume, sustained
 from bench.stress.run import SMALL_CACHES, Case
 
-#: A memory and a queue that a hundred clients fill.
-_SMALL_POOL: Final = {
-    "SEMANTIC_ENGINE__KV_BUDGET_MB": "12",
-    "SEMANTIC_JOBS__QUEUE_LIMIT": "24",
+#: Places for more requests than the memory has room for.
+_SMALL_MEMORY: Final = {
+    "SEMANTIC_ENGINE__KV_BUDGET_MB": "5",
+    "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "64",
     "SEMANTIC_JOBS__MEMORY_WAIT_S": "1",
 }
+_SHORT_QUEUE: Final = {"SEMANTIC_JOBS__QUEUE_LIMIT": str(bursts.QUEUE_LIMIT)}
 _KEYS: Final = {
     "SEMANTIC_API_KEY": agents.KEYS[0],
     "SEMANTIC_SERVER__API_KEYS": json.dumps(
@@ -24,16 +25,17 @@ _KEYS: Final = {
 PLAN: Final = (
     Case(
         name="concurrent",
-        load="150 requests at once",
+        load="150 requests at once, of which 100 may wait",
         work=bursts.concurrent,
         minutes=1,
+        env=_SHORT_QUEUE,
     ),
     Case(
         name="full",
-        load="10 to 100 clients against 12 MB for contexts and 24 places in the queue",
+        load="10 to 100 clients against 5 MB of memory for contexts",
         work=bursts.full,
         minutes=1.5,
-        env=_SMALL_POOL,
+        env=_SMALL_MEMORY,
     ),
     Case(
         name="steady",

@@ -29,6 +29,7 @@ class Reply:
         ms: Milliseconds to the last byte of the reply.
         status: The HTTP status; 0 if the connection was lost.
         error: The type of the error, or the exception.
+        message: The message of the error.
         retry_after: The header ``retry-after``.
         text: The text of the answer.
         prompt_tokens: Tokens of the prompt.
@@ -39,6 +40,7 @@ class Reply:
     ms: float
     status: int
     error: str | None = None
+    message: str = ""
     retry_after: str | None = None
     text: str = ""
     prompt_tokens: int = 0
@@ -143,6 +145,7 @@ def _reply(reply: httpx.Response, at_s: float) -> Reply:
             ms=ms,
             status=reply.status_code,
             error=str(data.get("error", {}).get("type")),
+            message=str(data.get("error", {}).get("message")),
             retry_after=reply.headers.get("retry-after"),
         )
     usage = data["usage"]

@@ -99,6 +99,12 @@ def well_formed_refusals(replies: Iterable[Reply], *, required: bool) -> Check:
     )
 
 
+def refused_by(replies: Iterable[Reply], what: str) -> Check:
+    """Require that some request was refused because ``what`` was full."""
+    number = sum(f"{what} is full" in one.message for one in replies)
+    return Check(target=f"429 for a full {what}", figure=str(number), reached=number > 0)
+
+
 def within(ms: Sequence[float], share: float, most_ms: float) -> Check:
     """Require a percentile of latencies; depends on the machine."""
     value = percentile(ms, share) if ms else float("inf")
