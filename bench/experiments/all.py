@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 MODULES = (
-    *("exp001", "exp003", "exp004", "exp005", "exp007", "exp007a", "exp008"),
-    *("exp011", "exp012", "exp_latency", "agents", "memory"),
+    *("exp001", "exp003", "exp004", "exp005", "exp008", "exp008a", "exp011"),
+    *("equal_in_batch", "multi_turn", "budgets", "exp_latency", "memory"),
 )
 
 

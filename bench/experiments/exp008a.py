@@ -1,4 +1,4 @@
-"""EXP-007a: what does loading a context cost?  ``python -m bench.experiments.exp007a``.
+"""EXP-008a: what does loading a context cost?  ``python -m bench.experiments.exp008a``.
 
 Contexts of the KV shape of SmolLM2-135M, each way in turn, medians. The baseline ``raw`` reads the
 same bytes from one file into the same memory; ``checked`` reads a file for each block and computes

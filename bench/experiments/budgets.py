@@ -1,4 +1,4 @@
-"""EXP-012: what does another budget for contexts cost?  ``python -m bench.experiments.exp012``.
+"""What does another budget for contexts cost?  ``python -m bench.experiments.budgets``.
 
 Three ways to change the budget of a worker with 4 contexts of 128 tokens on a model of 50 million
 parameters: free contexts in place; drop all contexts and open another runner on the same weights;
@@ -85,7 +85,7 @@ def _rows(directory: Path) -> list[tuple[str, str, str]]:
     second = reopen()
     add("another runner on the same weights", time.perf_counter() - began_s, _held(second))
     assert tier.close(SCAN_S_MAX)
-    command = [sys.executable, "-m", "bench.experiments.exp012", "--child", str(model)]
+    command = [sys.executable, "-m", "bench.experiments.budgets", "--child", str(model)]
     began_s = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     cold_s = time.perf_counter() - began_s
