@@ -24,6 +24,9 @@ REQUESTS: Final = 50
 KEYS: Final = tuple(f"stress-key-of-agent-{number}" for number in range(5))
 #: Numbers of agents whose whole requests are timed.
 AGENT_COUNTS: Final = (1, 3, 5, 7, 10)
+#: Rounds in which they take turns, and requests of each agent in one.
+ROUNDS: Final = 10
+ROUND_REQUESTS: Final = 4
 #: Least share of prompt tokens, after the first turn, that are not computed.
 HIT_RATE_MIN: Final = 0.8
 #: More than a block, so that a context of another key could be reused if it were shared.
@@ -169,14 +172,20 @@ async def conversation(run: Run, agent: str, turns: int) -> list[Reply]:
 
 
 async def whole_requests(run: Run) -> Outcome:
-    """Time whole requests of 1, 3, 5, 7 and 10 agents that each send one after another."""
+    """Time whole requests of 1, 3, 5, 7 and 10 agents that each send one after another.
+
+    The numbers of agents take turns in rounds, so that other load hits all of them alike.
+    """
     await at_once(5, lambda index: run.client.ask(question(f"Warm {index}"), 20))
-    taken = {agents: await _requests_of(run, agents) for agents in AGENT_COUNTS}
+    taken: dict[int, list[Reply]] = {agents: [] for agents in AGENT_COUNTS}
+    for round_number in range(run.count(ROUNDS)):
+        for agents in AGENT_COUNTS:
+            taken[agents] += await _round_of(run, agents, round_number)
     one = percentiles(latencies(taken[1]))
     rows = []
     for agents, replies in taken.items():
         figures = percentiles(latencies(replies))
-        times = figures[0] / one[0] if figures and one else 0.0
+        times = figures[0] / one[0] if figures and one else float("inf")
         rows.append((agents, len(replies), *figures, f"{times:.2f}", f"{agents / times:.2f}"))
     replies = [reply for each in taken.values() for reply in each]
     return Outcome(
@@ -189,12 +198,12 @@ async def whole_requests(run: Run) -> Outcome:
     )
 
 
-async def _requests_of(run: Run, agents: int) -> Sequence[Reply]:
+async def _round_of(run: Run, agents: int, round_number: int) -> Sequence[Reply]:
     async def agent(number: int) -> list[Reply]:
         name = f"whole-{agents}-{number}"
         return [
-            await run.client.ask(story(f"{name} request {turn}"), 48, agent=name)
-            for turn in range(run.count(20))
+            await run.client.ask(story(f"{name} request {round_number} {turn}"), 48, agent=name)
+            for turn in range(ROUND_REQUESTS)
         ]
 
     taken = await asyncio.gather(*map(agent, range(agents)))

@@ -112,9 +112,9 @@ MORE: Final = (
     ),
     Case(
         name="requests",
-        load="1, 3, 5, 7 and 10 agents, 20 requests each",
+        load="1, 3, 5, 7 and 10 agents in turn, 40 requests each",
         work=agents.whole_requests,
-        minutes=3,
+        minutes=6,
     ),
     Case(
         name="resume",
