@@ -19,6 +19,7 @@ from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.stranded import StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
+from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
@@ -217,19 +218,16 @@ class World:
     # -- the end ---------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Mend everything and do all work, until nothing is left.
-
-        Raises:
-            AssertionError: Something never ends.
-        """
+        """Mend everything and do all work, until nothing is left, or raise ``AssertionError``."""
         self.broker.come_back()
         self.log.unavailable = False
         for process in (*self.apis, *self.workers):
             process.frozen = False
+        outlive_the_dead(self)
         for number, model in enumerate(MODELS):
             self.swap(number, model)
         for _ in range(ROUNDS_MAX):
-            self._round()
+            self.round()
             is_idle = self.broker.is_empty and not any(one.tasks for one in self.processes)
             if is_idle and not self.log.views.unfinished() and self.follow_ups.is_done:
                 break
@@ -260,15 +258,16 @@ class World:
         for process in (*self.apis, *self.workers):
             process.die()
 
-    def _round(self) -> None:
+    def round(self, *, restarts: bool = True) -> None:
         self.end_drained()
-        for number in range(len(self.workers)):
+        for number in range(len(self.workers) if restarts else 0):
             self.restart(number)
+        living = [one for one in self.workers if one.alive]
         self.tick(1)
         self.expire(self.apis[0])
         self.strand(self.apis[0])
         self.follow_ups.advance()
-        for worker in self.workers:
+        for worker in living:
             while worker.receive_signals():
                 pass
             worker.check_hand()
@@ -277,7 +276,7 @@ class World:
                 while worker.take(priority):
                     pass
         self._run_all()
-        for worker in self.workers:
+        for worker in living:
             worker.engine.advance(20)
             worker.engine.publish()
         self._run_all()

@@ -123,6 +123,14 @@ class FakeJobQueue:
         is_unacked = self._is_unacked(job_id, self._table(priority, model))
         return job_id in self.waiting(priority, model) or is_unacked
 
+    def is_unacked_by(self, job_id: JobId, consumers: Collection[str]) -> bool:
+        """Whether one of these workers has not acknowledged the job."""
+        return any(
+            job_id in table.unacked.get(one, set())
+            for table in self.tables.queues.values()
+            for one in consumers
+        )
+
     # -- the worker's side -----------------------------------------------------------------------
 
     def take(
