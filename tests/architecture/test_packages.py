@@ -1,10 +1,6 @@
-"""The pages for engineers name every package, and files that exist."""
+"""The page for engineers names every package."""
 
 from __future__ import annotations
-
-import re
-
-import pytest
 
 from tests.architecture.packages import BEGIN, PAGE, ROOT, packages, with_table
 
@@ -21,14 +17,6 @@ def test_table_of_packages_is_that_of_the_code() -> None:
 def test_each_package_is_described_in_one_to_three_lines() -> None:
     lengths = {path: len(line) for path, line in packages()}
     assert {path for path, length in lengths.items() if not 20 <= length <= 300} == set()
-
-
-@pytest.mark.parametrize("page", ["architecture.md", "glossary.md", "CONTRIBUTING.md"])
-def test_files_named_in_a_page_exist(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    named = re.findall(r"`((?:api|worker|domain|ops|migrations|tests)/[\w/.]*)`", text)
-    assert named
-    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
 def test_no_package_holds_too_many_modules() -> None:

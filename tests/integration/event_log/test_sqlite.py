@@ -95,6 +95,9 @@ def test_the_writer_commits_to_the_disk_and_readers_cannot_write(url: str) -> No
     with writer.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+        for name in ("fullfsync", "checkpoint_fullfsync"):
+            found = connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            assert found == (sys.platform == "darwin")
         assert connection.exec_driver_sql("PRAGMA recursive_triggers").scalar_one() == 1
     with reader.connect() as connection, pytest.raises(OperationalError, match="readonly"):
         connection.execute(text("DELETE FROM payloads"))
