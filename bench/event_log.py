@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.payloads import verify_payloads
 from ops.adapters.log_admin.verify import verify_log
+from ops.adapters.log_admin.whole_log import verify_whole_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, started, submitted
 
@@ -34,6 +36,8 @@ APPENDS = 1600
 READS = 2000
 WARM_UP = 50
 VERIFIED_STREAMS, WALKS = 50, 3
+#: Jobs of a log that is verified whole, each with a request of its own, and comparisons.
+WHOLE_JOBS, WHOLE_TEXT_BYTES, PAIRS = 2000, 512, 7
 #: Bytes of a payload; a request of some thousand tokens.
 PAYLOAD_BYTES = 16 * 1024
 _SYNC_BYTES = 4096
@@ -73,6 +77,7 @@ def main() -> None:
                 print(_appends(log, waiters))
             _print_reads(log)
         _print_verify(Path(directory))
+        _print_whole(Path(directory))
 
 
 def _appends(log: SqlEventLog, waiters: int) -> str:
@@ -131,6 +136,46 @@ def _print_verify(directory: Path) -> None:
     ratio = parsed.wall_s / fast.wall_s
     print(fast.row(f"verify, each of {count:,} events", f"{ratio:.1f} times the parsed walk"))
     print(parsed.row("the same walk, each event parsed and encoded again"))
+
+
+def _print_whole(directory: Path) -> None:
+    """Compare the CPU time of ``semantic events verify`` with that of chain and texts, in turn."""
+    url = f"sqlite:///{directory / 'whole.sqlite3'}"
+    upgrade(url)
+    output = b"output"
+    with open_log(url, clock=SystemClock()) as log:
+        for _ in range(WHOLE_JOBS):
+            text = os.urandom(WHOLE_TEXT_BYTES)
+            asked = replace(submitted(), request=digest_of(text))
+            drafts = [
+                Draft(event_id=RandomIds().event_id(), event=event, correlation_id="bench")
+                for event in (asked, started(), completed())
+            ]
+            texts = {digest_of(text): text, digest_of(output): output}
+            log.append(StreamName(RandomIds().job_id()), drafts, expected_version=0, payloads=texts)
+        count = log.head().position
+    engine = reader_engine(url)
+    try:
+        pairs = [
+            (
+                _cpu_s(partial(verify_whole_log, engine, url, signed_hashes={})),
+                _cpu_s(lambda: (verify_log(engine), verify_payloads(engine))),
+            )
+            for _ in range(PAIRS)
+        ]
+    finally:
+        engine.dispose()
+    ratios = [whole_s / part_s for whole_s, part_s in pairs]
+    print(
+        f"\n`events verify` of {count:,} events and {WHOLE_JOBS:,} texts takes"
+        f" {min(ratios):.1f} to {max(ratios):.1f} times the CPU time of chain and texts"
+        f" (median {percentile(ratios, 0.5):.1f} of {PAIRS} pairs)."
+    )
+
+
+def _cpu_s(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    return _costs(lambda: [_timed_ms(call)]).cpu_s
 
 
 def _walk_parsed(log: LogReader) -> None:
