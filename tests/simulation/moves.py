@@ -14,7 +14,7 @@ from domain.job.request_dedup import Readership
 from domain.values import Priority
 from tests.simulation.engine import MODELS, REFUSED
 from tests.simulation.follow_ups import HOOK
-from tests.simulation.steps import Order
+from tests.simulation.steps import Order, Process
 from tests.simulation.workers import Worker
 from tests.simulation.world import World
 
@@ -264,6 +264,29 @@ def disk(world: World, number: int) -> None:
     world.log.unavailable = not world.log.unavailable
 
 
+def change_of_mind(world: World, number: int) -> None:
+    """Cancel a job and retry it, and let the cancel message come when it runs again."""
+    draws = Draws(number)
+    api, worker = world.apis[draws.below(2)], _worker(world, draws)
+    if worker is None or world.broker.outage.down or world.log.unavailable:
+        return
+    _listen_and_take(world, worker)
+    if not (jobs := world.open_jobs()):
+        return
+    job_id = jobs[-1 - draws.below(len(jobs))]
+    world.cancel(api, job_id)
+    _finish(world, api)
+    worker.reconcile()
+    _finish(world, worker)
+    worker.engine.advance(8)
+    worker.engine.publish()
+    _finish(world, worker)
+    if job_id in world.failed_jobs():
+        world.retry(api, job_id)
+        _finish(world, api)
+    _listen_and_take(world, worker)
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """Something that may happen, and how often in a walk."""
@@ -301,6 +324,8 @@ MOVES = {
         Move(swap, 8),
         Move(batch, 3),
         Move(follow_up, 12),
+        # At the end of each walk.
+        Move(change_of_mind, 0),
     )
 }
 
@@ -323,6 +348,24 @@ def _upkeep(world: World, drawn: random.Random) -> None:
         case _:
             worker.engine.advance(drawn.randrange(4))
             worker.engine.publish()
+
+
+def _listen_and_take(world: World, worker: Worker) -> None:
+    """Let a worker take jobs, and then read its messages."""
+    for priority in Priority:
+        worker.take(priority)
+    _finish(world, worker)
+    while worker.receive_signals():
+        _finish(world, worker)
+
+
+def _finish(world: World, process: Process) -> None:
+    """Run the tasks of a process for up to 64 steps, or until each waits."""
+    for _ in range(64):
+        if not (ready := [task for task in process.tasks if task.is_ready]):
+            return
+        world.step(process, ready[0])
+        world.check()
 
 
 def _worker(world: World, draws: Draws) -> Worker | None:

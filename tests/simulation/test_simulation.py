@@ -20,6 +20,7 @@ LIVES = 200
 #: Planted bugs, each with a life that finds it; ``--planted`` prints the lives after a change.
 FOUND = {
     "what a dead worker held stays in its hand": 98,
+    "a nudge is believed without the log": 3,
     "a batch ends with open lines": 3,
     "lines of a round that a crash broke are forgotten": 523,
     "a refused line can be retried": 41,

@@ -7,7 +7,7 @@ from collections import Counter
 
 from structlog.testing import capture_logs
 
-from tests.simulation.moves import MOVES, NUMBERS
+from tests.simulation.moves import MOVES, NUMBERS, change_of_mind
 from tests.simulation.world import World
 
 #: Moves of one life.
@@ -45,6 +45,9 @@ def walk(seed: int, tally: Counter[str] | None = None) -> World:
                 trace.append(f"{name}({number})")
                 MOVES[name].do(world, number)
                 world.check()
+            number = drawn.randrange(NUMBERS)
+            trace.append(f"change_of_mind({number})")
+            change_of_mind(world, number)
             trace.append("heal")
             world.heal()
         except BaseException as error:
