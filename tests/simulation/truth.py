@@ -313,9 +313,8 @@ class Truth:
         for job_id, job in self.jobs.items():
             assert job.end is not None, f"{job_id} never ended: {job}"
             # No process may be left to publish an end that no attempt wrote; readers use the log.
-            # Nor has a line that was refused before any attempt.
-            is_refused = job.is_line and not job.attempt
-            if not losses and not is_refused and getattr(job.end, "attempt", True):
+            # So it is with a job that failed before any attempt: a refused line, an absent model.
+            if not losses and job.attempt and getattr(job.end, "attempt", True):
                 published = list(_gapless(self._items.raw(job_id), -1))
                 # A retry forgets first, and may have died then.
                 is_forgotten = not published and job_id in self._items.refused
