@@ -123,7 +123,7 @@ def build(
         eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
         submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
-            log=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
+            log=log, payloads=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
         ),
         retries=JobRetry(log=log, payloads=log, queue=queue, backlog=backlog, ids=ids),
         backlog=backlog,

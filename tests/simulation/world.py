@@ -349,7 +349,7 @@ class World:
 
     def cancellation(self, api: Process) -> JobCancellation:
         ports = self.ports(api, "log", "queue", "sink", "backlog", "signals")
-        return JobCancellation(ids=self.ids, **ports)
+        return JobCancellation(ids=self.ids, payloads=self.log, **ports)
 
     def ports(self, process: Process, *names: str) -> dict[str, Any]:
         broker = self.broker

@@ -8,10 +8,10 @@ from domain.errors import QueueUnavailable
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
 from domain.job.state import Job
-from domain.log.ports import EventLog
+from domain.log.ports import EventLog, PayloadStore
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.terminal_item import publish_end
+from domain.usecases.jobs.terminal_item import republish_end
 from domain.values import JobId, Usage
 
 
@@ -21,6 +21,7 @@ class JobCancellation:
 
     Attributes:
         log: Records the request, and the end of a waiting job.
+        payloads: Has the answer of a job that ended before it could be cancelled.
         queue: A waiting job is removed from it.
         sink: Receives the terminal item of a waiting job.
         backlog: The items that earlier attempts emitted.
@@ -29,6 +30,7 @@ class JobCancellation:
     """
 
     log: EventLog
+    payloads: PayloadStore
     queue: JobQueue
     sink: ItemSink
     backlog: ItemBacklog
@@ -42,7 +44,7 @@ class JobCancellation:
 
         Raises:
             JobNotFound: There is no such job.
-            LogUnavailable: The request was not recorded.
+            LogUnavailable: The request was not recorded, or the answer cannot be read.
         """
         job = commit(job_id, RequestCancel(reason=reason), log=self.log, ids=self.ids)
         if job.status.is_terminal:
@@ -73,5 +75,5 @@ class JobCancellation:
             return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
 
         ended = commit(job.id, confirm, log=self.log, ids=self.ids)
-        publish_end(ended, backlog=self.backlog, sink=self.sink)
+        republish_end(ended, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
         return ended

@@ -54,7 +54,10 @@ def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
 def republish_end(
     job: Job, *, backlog: ItemBacklog, sink: ItemSink, payloads: PayloadStore
 ) -> None:
-    """Publish the terminal item if a crash came between the last event and that item.
+    """Publish the terminal item of an ended job, unless it is there.
+
+    It is not there if no attempt ended the job, or if a crash came between the last event and that
+    item.
 
     If earlier items are lost too, nothing is published: readers would take the stored items and
     the end for the complete answer. They find the rest in the log.
@@ -68,17 +71,6 @@ def republish_end(
     if emitted.ended or not _is_whole(job, items[: emitted.next_item], payloads):
         return
     sink.publish([(job.id, terminal_item(job, emitted.next_item))])
-
-
-def publish_end(job: Job, *, backlog: ItemBacklog, sink: ItemSink) -> None:
-    """Publish the terminal item of a job that ended while it waited, unless it is there.
-
-    Raises:
-        QueueUnavailable: The broker cannot be reached.
-    """
-    emitted = read_emitted(job, backlog)
-    if not emitted.ended:
-        sink.publish([(job.id, terminal_item(job, emitted.next_item))])
 
 
 def terminal_item(job: Job, n: int) -> StreamItem:

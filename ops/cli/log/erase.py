@@ -103,6 +103,7 @@ def _cancel_open_jobs(settings: Settings, client: BrokerClient, agent: AgentId) 
     with open_log(settings.log_url, clock=SystemClock()) as log:
         cancellation = JobCancellation(
             log=log,
+            payloads=log,
             queue=DramatiqJobQueue(client, keys),
             sink=RedisItemSink(client, keys, **limits),
             backlog=RedisItemBacklog(client, keys),

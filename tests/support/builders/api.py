@@ -99,6 +99,7 @@ class FakeApi:
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,
+                payloads=self.log,
                 queue=self.broker.queue,
                 sink=self.broker.items,
                 backlog=self.broker.items,

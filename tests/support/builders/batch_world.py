@@ -37,6 +37,7 @@ class BatchWorld(JobWorld):
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids),
             cancellation=JobCancellation(
                 log=self.log,
+                payloads=self.log,
                 queue=self.broker.queue,
                 sink=self.broker.items,
                 backlog=self.broker.items,

@@ -41,6 +41,7 @@ class JobWorld:
         self.submission = JobSubmission(log=log, queue=broker.queue, ids=ids)
         self.cancellation = JobCancellation(
             log=log,
+            payloads=log,
             queue=broker.queue,
             sink=broker.items,
             backlog=broker.items,

@@ -10,7 +10,7 @@ import pytest
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import LogUnavailable
-from domain.job.commands import ConfirmCancel, StartAttempt
+from domain.job.commands import CompleteAttempt, ConfirmCancel, StartAttempt
 from domain.log.record import RecordedEvent
 from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
@@ -24,6 +24,7 @@ from domain.values import (
     Sampling,
     StopReason,
     StreamName,
+    Timings,
     Usage,
     WorkerId,
 )
@@ -33,6 +34,17 @@ from tests.support.polling import wait_until
 from worker.active_jobs import cancel_where_recorded
 
 LONG = "word " * 100
+START = StartAttempt(
+    worker=WorkerId("w"),
+    model="m",
+    fingerprint="f",
+    prompt_tokens=2,
+    cached_tokens=0,
+    cache_source="none",
+    first_item=0,
+    resumed_tokens=0,
+    sampling=Sampling(),
+)
 
 
 @pytest.fixture
@@ -189,18 +201,7 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
         job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
     ) -> bool:
         # A broker that lost its data had it in two places.
-        start = StartAttempt(
-            worker=WorkerId("w"),
-            model="m",
-            fingerprint="f",
-            prompt_tokens=2,
-            cached_tokens=0,
-            cache_source="none",
-            first_item=0,
-            resumed_tokens=0,
-            sampling=Sampling(),
-        )
-        commit(job, start, log=world.log, ids=world.ids)
+        commit(job, START, log=world.log, ids=world.ids)
         return remove(job, priority, agent=agent, model=model)
 
     world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
@@ -209,6 +210,33 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
     late = StreamItem(n=1, attempt=1, body=ended.ending)
     world.broker.items.publish([(job_id, late)])
     assert len(world.items(job_id)) == 1
+
+
+def test_cancellation_behind_the_end_publishes_no_end_without_its_text(world: JobWorld) -> None:
+    example, job_id = world.submit(), world.submit()
+    world.run(example)
+    remove = world.broker.queue.remove
+
+    def overtaken(
+        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+    ) -> bool:
+        # A worker ends the job, and the broker loses the items of the answer.
+        complete = CompleteAttempt(
+            attempt=1,
+            stop_reason=StopReason.END_TURN,
+            stop_sequence=None,
+            usage=Usage(completion_tokens=2),
+            output=world.job(example).output or Digest(""),
+            token_hash="",
+            timings=Timings(),
+        )
+        commit(job, START, log=world.log, ids=world.ids)
+        commit(job, complete, log=world.log, ids=world.ids)
+        return remove(job, priority, agent=agent, model=model)
+
+    world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
+    assert world.cancel(job_id).status is JobStatus.COMPLETED
+    assert world.items(job_id) == ()  # readers find text and end in the log
 
 
 def test_reconciler_enqueues_a_bound_job_into_the_line_of_its_model(world: JobWorld) -> None:
