@@ -154,6 +154,9 @@ lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel pyproject.toml -o ops/deploy/requirements-container.txt
 	uv pip compile $(LOCK) ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
 	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/mutation.in -o ops/deploy/requirements-mutation.txt
+	@for one in openai_agents chat_page; do \
+	  uv pip compile $(LOCK) docs/examples/$$one/requirements.in -o docs/examples/$$one/requirements.txt; \
+	done
 
 $(AUDIT): $(DEV) ops/deploy/requirements-audit.txt
 	@echo "adding pip-audit in an environment of its own"

@@ -69,7 +69,8 @@ def main() -> int:
     parser.add_argument("--program", type=Path, default=default, help="pip-audit")
     program: Path = parser.parse_args().program
     files = sorted(RUNTIME.parent.glob("requirements*.txt"))
-    return max(audit(program, file) for file in files)
+    examples = sorted((ROOT / "docs" / "examples").glob("*/requirements.txt"))
+    return max(audit(program, file) for file in (*files, *examples))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.supply_chain.audit import FOUND, UNCHECKED, audit
-from tests.supply_chain.locked import RUNTIME, locked
+from tests.supply_chain.locked import ROOT, RUNTIME, locked
 
 
 @pytest.fixture
@@ -73,6 +73,17 @@ def test_audit_without_its_program_is_no_success(tmp_path: Path) -> None:
     [("audit", "pip-audit"), ("docs", "mkdocs-material"), ("mutation", "mutmut")],
 )
 def test_programs_beside_the_service_are_locked_with_hashes(name: str, program: str) -> None:
-    packages = locked(RUNTIME.with_name(f"requirements-{name}.txt"))
+    require_locked(RUNTIME.with_name(f"requirements-{name}.txt"), program)
+
+
+@pytest.mark.parametrize(
+    ("example", "program"), [("openai_agents", "openai-agents"), ("chat_page", "gradio")]
+)
+def test_packages_of_examples_are_locked_with_hashes(example: str, program: str) -> None:
+    require_locked(ROOT / "docs" / "examples" / example / "requirements.txt", program)
+
+
+def require_locked(requirements: Path, program: str) -> None:
+    packages = locked(requirements)
     assert program in packages
     assert all(one.digests for versions in packages.values() for one in versions)

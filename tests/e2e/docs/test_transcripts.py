@@ -1,4 +1,4 @@
-"""The commands of README and quick start do what the pages show, against one service."""
+"""The commands of README, quick start and examples do what the pages show, against one service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from tests.support.processes.service import Service
 #: Nightly until it has passed on a loaded machine many times: it compares whole outputs.
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/quickstart.md")
+PAGES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/examples/curl-and-phone.md",
+    "docs/examples/disputed-answer.md",
+)
 #: Why blocks are not run here, and what shows the same. A page names one of these.
 REASONS = {
     "needs Claude Code from npm; tests/e2e/agent_clis runs it",
@@ -40,6 +45,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_do_what_the_page_shows(page: str, demo: Service, tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     transcript = Transcript()
     for block in blocks((ROOT / page).read_text(encoding="utf-8")):
         if block.reason is None:
@@ -87,6 +93,7 @@ def run(command: str, demo: Service, folder: Path) -> str:
     env |= {
         "SEMANTIC_DATA_DIR": str(demo.data_dir),
         "SEMANTIC_SERVER__PORT": str(demo.port),
+        "SERVICE_URL": demo.base_url,
         "NO_COLOR": "1",
         "COLUMNS": "200",
     }
