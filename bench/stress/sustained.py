@@ -223,9 +223,10 @@ def _drift(replies: Sequence[Reply]) -> Check:
     late = latencies(one for one in done if one.at_s >= end_s - window_s)
     enough = min(len(early), len(late)) >= WINDOW_MIN
     ratio = percentiles(late)[1] / percentiles(early)[1] if enough else float("inf")
+    figure = f"{ratio:.2f}" if enough else "too few"
     return Check(
         target=f"p95 of the last over the first sixth ≤ {DRIFT_MAX:g}",
-        figure=f"{ratio:.2f} ({len(early)} and {len(late)} answers)",
+        figure=f"{figure} ({len(early)} and {len(late)} answers)",
         reached=ratio <= DRIFT_MAX,
         timed=True,
     )
