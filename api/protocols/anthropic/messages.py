@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from api.protocols.anthropic.tools import AnthropicTools
 from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.images import IMAGE_NOTE, newest_of_user, refuse_images
 from api.protocols.shared.reasoning_signature import signed_reasoning
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.anthropic import ContentBlock, InputMessage
 from domain.chat.request import Message, ToolCall
-from domain.errors import InvalidRequest
 
 #: First line of Claude Code's system prompt. It changes with every request, so the cache could not
 #: reuse any prefix of the prompt.
@@ -20,8 +20,6 @@ BILLING_PREFIX: Final = "x-anthropic-billing-header:"
 #: Claude Code appends a line of this shape with its remaining budget to every request.
 _COUNTER_TAG: Final = "<total_tokens>"
 _COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
-IMAGE_NOTE: Final = "[image left out: this model reads text only]"
-IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
 #: Beginnings of tool results that already report an error.
 _ERROR_PREFIXES: Final = ("error", "<error", "<tool_use_error")
 
@@ -45,10 +43,10 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
         InvalidRequest: The newest user message contains an image. A note replaces an image in an
             earlier message or in a tool result, so that the conversation can go on.
     """
-    newest = max((n for n, one in enumerate(messages) if one.role == "user"), default=-1)
+    newest = newest_of_user(message.role for message in messages)
     for number, message in enumerate(messages):
         if number == newest:
-            _refuse_images(number, message.content)
+            refuse_images(message.content, f"messages.{number}")
         yield from _turns(message, toolbox)
 
 
@@ -77,14 +75,6 @@ def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
         yield _assistant_turn(content)
     else:
         yield from _user_turns(content, toolbox)
-
-
-def _refuse_images(number: int, content: str | Sequence[ContentBlock]) -> None:
-    if isinstance(content, str):
-        return
-    for place, block in enumerate(content):
-        if block.type == "image":
-            raise InvalidRequest(IMAGE_REFUSED, field=f"messages.{number}.content.{place}")
 
 
 def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:

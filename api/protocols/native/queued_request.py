@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.protocols.openai_chat.messages import turn_of
+from api.protocols.openai_chat.messages import turns_of
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.schemas.agents import TurnBody
 from api.schemas.jobs import JobBody
@@ -14,7 +14,7 @@ def messages_of(wire: JobBody | TurnBody) -> list[Message]:
     """Return the messages of a body, or its prompt as a user turn."""
     if wire.messages is None:
         return [Message(role="user", content=wire.prompt or "")]
-    return [turn_of(message) for message in wire.messages]
+    return list(turns_of(wire.messages))
 
 
 def queued_request(

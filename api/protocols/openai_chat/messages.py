@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from api.protocols.shared.answer_ids import origin_of
 from api.protocols.shared.function_tools import arguments_of
+from api.protocols.shared.images import (
+    IMAGE_NOTE,
+    IMAGE_TYPES,
+    newest_of_user,
+    refuse_images,
+)
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.openai_chat import (
     ChatMessage,
@@ -25,8 +31,20 @@ _ROLES: Final[Mapping[str, Role]] = {
 }
 
 
-def turn_of(message: ChatMessage) -> Message:
-    """Return a chat message as a domain message."""
+def turns_of(messages: Sequence[ChatMessage]) -> Iterator[Message]:
+    """Yield chat messages as domain messages.
+
+    Raises:
+        InvalidRequest: The newest user message contains an image; see ``shared.images``.
+    """
+    newest = newest_of_user(message.role for message in messages)
+    for number, message in enumerate(messages):
+        if number == newest:
+            refuse_images(message.content, f"messages.{number}")
+        yield _turn(message)
+
+
+def _turn(message: ChatMessage) -> Message:
     role = _ROLES[message.role]
     return Message(
         role=role,
@@ -48,7 +66,9 @@ def text_of(content: str | Sequence[ContentPart] | None) -> str:
 
 
 def _part_text(part: ContentPart) -> str:
-    return part.text if part.text is not None else f"[{part.type} left out]"
+    if part.text is not None:
+        return part.text
+    return IMAGE_NOTE if part.type in IMAGE_TYPES else f"[{part.type} left out]"
 
 
 def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:

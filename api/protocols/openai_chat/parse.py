@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.protocols.openai_chat.choices import ChatChoiceRenderer, chat_choice
-from api.protocols.openai_chat.messages import turn_of
+from api.protocols.openai_chat.messages import turns_of
 from api.protocols.openai_chat.tools import strict_among, tool_choice_of, tools_of
 from api.protocols.shared.completion_request import completion_request
 from api.protocols.shared.completions import CompletionKind
@@ -42,7 +42,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     wanted = wire.max_completion_tokens or wire.max_tokens
     chat = ChatRequest(
         model=wire.model,
-        messages=merge_turns((), map(turn_of, wire.messages)),
+        messages=merge_turns((), turns_of(wire.messages)),
         max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
         sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
         tools=tools,

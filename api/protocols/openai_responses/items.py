@@ -20,6 +20,7 @@ from api.protocols.openai_responses.tools import (
 )
 from api.protocols.shared.answer_ids import origin_of
 from api.protocols.shared.function_tools import arguments_of
+from api.protocols.shared.images import newest_of_user, refuse_images
 from api.protocols.shared.reasoning_signature import signed_reasoning
 from api.protocols.shared.turns import PART_BREAK
 from api.schemas.responses import InputItem
@@ -46,10 +47,14 @@ def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
     """Return an input as stored items; references stay unresolved.
 
     Raises:
-        InvalidRequest: An item lacks a field that its type requires.
+        InvalidRequest: An item lacks a field that its type requires, or the newest user message
+            contains an image; see ``shared.images``.
     """
     if isinstance(items, str):
         return [_message("user", items)]
+    newest = newest_of_user(item.role for item in items)
+    if newest >= 0:
+        refuse_images(items[newest].content, f"input.{newest}")
     stored = (_stored_item(item, f"input.{index}") for index, item in enumerate(items))
     return [one for one in stored if one is not None]
 

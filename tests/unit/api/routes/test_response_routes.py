@@ -301,7 +301,7 @@ def test_unsupported_parameter_is_refused_by_name(fields: dict[str, Any], param:
         {"tools": [{"type": "web_search"}, {"type": "tool_search"}, {"type": "shell"}]},
         {"tool_choice": {"type": "web_search"}},
         {"input": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]},
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
         {"truncation": "auto", "service_tier": "flex", "of_next_year": 1},
         {"input": []},
     ],

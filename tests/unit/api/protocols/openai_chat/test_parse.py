@@ -7,6 +7,7 @@ import pytest
 
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.shared.images import IMAGE_NOTE
 from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
@@ -58,6 +59,7 @@ def test_history_with_tools_and_parts_is_taken_whole() -> None:
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+        {"role": "user", "content": "And now?"},
     ]
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     parsed = _parse(
@@ -71,7 +73,7 @@ def test_history_with_tools_and_parts_is_taken_whole() -> None:
     )
     assert parsed.chat.messages == (
         Message(role="system", content="Be kind."),
-        Message(role="user", content="[image_url left out]"),
+        Message(role="user", content=IMAGE_NOTE),
         Message(
             role="assistant",
             content="",
@@ -81,6 +83,7 @@ def test_history_with_tools_and_parts_is_taken_whole() -> None:
             ),
         ),
         Message(role="tool", content="seen", tool_call_id="c1"),
+        Message(role="user", content="And now?"),
     )
     assert [spec["function"]["name"] for spec in parsed.chat.tools] == ["look"]
     assert parsed.include_usage

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from api.presenters.openapi import openapi_document
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.anthropic.messages import IMAGE_REFUSED
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
+from api.protocols.shared.images import IMAGE_REFUSED
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import OPERATIONS
 from domain.chat.request import ChatRequest
