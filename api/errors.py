@@ -100,8 +100,8 @@ _ANTHROPIC_PATHS: Final = ("/v1/messages", "/v1/complete")
 _OPENAI_PATHS: Final = (
     "/v1/chat",
     "/v1/completions",
-    "/v1/responses",
     "/v1/embeddings",
+    "/v1/responses",
     "/v1/files",
     "/v1/batches",
 )

@@ -3,6 +3,7 @@
     SemanticError
     ├── InvalidRequest              the caller's input; names the field
     │   └── PromptTooLong
+    │       └── TextTooLong         one of the texts whose vectors are asked for
     ├── NotFound                    a kind for each thing, in ``domain.not_found``
     ├── Conflict
     │   ├── ConcurrencyConflict     a concurrent append came first
@@ -10,6 +11,7 @@
     │   ├── JobAlreadyTerminal
     │   ├── NotRetryable
     │   ├── ModelNotLoaded          the request belongs to a model that is not loaded
+    │   ├── ModelUnusable           the model of the request cannot be used on this machine
     │   ├── AgentExists
     │   ├── AgentTurnConflict       the history has another number of turns
     │   ├── BatchNotEnded
@@ -86,6 +88,14 @@ class PromptTooLong(InvalidRequest):
         self.maximum = maximum
 
 
+class TextTooLong(PromptTooLong):
+    """One of several texts does not fit the model's context."""
+
+    def __init__(self, index: int, tokens: int, maximum: int) -> None:
+        super().__init__(tokens, maximum)
+        self.args = (f"input {index} is too long: {tokens} tokens > {maximum} maximum",)
+
+
 class NotFound(SemanticError):
     """Something named by the caller does not exist."""
 
@@ -154,6 +164,12 @@ class ModelNotLoaded(Conflict):
         super().__init__(
             f"model {model} is not loaded ({present}); load it with: semantic models swap {model}"
         )
+
+
+class ModelUnusable(Conflict):
+    """The model of the request is registered, and cannot be used here."""
+
+    code = "model_unusable"
 
 
 class IdempotencyKeyTaken(Conflict):

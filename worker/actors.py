@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import dramatiq
 import structlog
@@ -32,7 +32,7 @@ def declare_actors(
     runner: JobRunner,
     *,
     draining: threading.Event,
-    model: str | None = None,
+    models: Collection[str] = (),
 ) -> dramatiq.Actor[[str], None]:
     """Bind the actor to a broker and declare its queues.
 
@@ -42,10 +42,10 @@ def declare_actors(
         broker: Delivers the messages.
         runner: The parts that run a job.
         draining: Once set, a job that needs another attempt is left for the next worker.
-        model: The model of this worker.
+        models: The models of this worker.
     """
     for priority in Priority:
-        for queue in queues_of(priority, model):
+        for queue in queues_of(priority, models):
             broker.declare_queue(queue)
     declare = dramatiq.actor(
         broker=broker, actor_name=ACTOR_NAME, queue_name=Priority.INTERACTIVE.value

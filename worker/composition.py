@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+
+import structlog
 
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest
+from domain.errors import ModelUnusable
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
@@ -22,6 +25,7 @@ from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
+from ops.models.registry import embedding_models
 from ops.settings import Settings
 from ops.tracing.open import open_spans
 from ops.tracing.span import SpanSink
@@ -29,20 +33,42 @@ from worker.active_jobs import ActiveJobs
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
+from worker.engine.mlx.embedding.account import EmbeddingAccount
+from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
+from worker.engine.mlx.embedding.lane import EmbeddingLane
+from worker.engine.mlx.embedding.runner import SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step_file import StepFile
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_renderer, load_weights
 from worker.engine.mlx.model.weight_files import check_weight_files
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.ports import ModelRunner
 from worker.engine.scheduling.request_gate import RequestGate
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.recording.attempt_observer import JobObserver
 from worker.recording.cache_event_recorder import CacheEventRecorder
 from worker.turn_scheduler import TurnScheduler
 
+_log = structlog.get_logger(__name__)
+
 #: Seconds at the end of the process for blocks that wait to be written.
 LAST_BLOCKS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModels:
+    """The models of a worker.
+
+    Attributes:
+        model: The one that generates text.
+        lane: Computes the vectors of the embedding models on the engine thread.
+        engines: The embedding models, by name.
+    """
+
+    model: ModelEntry
+    lane: EmbeddingLane
+    engines: Mapping[str, EmbeddingEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +147,7 @@ def build_engine(
     answers: RecordedAnswers,
     on_device_failure: Callable[[], None],
     watch: StepWatch,
-    model: ModelEntry,
+    models: ServedModels,
     last_saves_s: Callable[[], float],
 ) -> BatchEngine:
     """Return the engine, not started; ``start`` loads the model.
@@ -133,17 +159,18 @@ def build_engine(
         answers: Answers recorded in the log, so that prompts continue them.
         on_device_failure: Called before the engine dies of an error of the device.
         watch: Notes the steps of the engine.
-        model: The model to load.
+        models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source = _source(settings, model)
-    budget = _budget(settings)
+    source, account = _source(settings, models.model), models.lane.account
+    budget = replace(_budget(settings), device=account, reserve=account)
+    gap_max_ms = settings.engine.gap_max_ms
 
-    def new_runner() -> BatchRunner:
+    def new_runner() -> ModelRunner:
         runner = BatchRunner(
             load_weights=lambda: load_weights(source, answers, budget.check_weights),
             prefill_step_tokens=settings.engine.prefill_step_tokens,
-            gap_max_ms=settings.engine.gap_max_ms,
+            gap_max_ms=gap_max_ms,
             kv_budget_bytes=budget,
             reuse=settings.engine.reuse,
             tier=cache.tier,
@@ -152,9 +179,12 @@ def build_engine(
         runner.speculates = settings.engine.speculation
         runner.last_saves_s = last_saves_s
         runner.ram_storage = Storage(settings.cache.ram_storage)
-        return cache.gauge.watch(runner)
+        cache.gauge.watch(runner)
+        if not models.engines:
+            return runner
+        return SharedRunner(runner, models.lane, gap_max_s=gap_max_ms / 1000)
 
-    return BatchEngine(
+    engine = BatchEngine(
         runner_factory=new_runner,
         sink=sink,
         clock=SystemClock(),
@@ -164,6 +194,38 @@ def build_engine(
         on_device_failure=on_device_failure,
         watch=watch,
     )
+    models.lane.wake = engine.wake
+    return engine
+
+
+def served_models(settings: Settings, model: ModelEntry) -> ServedModels:
+    """Return a model and the embedding models of the settings; the largest of these is reserved."""
+    reserve, digests = 0, settings.data_dir / "digests.json"
+    entries = embedding_models(settings)
+    for entry in entries:
+        try:
+            reserve = max(reserve, shape_of(entry)[1].memory_bytes)
+        except ModelUnusable as error:
+            _log.warning("embedding_model_unusable", model=entry.name, why=error.message)
+    lane = EmbeddingLane(EmbeddingAccount(ProcessDevice(), reserve))
+    engines = {entry.name: EmbeddingEngine(entry, lane, digests) for entry in entries}
+    return ServedModels(model=model, lane=lane, engines=engines)
+
+
+def with_lanes(runner: JobRunner, models: ServedModels, turns: TurnScheduler) -> JobRunner:
+    """Return the runner, which runs the jobs of embedding models in their own turns.
+
+    Args:
+        runner: Runs all other jobs.
+        models: Has the embedding models.
+        turns: Has the turns of the lane.
+    """
+    assert turns.lane is not None, "the lane has turns of its own"
+    lanes = {
+        name: replace(runner, engine=engine, turns=turns.lane)
+        for name, engine in models.engines.items()
+    }
+    return replace(runner, lanes=lanes)
 
 
 def build_runner(

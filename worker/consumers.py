@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from queue import Empty, PriorityQueue
 from typing import Any, Final
 
@@ -19,10 +19,9 @@ from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 IDLE_S: Final = 600.0
 
 
-def queues_of(priority: Priority, model: str | None) -> tuple[str, ...]:
-    """Return the queues of a worker: the shared one, and the line of its model if it has one."""
-    shared = queue_name(priority)
-    return (shared,) if model is None else (shared, queue_name(priority, model))
+def queues_of(priority: Priority, models: Iterable[str]) -> tuple[str, ...]:
+    """Return the queues of a worker: the shared one, and the line of each of its models."""
+    return (queue_name(priority), *(queue_name(priority, model) for model in models))
 
 
 class Consumers:
@@ -33,17 +32,21 @@ class Consumers:
     Args:
         broker: Delivers the messages; its actors are declared.
         threads: Most jobs of each queue in hand at once.
-        model: The model of this worker.
+        models: The models of this worker.
     """
 
     def __init__(
-        self, broker: dramatiq.Broker, threads: Mapping[Priority, int], *, model: str | None = None
+        self,
+        broker: dramatiq.Broker,
+        threads: Mapping[Priority, int],
+        *,
+        models: Collection[str] = (),
     ) -> None:
         self._broker = broker
         self._workers: list[dramatiq.Worker] = []
         self._hands: list[_HandedMessages] = []
         for priority, count in threads.items():
-            queues = set(queues_of(priority, model))
+            queues = set(queues_of(priority, models))
             # As many messages as threads, so that no message in hand waits for a thread.
             worker = dramatiq.Worker(
                 broker,

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.block_places import BlockAnswers
-from ops.adapters.redis.client import BrokerClient, Keys, connect
+from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
@@ -40,7 +39,7 @@ from ops.exit_codes import ExitCode
 from ops.liveness.heartbeat import BEAT_S, take_heartbeat
 from ops.logs import Logger
 from ops.models.choice import given_choice
-from ops.models.registry import first_model
+from ops.models.registry import embedding_models, first_model
 from ops.settings import Settings
 from worker.active_jobs import ActiveJobs
 from worker.actors import declare_actors
@@ -53,6 +52,7 @@ from worker.control.tuning import LOOK_S, WorkerTuning, tuned
 from worker.control.worker_drain import PlannedExit, WorkerDrain, last_saves_s, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
+from worker.liveness.connections import Connections
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
@@ -63,25 +63,11 @@ from worker.recording.worker_event_recorder import WorkerEventRecorder, library_
 from worker.turn_scheduler import TurnScheduler
 
 if TYPE_CHECKING:
-    from worker.composition import CacheParts
+    from worker.composition import CacheParts, ServedModels
 
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
 SCAN_S_MAX = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Connections:
-    """The log and the broker, and the names under which this worker is known there."""
-
-    log: SqlEventLog
-    recorder: WorkerEventRecorder
-    client: BrokerClient
-    keys: Keys
-    broker_id: str
-    follower: SwapFollower
-    controls: EngineControls
-    metrics: WorkerMetrics
 
 
 class WorkerProcess:
@@ -95,6 +81,7 @@ class WorkerProcess:
     def __init__(self, settings: Settings, logger: Logger) -> None:
         self._settings = settings
         self._model = first_model(settings)
+        self._embeds = tuple(entry.name for entry in embedding_models(settings))
         self._logger = logger
         self._worker = WorkerId(f"worker-{uuid7_hex()}")
         self._step_path = settings.data_dir / "worker.step"
@@ -109,7 +96,7 @@ class WorkerProcess:
         self._identity: WorkerIdentity | None = None
         reserved = settings.jobs.interactive_reserved
         # The tuning sets the slots before the first turn.
-        self._turns = TurnScheduler(TurnOrder(slots=1, interactive_reserved=reserved))
+        self._turns = TurnScheduler.with_lane(TurnOrder(slots=1, interactive_reserved=reserved))
         self._request_reconcile: Callable[[], None] = lambda: None
 
     def request_stop(self) -> None:
@@ -167,7 +154,7 @@ class WorkerProcess:
         client, keys = connect(resolve_broker_url(settings)), Keys(settings.redis.prefix)
         stack.callback(client.close)
         signals = RedisControlSignals(client, keys)
-        connections = _Connections(
+        connections = Connections(
             log=log,
             recorder=recorder,
             client=client,
@@ -183,7 +170,7 @@ class WorkerProcess:
                 return self._exit_code()
         return self._serve(stack, connections)
 
-    def _wait_unloaded(self, card: ModelCard, to: _Connections) -> bool:
+    def _wait_unloaded(self, card: ModelCard, to: Connections) -> bool:
         """Wait without a model until it is needed; return ``False`` if the process must end."""
         waiting = UnloadedModel(
             worker=self._worker,
@@ -194,6 +181,7 @@ class WorkerProcess:
             starts_jobs=lambda: to.controls.admission() is AdmissionState.OPEN,
             counts_wait=partial(counts_wait, to.client, to.keys),
             metrics=to.metrics,
+            embeds=self._embeds,
         )
         self._state = WorkerState.UNLOADED
         self._logger.info("model_unloaded", model=card.id)
@@ -207,17 +195,18 @@ class WorkerProcess:
         self._state = WorkerState.LOADING
         return is_needed
 
-    def _serve(self, stack: ExitStack, to: _Connections) -> int:
+    def _serve(self, stack: ExitStack, to: Connections) -> int:
         """Load the model and work until the end; return the exit code."""
         # MLX takes memory that a worker without a model does not need.
-        from worker.composition import build_counter, build_runner, open_cache, open_exports  # noqa: PLC0415 - imports MLX
+        from worker import composition as parts  # noqa: PLC0415 - imports MLX
 
         settings, controls = self._settings, to.controls
         log, client, keys = to.log, to.client, to.keys
         items_max, ttl_s = settings.redis.items_max, settings.redis.items_ttl_s
         sink = RedisItemSink(client, keys, items_max=items_max, ttl_s=ttl_s)
-        cache = open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
-        engine = self._engine(stack, sink, cache, log, controls)
+        cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
+        served = parts.served_models(settings, self._model)
+        engine = self._engine(stack, sink, cache, log, controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         turns, logger = self._turns, self._logger
         tuning = WorkerTuning(
@@ -227,15 +216,19 @@ class WorkerProcess:
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
         idle = IdleModel(settings.model.idle_ttl_s, active := ActiveJobs())
         answers, used = LoggedAnswers(log=log, payloads=log), idle.record_use
-        counter = build_counter(settings, self._model, engine, answers=answers, on_count=used)
+        counter = parts.build_counter(settings, self._model, engine, answers=answers, on_count=used)
         stack.enter_context(TokenCountServer(client, keys, count=counter.count))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
-        backlog, spans = RedisItemBacklog(client, keys), open_exports(stack, settings, logger)
-        runner = build_runner(
+        backlog, spans = (
+            RedisItemBacklog(client, keys),
+            parts.open_exports(stack, settings, logger),
+        )
+        runner = parts.build_runner(
             self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
         )
+        runner = parts.with_lanes(runner, served, turns)
         watch = LogWatch(
             log=log,
             client=client,
@@ -249,10 +242,11 @@ class WorkerProcess:
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
 
-        declare_actors(broker, runner, draining=self._stop, model=self._model.name)
+        models = (self._model.name, *self._embeds)
+        declare_actors(broker, runner, draining=self._stop, models=models)
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
-        consumers = self._consume(broker)
+        consumers = self._consume(broker, models)
         self._state = WorkerState.READY
         to.follower.has_loaded()
         reconciler.start()
@@ -264,7 +258,7 @@ class WorkerProcess:
 
     def _drain(
         self,
-        to: _Connections,
+        to: Connections,
         engine: BatchEngine,
         consumers: Consumers,
         active: ActiveJobs,
@@ -326,6 +320,7 @@ class WorkerProcess:
         cache: CacheParts,
         log: SqlEventLog,
         controls: EngineControls,
+        served: ServedModels,
     ) -> BatchEngine:
         """Return the engine, not started; its steps are watched."""
         from worker.composition import build_engine  # noqa: PLC0415 - imports MLX
@@ -341,7 +336,7 @@ class WorkerProcess:
             answers=LoggedAnswers(log=log, payloads=log),
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
-            model=self._model,
+            models=served,
             last_saves_s=self._last_saves_s,
         )
         stuck = partial(self._fail, ExitCode.STUCK)
@@ -350,7 +345,7 @@ class WorkerProcess:
         return engine
 
     def _pulse(
-        self, to: _Connections, engine: BatchEngine, gauge: CacheGauge, tuning: WorkerTuning
+        self, to: Connections, engine: BatchEngine, gauge: CacheGauge, tuning: WorkerTuning
     ) -> PulseReporter:
         to.metrics.add(gauge.counted, to.log.figures)
         return PulseReporter(
@@ -366,9 +361,10 @@ class WorkerProcess:
             target=lambda: self._target or self._model.name,
             last_model=self._last_card,
             metrics=to.metrics,
+            embeds=self._embeds,
         )
 
-    def _load(self, engine: BatchEngine, to: _Connections, tier: DiskTier | None) -> bool:
+    def _load(self, engine: BatchEngine, to: Connections, tier: DiskTier | None) -> bool:
         """Load the model; return whether it loaded. If not, the log wants another one now."""
         model, recorder = self._model.name, to.recorder
         self._logger.info("model_loading", model=model)
@@ -392,8 +388,8 @@ class WorkerProcess:
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
         return True
 
-    def _consume(self, broker: BlockingRedisBroker) -> Consumers:
+    def _consume(self, broker: BlockingRedisBroker, models: tuple[str, ...]) -> Consumers:
         jobs = self._settings.jobs
         threads = {Priority.INTERACTIVE: jobs.worker_threads, Priority.BATCH: jobs.batch_threads}
-        (consumers := Consumers(broker, threads, model=self._model.name)).start()
+        (consumers := Consumers(broker, threads, models=models)).start()
         return consumers

@@ -10,22 +10,32 @@ from typing import Self
 from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnState
 from domain.values import JobId, Priority
 
+#: Jobs of embedding models that are prepared or computed at once.
+LANE_SLOTS = 4
+
 
 class TurnScheduler:
     """``domain.job.fair_scheduler.FairScheduler`` for the threads of one process.
 
     Args:
         order: Decides which job is next; used only under this object's lock.
+        lane: Turns of jobs with slots of their own, which are paused and closed with these.
     """
 
-    def __init__(self, order: TurnOrder) -> None:
+    def __init__(self, order: TurnOrder, *, lane: TurnScheduler | None = None) -> None:
         self._order = order
+        self.lane = lane
         self._lock = threading.Lock()
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
         self._paused = False
         #: Puts the waiting jobs that have not begun into the order.
         self._not_begun: dict[JobId, Callable[[], None]] = {}
+
+    @classmethod
+    def with_lane(cls, order: TurnOrder) -> TurnScheduler:
+        """Return a scheduler with a lane for the jobs of embedding models."""
+        return cls(order, lane=cls(TurnOrder(slots=LANE_SLOTS, interactive_reserved=1)))
 
     def request_turn(
         self,
@@ -59,6 +69,8 @@ class TurnScheduler:
 
     def set_paused(self, *, paused: bool) -> None:
         """Grant turns only to jobs that have begun, or to all; granted turns stay granted."""
+        if self.lane is not None:
+            self.lane.set_paused(paused=paused)
         with self._lock:
             if paused is self._paused:
                 return
@@ -77,6 +89,8 @@ class TurnScheduler:
 
     def close(self) -> None:
         """Refuse all waiting turns and every later one."""
+        if self.lane is not None:
+            self.lane.close()
         with self._lock:
             self._closed = True
             for job_id, turn in self._waiting.items():

@@ -16,7 +16,7 @@ from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import SemanticError
+from domain.errors import InvalidRequest, SemanticError
 from domain.job.view import JobView
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
@@ -51,8 +51,10 @@ class BatchLines:
         if isinstance(line.request, SemanticError):
             return line
         try:
-            return replace(line, bound_model=self.registry().bind(line.model))
-        except ModelNotFound as error:
+            embeds = line.request.embedding is not None
+            bound = self.registry().bind(line.model, embeds=embeds)
+            return replace(line, bound_model=bound)
+        except (InvalidRequest, ModelNotFound) as error:
             return replace(line, request=error)
 
     def faults(

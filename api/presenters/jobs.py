@@ -7,12 +7,13 @@ from typing import Literal, cast
 
 from api.background.webhooks import webhook_object
 from api.presenters.cache_diagnostics import cache_object
+from api.protocols.openai_embeddings.encode import floats_of
 from api.protocols.shared.logprobs import response_logprobs
 from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall, WaitingName
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.eta import Forecast
-from domain.job.view import JobView
+from domain.job.view import JobView, job_kind
 from domain.log.trace import trace_id_of
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobStatus, WaitingFor
@@ -32,6 +33,7 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         "id": view.id,
         "object": "job",
         "status": view.status.value,
+        "kind": job_kind(view),
         "protocol": view.protocol,
         "model": view.model,
         "bound_model": view.bound_model,
@@ -99,6 +101,8 @@ def _output(answer: StoredAnswer) -> JobOutput:
     output: JobOutput = {"text": answer.text, "thinking": answer.thinking}
     if answer.calls:
         output["tool_calls"] = [_tool_call(call) for call in answer.calls]
+    if answer.vectors is not None:
+        output["embeddings"] = [floats_of(vector) for vector in answer.vectors.each()]
     if answer.logprobs is not None:
         output["logprobs"] = response_logprobs(answer.logprobs)
     return output

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` and ``POST /v1/completions``."""
+"""``POST /v1/chat/completions``, ``POST /v1/completions`` and ``POST /v1/embeddings``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions.parse import TEXT
+from api.protocols.openai_embeddings import parse as embeddings
+from api.protocols.openai_embeddings.encode import embedding_list
 from api.protocols.shared.completions import (
     CompletionEncoder,
     CompletionEnvelope,
@@ -23,20 +25,31 @@ from api.routes.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
     JOB_HEADER,
+    MODEL_HEADER,
     USER_TURN,
     attempt_headers,
     first_item,
+    plain_header,
 )
 from api.schemas.openai_chat import ChatCompletionBody
-from api.schemas.openai_completions import CompletionBody, TextCompletion
+from api.schemas.openai_completions import (
+    CompletionBody,
+    EmbeddingBody,
+    EmbeddingList,
+    TextCompletion,
+)
 from api.schemas.replies import ChatCompletion
 from api.services.route_services import Generation
 from api.streaming.job_readers import CLIENT_GONE
-from api.streaming.job_stream import JobStream, OpenJob
+from api.streaming.job_stream import JobStream, OpenJob, collect_job
 from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
 from api.submission.submit_choices import open_choices
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL, Vectors
 from domain.chat.items import Started
 from domain.errors import SemanticError
+from domain.job.view import JobView
+from domain.not_found import JobNotFound, PayloadMissing
+from domain.values import JobId
 
 
 async def create_completion(
@@ -100,6 +113,48 @@ async def _first_item(jobs: Sequence[OpenJob], generation: Generation) -> Starte
     return started
 
 
+async def create_embeddings(request: Request, generation: Generation) -> Reply:
+    """Return the vectors of texts, in their order; the reply repeats the model name."""
+    parse = partial(embeddings.parse, request.body, request.headers, generation.defaults)
+    _, job = await generation.submission.open(parse, request, protocol=EMBEDDINGS_PROTOCOL)
+    headers: dict[str, str] = {JOB_HEADER: job.id}
+    if job.attached is not None:
+        headers[ATTACHED_HEADER] = job.attached
+    await collect_job(job)
+    view, vectors = await generation.call(_vectors_of, job.id, generation)
+    if view.answered_by is not None:
+        headers[MODEL_HEADER] = plain_header(view.answered_by)
+    return await generation.call(_vector_reply, request, view, vectors, headers)
+
+
+def _vectors_of(job_id: JobId, generation: Generation) -> tuple[JobView, Vectors]:
+    """Return the job and its vectors; blocks.
+
+    Raises:
+        PayloadMissing: The vectors were erased.
+    """
+    view = generation.records.views.get(job_id)
+    if view is None:
+        raise JobNotFound(job_id)
+    stored = generation.records.read_stored(view)
+    if stored is None or stored.vectors is None:
+        raise PayloadMissing(view.output or view.id)
+    return view, stored.vectors
+
+
+def _vector_reply(
+    request: Request, view: JobView, vectors: Vectors, headers: dict[str, str]
+) -> Reply:
+    body = embeddings.read_body(request.body)
+    reply = embedding_list(
+        vectors,
+        model=body.model,
+        prompt_tokens=view.usage.prompt_tokens,
+        encoding=body.encoding_format,
+    )
+    return json_reply(reply, headers=headers)
+
+
 COMPLETION_OPERATIONS: Final = (
     Operation(
         "POST /v1/chat/completions",
@@ -123,6 +178,17 @@ COMPLETION_OPERATIONS: Final = (
         example={"model": "semantic-demo", "max_tokens": 32, "prompt": "Say hello."},
         reply=TextCompletion,
         is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "POST /v1/embeddings",
+        create_embeddings,
+        id="createEmbedding",
+        summary="Return the vectors of texts in OpenAI's format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=EmbeddingBody,
+        example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
+        reply=EmbeddingList,
         responses=GENERATION_FAILURES,
     ),
 )

@@ -94,11 +94,16 @@ def _attempt_headers(job_id: JobId, generation: Generation) -> dict[str, str]:
     headers: dict[str, str] = {}
     view = generation.records.views.get(job_id)
     if view is not None and view.answered_by is not None:
-        headers[MODEL_HEADER] = quote(view.answered_by, safe=_PLAIN)
+        headers[MODEL_HEADER] = plain_header(view.answered_by)
     diagnosis = generation.records.diagnose(job_id)
     if diagnosis is not None:
         headers[CACHE_HEADER] = cache_header(diagnosis)
     return headers
+
+
+def plain_header(name: str) -> str:
+    """Return the id of a model as the value of a header."""
+    return quote(name, safe=_PLAIN)
 
 
 async def first_item(job: OpenJob, within_s: float) -> Started | None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from api.http.json_body import load_json
 from api.http.json_bounds import REQUEST, JsonBounds
+from domain.chat.embedding import DIMENSIONS_MAX
 from domain.errors import InvalidRequest
 from domain.webhook.targets import URL_CHARS_MAX
 
@@ -71,6 +72,8 @@ TopK = Annotated[int, Field(ge=0), _Whole]
 MinP = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), _Whole]
 Answers = Annotated[int, Field(ge=1, le=ANSWERS_MAX), _Whole]
+#: Elements of a vector.
+Dimensions = Annotated[int, Field(ge=1, le=DIMENSIONS_MAX), _Whole]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 #: Time until a file expires, in seconds.
 KeptSeconds = Annotated[int, Field(ge=3600, le=30 * 24 * 3600), _Whole]

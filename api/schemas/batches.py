@@ -95,7 +95,7 @@ class BatchBody(RequestBody):
     """The body of ``POST /v1/batches``: the requests in a file, to answer within a day."""
 
     input_file_id: Name
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: Literal["24h"]
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=PAIRS_MAX)] | None = None
     output_expires_after: KeptFor | None = None

@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/completions`` and its reply."""
+"""The bodies of ``POST /v1/completions`` and ``POST /v1/embeddings``, and their replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.base import Answers, TokenId
+from api.schemas.base import Answers, Dimensions, Name, RequestBody, TokenId
 from api.schemas.logprobs import TextLogprobs, TextTop
 from api.schemas.openai_chat import CompletionParameters
 from api.schemas.replies import OpenAIUsage
@@ -75,3 +75,58 @@ class TextCompletion(TypedDict):
     model: str
     choices: list[TextChoice]
     usage: OpenAIUsage
+
+
+#: Texts of one request, as the vendor documents it.
+TEXTS_MAX: Final = 2048
+
+InputText = Annotated[str, Field(min_length=1)]
+InputTexts = Annotated[list[InputText], Field(min_length=1, max_length=TEXTS_MAX, fail_fast=True)]
+InputIds = Annotated[list[Ids], Field(min_length=1, max_length=TEXTS_MAX, fail_fast=True)]
+
+
+EmbeddingInput = Annotated[
+    Annotated[InputText, Tag("text")]
+    | Annotated[InputTexts, Tag("texts")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[InputIds, Tag("many")],
+    Discriminator(
+        _form,
+        custom_error_type="input_form",
+        custom_error_message="must be a text, token ids, or a list of either",
+    ),
+]
+
+
+class EmbeddingBody(RequestBody):
+    """The body of ``POST /v1/embeddings``: texts whose vectors are computed."""
+
+    model: Name
+    input: EmbeddingInput
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Dimensions | None = None
+    user: str | None = None
+
+
+class EmbeddingObject(TypedDict):
+    """The vector of one text; in base64, its elements are little-endian floats of 32 bits."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    """Token counts of all texts together."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(TypedDict):
+    """The reply of ``POST /v1/embeddings``, in the order of the texts."""
+
+    object: Literal["list"]
+    model: str
+    data: list[EmbeddingObject]
+    usage: EmbeddingUsage

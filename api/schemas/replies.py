@@ -202,12 +202,13 @@ class JobToolCall(TypedDict):
 
 
 class JobOutput(TypedDict):
-    """The answer; ``tool_calls`` only if it has any, ``logprobs`` only if requested."""
+    """The answer; ``tool_calls`` only if it has any, the others only if requested."""
 
     text: str
     thinking: str
     tool_calls: NotRequired[list[JobToolCall]]
     logprobs: NotRequired[list[ResponseLogprob]]
+    embeddings: NotRequired[list[list[float]]]
 
 
 class JobLinks(TypedDict):
@@ -263,6 +264,7 @@ class JobObject(TypedDict):
     id: str
     object: Literal["job"]
     status: Literal["queued", "running", "completed", "failed", "cancelled", "expired"]
+    kind: Literal["generation", "embedding"]
     protocol: str
     model: str
     bound_model: str | None

@@ -31,7 +31,7 @@ from domain.job.listing import JobViews
 from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
 from domain.log.ports import EventLog
-from domain.model.registry import ModelRegistry
+from domain.model.registry import ModelKind, ModelRegistry, require_kind
 from domain.model.wanted_model import Swap
 from domain.not_found import JobNotFound, ModelNotFound, WorkerNotFound
 from domain.ports import Clock, IdSource
@@ -248,6 +248,7 @@ class SwapService:
             correlation_id: The request.
 
         Raises:
+            InvalidRequest: The model computes vectors; it serves beside the others.
             ModelNotFound: No model is registered by that name.
             WorkerNotFound: No living worker has that id or place.
             LogUnavailable: Nothing was written.
@@ -256,6 +257,7 @@ class SwapService:
         entry = registry.get(name)
         if entry is None:
             raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
+        require_kind(entry, ModelKind.CHAT)
         swap = self.swaps.request(
             entry.name,
             drain_s=drain_s,

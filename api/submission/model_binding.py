@@ -28,9 +28,12 @@ class ModelBinding:
         """Return the model that a request is bound to; ``None`` if it follows the loaded one.
 
         Raises:
+            InvalidRequest: The model is of another kind.
             ModelNotFound: The name is unknown.
         """
-        return self.registry().bind(parsed.chat.model) if parsed.names_model else None
+        if not parsed.names_model:
+            return None
+        return self.registry().bind(parsed.chat.model, embeds=parsed.chat.embedding is not None)
 
     def require(self, command: SubmitJob) -> None:
         """Refuse a request that cannot wait for its model; blocks.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from domain.chat.embedding import Vectors
 from domain.chat.items import Failed
 from domain.chat.logprobs import TokenLogprob
 from domain.values import JobId, Priority, PromptEncoding, Sampling, StopReason, Timings, Usage
@@ -39,6 +40,8 @@ class PreparedPrompt:
         known_tokens: Tokens that the cache knew, also those after the checkpoint from which
             windows and states go on.
         encoding: How its text was encoded.
+        lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
+        dimensions: Elements of each vector; 0 for none.
     """
 
     tokens: tuple[int, ...]
@@ -60,6 +63,8 @@ class PreparedPrompt:
     message_starts: tuple[int, ...] = ()
     known_tokens: int = 0
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
+    lengths: tuple[int, ...] = ()
+    dimensions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,7 @@ class Outcome:
         thinking: The whole reasoning.
         calls: The tool calls, in order.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
+        vectors: Of the texts of a request for vectors.
         stop_reason: ``CANCELLED`` if it was cancelled.
         stop_sequence: The stop text that ended it.
         usage: Token counts over all attempts.
@@ -143,3 +149,4 @@ class Outcome:
     failure: Failed | None = None
     calls: tuple[EmittedCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    vectors: Vectors | None = None

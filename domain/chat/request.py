@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from domain.chat.embedding import EmbeddingInputs
 from domain.chat.reasoning_limit import ThinkingLimit
 from domain.values import Digest, SamplingWish, digest_of
 
@@ -95,7 +96,7 @@ class ChatRequest:
 
     Attributes:
         model: The name the caller used.
-        messages: At least one, or none where there is a raw prompt.
+        messages: At least one, or none where there is a raw prompt or an embedding.
         tools: Definitions in OpenAI's function format, rendered by the chat template.
         max_tokens: Most tokens to generate, at least 1.
         stop: Texts that end the generation; they are not part of the answer.
@@ -115,6 +116,7 @@ class ChatRequest:
         raw: A raw prompt in place of messages; the answer is then text only, without reasoning and
             calls.
         thinking_limit: Limit of the reasoning, requested or not.
+        embedding: Texts whose vectors are asked for; nothing is generated then.
     """
 
     model: str
@@ -134,6 +136,7 @@ class ChatRequest:
     effort: str | None = None
     raw: RawPrompt | None = None
     thinking_limit: ThinkingLimit = ThinkingLimit()
+    embedding: EmbeddingInputs | None = None
 
     @property
     def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -158,6 +161,9 @@ class ChatRequest:
             del fields["raw"]
         if not self.strict_tools:
             del fields["strict_tools"]
+        del fields["embedding"]
+        if self.embedding is not None:
+            fields["embedding"] = self.embedding.to_json()
         return canonical_json(fields)
 
     def asked(self, *, protocol: str, agent: str | None, seeded: bool) -> Digest:
@@ -196,6 +202,7 @@ class ChatRequest:
             effort=data.get("effort"),
             raw=_raw(data.get("raw")),
             thinking_limit=ThinkingLimit(**data.get("thinking_limit", {})),
+            embedding=_embedding(data.get("embedding")),
         )
 
 
@@ -230,6 +237,10 @@ def _message(data: Mapping[str, Any]) -> Message:
         tool_call_id=data["tool_call_id"],
         origin=data.get("origin", ""),
     )
+
+
+def _embedding(data: Mapping[str, Any] | None) -> EmbeddingInputs | None:
+    return None if data is None else EmbeddingInputs.from_json(data)
 
 
 def _raw(data: Mapping[str, Any] | None) -> RawPrompt | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall, Outcome
 from domain.chat.logprobs import TokenLogprob, from_json, to_json
 from domain.chat.request import canonical_json
@@ -22,6 +23,7 @@ class StoredAnswer:
         calls: The tool calls, in order.
         token_ids: All generated ids, without stop tokens; ``None`` in payloads of older programs.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
+        vectors: Of a request for vectors, which has no text.
     """
 
     text: str
@@ -29,6 +31,7 @@ class StoredAnswer:
     calls: tuple[EmittedCall, ...] = ()
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    vectors: Vectors | None = None
 
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> StoredAnswer:
@@ -39,6 +42,7 @@ class StoredAnswer:
             calls=outcome.calls,
             token_ids=outcome.token_ids,
             logprobs=outcome.logprobs,
+            vectors=outcome.vectors,
         )
 
     def to_bytes(self) -> bytes:
@@ -52,6 +56,8 @@ class StoredAnswer:
             fields["token_ids"] = list(self.token_ids)
         if self.logprobs is not None:
             fields["logprobs"] = to_json(self.logprobs)
+        if self.vectors is not None:
+            fields["vectors"] = self.vectors.to_json()
         return canonical_json(fields)
 
     @classmethod
@@ -66,12 +72,14 @@ class StoredAnswer:
         """
         data = json.loads(payload)
         ids, logprobs = data.get("token_ids"), data.get("logprobs")
+        vectors = data.get("vectors")
         return cls(
             text=data["text"],
             thinking=data.get("thinking", ""),
             calls=tuple(_call(call) for call in data.get("tool_calls", ())),
             token_ids=None if ids is None else tuple(ids),
             logprobs=None if logprobs is None else from_json(logprobs),
+            vectors=None if vectors is None else Vectors.from_json(vectors),
         )
 
 

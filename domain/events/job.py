@@ -80,6 +80,19 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequested:
+    """The job computes vectors of texts; directly after its ``JobSubmitted``.
+
+    Attributes:
+        texts: Number of texts.
+        dimensions: Elements of each vector; ``None`` for all that the model computes.
+    """
+
+    texts: int
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
     """A worker took the job; every later item of the job carries this attempt number.
 
@@ -228,6 +241,7 @@ class JobHidden:
 
 JobEvent = (
     JobSubmitted
+    | EmbeddingRequested
     | JobAttached
     | AttemptStarted
     | AttemptFailed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
-from domain.events.job import JobSubmitted
+from domain.events.job import EmbeddingRequested, JobSubmitted
 from domain.values import (
     ATTEMPTS_MAX,
     WORKER_DEATHS_MAX,
@@ -86,6 +86,7 @@ class CreateJob:
     """Create the job with these facts."""
 
     submitted: JobSubmitted
+    embedding: EmbeddingRequested | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,8 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
 def _create(job: Job, command: CreateJob) -> tuple[JobEvent, ...]:
     if job.version:
         raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
-    return (command.submitted,)
+    facts = (command.submitted, command.embedding)
+    return tuple(fact for fact in facts if fact is not None)
 
 
 def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:

@@ -220,6 +220,7 @@ class WorkerPulse:
         place: Identity of its data directory, which all workers of it have in turn; empty from a
             worker of an older version.
         host: Name of its machine.
+        embeds: Names of the embedding models that it computes with, beside its model.
         metrics: Totals over all workers of the place and present values, by metric family and by
             the value of the label that the family has beside the worker.
     """
@@ -241,6 +242,7 @@ class WorkerPulse:
 
     place: str = ""
     host: str = ""
+    embeds: tuple[str, ...] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property

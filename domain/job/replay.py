@@ -8,7 +8,13 @@ from enum import StrEnum
 
 from domain.chat.stored_answer import StoredAnswer
 from domain.events.event import Event
-from domain.events.job import AttemptStarted, JobCompleted, JobRetried, JobSubmitted
+from domain.events.job import (
+    AttemptStarted,
+    EmbeddingRequested,
+    JobCompleted,
+    JobRetried,
+    JobSubmitted,
+)
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
@@ -36,6 +42,7 @@ class Refusal(StrEnum):
     MODEL_DIFFERS = "model_differs"
     PROMPT_DIFFERS = "prompt_differs"
     CANNOT_COMPUTE = "cannot_compute"
+    NO_TEXT = "no_text"
 
 
 class ReplayRefused(Exception):
@@ -181,11 +188,13 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         events: All events of its stream.
 
     Raises:
-        ReplayRefused: There is no complete answer, or several models computed it.
+        ReplayRefused: There is no complete answer, several models computed it, or it has no text.
     """
     decoded = _decoded(events)
     if not decoded or not isinstance(decoded[0], JobSubmitted):
         raise ReplayRefused(Refusal.NOT_IN_LOG, f"job {job} is not in the log")
+    if any(isinstance(event, EmbeddingRequested) for event in decoded):
+        raise ReplayRefused(Refusal.NO_TEXT, f"job {job} computed vectors and generated no text")
     ends = [event for event in decoded if isinstance(event, JobCompleted)]
     attempts = _attempts(decoded)
     if not ends or not attempts:

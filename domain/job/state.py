@@ -28,6 +28,7 @@ from domain.errors import (
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
+    EmbeddingRequested,
     JobAttached,
     JobCancelled,
     JobCancelRequested,
@@ -115,6 +116,12 @@ def evolve(job: Job, event: JobEvent) -> Job:
 @singledispatch
 def _apply(event: JobEvent, job: Job) -> Job:
     raise AssertionError(event, job)
+
+
+@_apply.register
+def _(event: EmbeddingRequested, job: Job) -> Job:
+    del event  # the request has the texts
+    return job
 
 
 @_apply.register

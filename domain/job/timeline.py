@@ -11,6 +11,7 @@ from domain.events.event import Event
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
+    EmbeddingRequested,
     JobAttached,
     JobCancelled,
     JobCancelRequested,
@@ -129,6 +130,11 @@ class _TimelineBuilder:
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
         self._waiting_since = self.accepted
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
+
+    @_add_step.register
+    def _(self, event: EmbeddingRequested, recorded: RecordedEvent) -> None:
+        texts = "one text" if event.texts == 1 else f"{event.texts} texts"
+        self._add(recorded, "embedding", f"asks for the vectors of {texts}")
 
     @_add_step.register
     def _(self, event: JobAttached, recorded: RecordedEvent) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import Literal
 
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.events.event import Event
 from domain.events.job import (
     AttemptFailed,
@@ -96,6 +98,11 @@ class JobView:
     trace: str | None = None
     owner: Owner | None = None
     position: int = 0
+
+
+def job_kind(view: JobView) -> Literal["generation", "embedding"]:
+    """Return what a job computes."""
+    return "embedding" if view.protocol == EMBEDDINGS_PROTOCOL else "generation"
 
 
 def is_job_event(recorded: RecordedEvent) -> bool:

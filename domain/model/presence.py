@@ -42,8 +42,11 @@ class LoadedModels:
         self._read: tuple[tuple[WorkerPulse, ...], float] | None = None
 
     def is_absent(self, model: str) -> bool:
-        """Whether no live worker has a model, loads it, or swaps to it."""
-        names = [model_of(pulse) for pulse in self._alive()]
+        """Whether no live worker has a model, loads it, swaps to it, or embeds with it."""
+        alive = self._alive()
+        names = [model_of(pulse) for pulse in alive]
+        if any(model in pulse.embeds for pulse in alive):
+            return False
         return bool(names) and None not in names and model not in names
 
     def is_parked(self, job: JobView) -> bool:

@@ -9,13 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from domain.errors import InvalidRequest
 from domain.not_found import ModelNotFound
 from domain.values import SamplingWish
 
 #: Names that clients of hosted models send; they follow the loaded model.
 FOLLOWING_PATTERNS = ("claude-*", "gpt-*", "o[0-9]*", "chatgpt-*", "codex-*")
+
+
+class ModelKind(StrEnum):
+    """What a model computes: ``chat`` generates tokens, ``embedding`` the vectors of texts."""
+
+    CHAT = "chat"
+    EMBEDDING = "embedding"
+
+
+class Pooling(StrEnum):
+    """Which hidden states are the vector of a text."""
+
+    LAST = "last"
+    MEAN = "mean"
+    CLS = "cls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +46,8 @@ class ModelEntry:
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
+        kind: What it computes.
+        pooling: Of an embedding model, where its files name none.
     """
 
     name: str
@@ -37,6 +56,8 @@ class ModelEntry:
     context_length: int | None = None
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
+    kind: ModelKind = ModelKind.CHAT
+    pooling: Pooling | None = None
 
 
 class ModelRegistry:
@@ -82,18 +103,47 @@ class ModelRegistry:
         """Return whether a name, not registered, follows the loaded model."""
         return not name or any(fnmatchcase(name, pattern) for pattern in self.following)
 
-    def bind(self, name: str) -> str | None:
+    def embedding_names(self) -> tuple[str, ...]:
+        """Return the names of the models that compute vectors."""
+        return self._of_kind(ModelKind.EMBEDDING)
+
+    def bind(self, name: str, *, embeds: bool = False) -> str | None:
         """Return the name of the model to which a request with this model name belongs.
 
+        Args:
+            name: The name in the request.
+            embeds: Whether the request wants vectors; else it wants a text.
+
         Returns:
-            ``None`` for a request that follows the loaded model.
+            ``None`` for a request that follows the loaded model; only a generation may.
 
         Raises:
+            InvalidRequest: The model is of the other kind.
             ModelNotFound: The name is unknown; the message lists the names that exist.
         """
+        kind = ModelKind.EMBEDDING if embeds else ModelKind.CHAT
         entry = self._names.get(name)
         if entry is not None:
+            require_kind(entry, kind)
             return entry.name
-        if self.follows(name):
+        if kind is ModelKind.CHAT and self.follows(name):
             return None
-        raise ModelNotFound(name, known=tuple(self._entries))
+        raise ModelNotFound(name, known=self._of_kind(kind))
+
+    def _of_kind(self, kind: ModelKind) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self._entries.values() if entry.kind is kind)
+
+
+def require_kind(entry: ModelEntry, kind: ModelKind) -> None:
+    """Refuse a model of another kind.
+
+    Raises:
+        InvalidRequest: The message names the model and what it computes.
+    """
+    if entry.kind is kind:
+        return
+    if kind is ModelKind.CHAT:
+        msg = f"model {entry.name} generates no text: it computes vectors, at /v1/embeddings"
+    else:
+        msg = f'model {entry.name} computes no vectors; register one with kind = "embedding"'
+    raise InvalidRequest(msg, field="model")

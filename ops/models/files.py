@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from domain.model.inventory import ModelFiles
-from domain.model.registry import ModelEntry
+from domain.model.registry import ModelEntry, ModelKind
 from ops.models.hub_cache import WEIGHTS, cached_model, has_weights, is_hub_id
 from ops.setting_groups.models import DEMO_MODEL
 
@@ -48,6 +48,20 @@ def directory_of(entry: ModelEntry) -> Path | None:
     if directory is None or not (directory / "config.json").is_file():
         return None
     return directory if has_weights(directory) else None
+
+
+def kind_of(entry: ModelEntry) -> ModelKind:
+    """Return what a model computes, by its files.
+
+    The directories of sentence-transformers list their modules in ``modules.json``, with a pooling
+    among them (https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
+    """
+    directory = directory_of(entry)
+    if directory is None:
+        return ModelKind.CHAT
+    marks = ("modules.json", "1_Pooling/config.json")
+    has_mark = any((directory / mark).is_file() for mark in marks)
+    return ModelKind.EMBEDDING if has_mark else ModelKind.CHAT
 
 
 def inspect_files(entry: ModelEntry) -> ModelFiles | None:

@@ -13,7 +13,7 @@ from huggingface_hub.errors import HFValidationError
 WEIGHTS = "model*.safetensors"
 #: The files of a repository that a model needs: no weights in other formats, no pictures, no
 #: programs.
-HUB_FILES = ("*.json", WEIGHTS, "*.model", "*.tiktoken", "*.txt", "*.jinja")
+HUB_FILES = ("*.json", "1_Pooling/*.json", WEIGHTS, "*.model", "*.tiktoken", "*.txt", "*.jinja")
 
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"

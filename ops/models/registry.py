@@ -10,8 +10,9 @@ from pathlib import Path
 
 import structlog
 
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.values import SamplingWish
+from ops.models.files import kind_of
 from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id
 from ops.setting_groups.models import (
     DEMO_MODEL,
@@ -167,7 +168,7 @@ def _further(model: ModelSettings) -> Iterator[str]:
 
 def _entry(name: str, table: ModelTable) -> ModelEntry:
     sampling = table.sampling
-    return ModelEntry(
+    entry = ModelEntry(
         name=name,
         source=table.source,
         aliases=table.aliases,
@@ -179,4 +180,12 @@ def _entry(name: str, table: ModelTable) -> ModelEntry:
             min_p=sampling.min_p,
         ),
         revision=table.revision,
+        pooling=table.pooling,
     )
+    return replace(entry, kind=table.kind or kind_of(entry))
+
+
+def embedding_models(settings: Settings) -> tuple[ModelEntry, ...]:
+    """Return the models of the settings that compute vectors, in their order."""
+    tables = (_entry(name, table) for name, table in settings.models.tables.items())
+    return tuple(entry for entry in tables if entry.kind is ModelKind.EMBEDDING)

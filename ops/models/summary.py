@@ -28,6 +28,7 @@ class ModelSummary(TypedDict):
 
     name: str
     state: Literal["loaded", "available", "missing", "failed"]
+    kind: Literal["chat", "embedding"]
     source: str
     aliases: list[str]
     revision: str | None
@@ -63,6 +64,7 @@ def model_summary(model: ModelStatus) -> ModelSummary:
     return {
         "name": entry.name,
         "state": model.state.value,
+        "kind": model.entry.kind.value,
         "source": entry.source,
         "aliases": list(entry.aliases),
         "revision": entry.revision,

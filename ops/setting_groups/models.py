@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from domain.model.registry import FOLLOWING_PATTERNS
+from domain.model.registry import FOLLOWING_PATTERNS, ModelKind, Pooling
 from ops.setting_groups.group import SettingGroup
 
 #: The model that ships with the package, answers offline and needs no download.
@@ -63,6 +63,14 @@ class ModelTable(SettingGroup):
     sampling: SamplingSettings = SamplingSettings()
     revision: str | None = Field(
         default=None, min_length=1, description="branch, tag or commit of a hub repository"
+    )
+
+    kind: ModelKind | None = Field(
+        default=None, description="chat or embedding; default: that of its files"
+    )
+    pooling: Pooling | None = Field(
+        default=None,
+        description="of an embedding model: last, mean or cls; default: that of its files",
     )
 
     @field_validator("aliases", mode="before")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from domain.errors import ConcurrencyConflict, LogUnavailable
 from domain.log.ports import EventLog
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.model.swap import (
     AdvanceSwap,
     Configure,
@@ -207,6 +207,9 @@ def follower_of(
     """
 
     def check(model: ModelEntry) -> None:
+        if model.kind is ModelKind.EMBEDDING:
+            msg = f"{model.name} generates no text; it serves /v1/embeddings beside the model"
+            raise ModelLoadError(msg)
         from worker.composition import check_model  # noqa: PLC0415 - imports MLX
 
         check_model(settings, model)

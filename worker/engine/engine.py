@@ -79,9 +79,9 @@ class _Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Tune:
-    """Run with other values."""
+    """Run with other values; ``None`` looks at deferred work only."""
 
-    values: EngineValues
+    values: EngineValues | None
 
 
 _Message = _Submit | _Cancel | _Remove | _Stop | _Tune
@@ -178,6 +178,10 @@ class BatchEngine:
     def tune(self, values: EngineValues) -> None:
         """Run with other values from the next step on; any thread may call it."""
         self._inbox.put(_Tune(values))
+
+    def wake(self) -> None:
+        """Look at the deferred work of the runner; any thread may call it."""
+        self._inbox.put(_Tune(None))
 
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the submitted jobs that wait for room in the batch, in their order."""
@@ -333,9 +337,11 @@ class BatchEngine:
                 self._scheduler.withdraw(sequence, runner)
             case _Stop():
                 self._stopped = True
-            case _Tune(values):
+            case _Tune(values) if values is not None:
                 self._scheduler.tune(values)
                 runner.set_gap(values.gap_max_ms / 1000)
+            case _Tune():
+                return
 
     def _report_progress(self, sequence: Sequence, progress: Progress) -> None:
         self._emitter.put(Advanced(sequence, progress))

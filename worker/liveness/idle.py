@@ -67,6 +67,7 @@ class UnloadedModel:
         starts_jobs: Returns whether operators let jobs be started.
         counts_wait: Returns whether prompts wait to be counted.
         metrics: Totals and values for the metrics of the service.
+        embeds: Names of its embedding models.
     """
 
     worker: WorkerId
@@ -77,6 +78,7 @@ class UnloadedModel:
     starts_jobs: Callable[[], bool]
     counts_wait: Callable[[], bool]
     metrics: WorkerMetrics
+    embeds: tuple[str, ...] = ()
 
     def beat(self) -> None:
         """Publish a pulse; call it every second.
@@ -92,6 +94,7 @@ class UnloadedModel:
             model=self.card,
             place=self.metrics.place,
             host=self.metrics.host,
+            embeds=self.embeds,
             metrics=self.metrics.read(),
         )
         self.pulses.beat(pulse)
@@ -124,7 +127,7 @@ class UnloadedModel:
         if self.counts_wait():
             return True
         # Jobs that wait for another model do not need this one.
-        mine = {None, self.card.id}
+        mine = {None, self.card.id, *self.embeds}
         waiting = (self.views.waiting(priority).keys() & mine for priority in Priority)
         if any(waiting) and self.starts_jobs():
             return True

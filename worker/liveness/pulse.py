@@ -37,6 +37,7 @@ class PulseReporter:
         target: Returns the registered name of the model that this worker has, loads or swaps to.
         metrics: Totals and values for the metrics of the service.
         last_model: The model that is being loaded again, if it was unloaded.
+        embeds: Names of its embedding models.
     """
 
     worker: WorkerId
@@ -51,6 +52,7 @@ class PulseReporter:
     target: Callable[[], str]
     metrics: WorkerMetrics
     last_model: ModelCard | None = None
+    embeds: tuple[str, ...] = ()
     _is_watched: bool = field(default=False, init=False)
 
     def beat(self) -> None:
@@ -85,6 +87,7 @@ class PulseReporter:
             rows=figures.rows if self._is_watched else None,
             place=self.metrics.place,
             host=self.metrics.host,
+            embeds=self.embeds,
             metrics=self.metrics.read(figures.counts if is_ready else None),
         )
         reply = self.pulses.beat(pulse)

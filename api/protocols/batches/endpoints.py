@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions.parse import TEXT
+from api.protocols.openai_embeddings import parse as embeddings
+from api.protocols.openai_embeddings.encode import embedding_list
 from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
@@ -22,6 +24,7 @@ from api.protocols.shared.completions import CompletionEnvelope, CompletionKind,
 from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import ResponsesBody
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.errors import InvalidRequest
 from domain.job.view import JobView
 
@@ -97,6 +100,22 @@ def _encode_response(
     )
 
 
+def _parse_embeddings(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
+    return embeddings.parse(body, {}, defaults)
+
+
+def _encode_embeddings(
+    view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
+) -> Mapping[str, Any]:
+    assert answer.vectors is not None, "a completed job of this kind has vectors"  # noqa: S101 - a fact of the log
+    return embedding_list(
+        answer.vectors,
+        model=view.model,
+        prompt_tokens=view.usage.prompt_tokens,
+        encoding=body.get("encoding_format"),
+    )
+
+
 def _completion_endpoint(kind: CompletionKind) -> BatchEndpoint:
     return BatchEndpoint(
         protocol=kind.protocol,
@@ -111,5 +130,8 @@ OPENAI_ENDPOINTS: Final[Mapping[str, BatchEndpoint]] = {
     "/v1/completions": _completion_endpoint(TEXT),
     "/v1/responses": BatchEndpoint(
         protocol=PROTOCOL, parse=_parse_response, encode=_encode_response
+    ),
+    "/v1/embeddings": BatchEndpoint(
+        protocol=EMBEDDINGS_PROTOCOL, parse=_parse_embeddings, encode=_encode_embeddings
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
+from domain.chat.embedding import Vectors
 from domain.chat.items import (
     Failed,
     Finished,
@@ -28,6 +29,7 @@ from domain.errors import (
     ModelChanged,
     ModelNotLoaded,
     ModelNotReady,
+    ModelUnusable,
     Overloaded,
     PromptTooLong,
     QueueUnavailable,
@@ -52,6 +54,7 @@ _ERRORS_BY_CODE: Final[Mapping[str, type[SemanticError]]] = {
         ModelNotFound,
         ModelNotLoaded,
         ModelNotReady,
+        ModelUnusable,
         Overloaded,
         QueueUnavailable,
         Unavailable,
@@ -88,11 +91,13 @@ class AssembledAnswer:
         blocks: The output in order.
         started: The item that reports the length of the prompt.
         ending: The last item.
+        vectors: Of a stored answer; no item carries them.
     """
 
     blocks: list[Block] = field(default_factory=list)
     started: Started | None = None
     ending: Finished | Failed | None = None
+    vectors: Vectors | None = None
 
     @classmethod
     def from_items(cls, items: Iterable[StreamItem]) -> Self:
@@ -110,7 +115,7 @@ class AssembledAnswer:
             view: The row of the job.
             stored: Its stored answer.
         """
-        answer = cls()
+        answer = cls(vectors=stored.vectors)
         if stored.thinking:
             answer.blocks.append(Block(kind="thinking", text=stored.thinking))
         if stored.text:

@@ -13,7 +13,7 @@ IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of t
 IMAGE_TYPES: Final = frozenset({"image", "image_url", "input_image"})
 
 
-class Part(Protocol):
+class TypedPart(Protocol):
     """A part of a content."""
 
     @property
@@ -27,7 +27,7 @@ def newest_of_user(roles: Iterable[str | None]) -> int:
     return max((index for index, role in enumerate(roles) if role == "user"), default=-1)
 
 
-def refuse_images(content: str | Sequence[Part] | None, where: str) -> None:
+def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None:
     """Refuse a question with an image.
 
     Args:

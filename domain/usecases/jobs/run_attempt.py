@@ -11,7 +11,8 @@ the same fingerprint; under another one the answer begins anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ from domain.errors import (
     GenerationCancelled,
     InvalidRequest,
     JobAlreadyTerminal,
+    ModelUnusable,
     PayloadDamaged,
     QueueUnavailable,
     SemanticError,
@@ -56,7 +58,6 @@ from domain.usecases.jobs.terminal_item import (
     terminal_item,
 )
 from domain.values import (
-    Digest,
     JobId,
     JobStatus,
     StopReason,
@@ -92,6 +93,7 @@ class JobRunner:
         turns: The order in which waiting jobs start.
         observer: Follows the attempts.
         hold_request: Reads a payload as soon as there is room for what is made of it.
+        lanes: What runs the jobs that are bound to these models, in place of this runner.
     """
 
     worker: WorkerId
@@ -106,6 +108,7 @@ class JobRunner:
     turns: FairScheduler
     observer: AttemptObserver = Unobserved()
     hold_request: HoldRequest = hold_at_once
+    lanes: Mapping[str, JobRunner] = field(default_factory=dict)
 
     def run(self, job_id: JobId) -> RunResult:
         """Run a delivered job.
@@ -153,6 +156,7 @@ def _is_late(job: Job, runner: JobRunner) -> bool:
 def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
+    runner = runner.lanes.get(job.submitted.bound_model or "", runner)
     turn = runner.turns.request_turn(
         job.id,
         agent=job.submitted.agent,
@@ -203,7 +207,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
             engine=runner.engine,
             hold=runner.hold_request,
         )
-    except (InvalidRequest, PayloadDamaged, PayloadMissing) as error:
+    except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
@@ -293,7 +297,8 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
     job_id, attempt = task.job_id, task.attempt
     if outcome.failure is not None:
         return _attempt_failed(task, outcome.failure, outcome.next_item, runner)
-    output, payload = _output(outcome)
+    payload = StoredAnswer.from_outcome(outcome).to_bytes()
+    output = digest_of(payload)
     terminal: Finished | Failed = Finished(
         stop_reason=outcome.stop_reason,
         usage=outcome.usage,
@@ -382,11 +387,6 @@ def _started(prompt: PreparedPrompt) -> Started:
 def _publish(task: GenerationTask, n: int, body: Body, runner: JobRunner) -> None:
     item = StreamItem(n=n, attempt=task.attempt, body=body, epoch=task.epoch)
     runner.sink.publish([(task.job_id, item)])
-
-
-def _output(outcome: Outcome) -> tuple[Digest, bytes]:
-    payload = StoredAnswer.from_outcome(outcome).to_bytes()
-    return digest_of(payload), payload
 
 
 def _since_ms(accepted_at: str, runner: JobRunner) -> float:

@@ -13,7 +13,7 @@ from domain.errors import (
     Overloaded,
     QueueUnavailable,
 )
-from domain.events.job import JobSubmitted
+from domain.events.job import EmbeddingRequested, JobSubmitted
 from domain.job.commands import Attach, CreateJob, SubmitJob
 from domain.job.decisions import decide
 from domain.job.eta import EtaSource, retry_after_s
@@ -79,12 +79,13 @@ class JobSubmission:
         payload, wire = command.request.to_bytes(), command.wire
         payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
         submitted = _facts(command, digest_of(payload))
-        (event,) = decide(Job(id=job_id), CreateJob(submitted=submitted))
-        draft = Draft(
-            event_id=self.ids.event_id(), event=event, correlation_id=command.correlation_id
-        )
+        create = CreateJob(submitted=submitted, embedding=_embedding(command))
+        drafts = [
+            Draft(event_id=self.ids.event_id(), event=event, correlation_id=command.correlation_id)
+            for event in decide(Job(id=job_id), create)
+        ]
         try:
-            self.log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
+            self.log.append(StreamName(job_id), drafts, expected_version=0, payloads=payloads)
         except IdempotencyKeyTaken as error:
             earlier = JobId(error.job_id)
             before = load_job(earlier, log=self.log).job.submitted
@@ -218,6 +219,13 @@ def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: Et
         return
     free_in_s = eta.room_in_s(priority, waiting=waiting, limit=max(1, waiting))
     raise MemoryFull(full_s, retry_after_s=retry_after_s(free_in_s))
+
+
+def _embedding(command: SubmitJob) -> EmbeddingRequested | None:
+    inputs = command.request.embedding
+    if inputs is None:
+        return None
+    return EmbeddingRequested(texts=len(inputs.texts), dimensions=inputs.dimensions)
 
 
 def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:

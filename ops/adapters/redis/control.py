@@ -241,6 +241,7 @@ def _pulse(data: dict[str, Any]) -> WorkerPulse:
         rows=None if rows is None else tuple(_row(row) for row in rows),
         place=data.get("place", ""),
         host=data.get("host", ""),
+        embeds=tuple(data.get("embeds", ())),
         metrics=data.get("metrics", {}),
     )
 

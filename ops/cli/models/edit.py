@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from domain.model.registry import ModelKind, Pooling
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, overrides, settings_or_exit
 from ops.cli.output import echo
@@ -25,6 +26,12 @@ def add(
     context: Annotated[int | None, typer.Option("--context", help="Longest, in tokens.")] = None,
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
+    ] = None,
+    kind: Annotated[
+        ModelKind | None, typer.Option("--kind", help="Default: that of its files.")
+    ] = None,
+    pooling: Annotated[
+        Pooling | None, typer.Option("--pooling", help="Of an embedding model.")
     ] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", help="0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", help="Kept mass, 0 to 1.")] = None,
@@ -47,6 +54,8 @@ def add(
             "aliases": alias or None,
             "context": context,
             "revision": revision,
+            "kind": None if kind is None else kind.value,
+            "pooling": None if pooling is None else pooling.value,
             "sampling": _given(sampling) or None,
         }
     )

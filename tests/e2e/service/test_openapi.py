@@ -22,6 +22,7 @@ REFUSALS = {
     "createJob": "webhooks to receivers that the request names are disabled",
     "createChatCompletion": "a tool that must be called must be among the tools",
     "createCompletion": "best_of must equal n, and echo excludes suffix and logprobs",
+    "createEmbedding": "the model must compute vectors",
     "createResponse": "an item needs the fields of its type and the target of its reference",
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",

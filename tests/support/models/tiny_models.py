@@ -45,7 +45,7 @@ def make_tiny_llama(
     Of the special tokens the first pads, and ``end`` ends a turn.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer(vocabulary, special)
+    tokenizer = byte_tokenizer(vocabulary, special)
     tokenizer.save(str(directory / "tokenizer.json"))
     _write(
         directory / "tokenizer_config.json",
@@ -84,7 +84,8 @@ def make_tiny_llama(
     return directory
 
 
-def _tokenizer(vocabulary: int, special: tuple[str, ...]) -> Tokenizer:
+def byte_tokenizer(vocabulary: int, special: tuple[str, ...]) -> Tokenizer:
+    """Return a byte-level tokenizer with these special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -47,7 +47,7 @@ def test_worker_takes_from_the_line_of_its_model_too() -> None:
         delivered.set
     )
     broker.declare_queue(line)
-    consumers = Consumers(broker, {Priority.BATCH: 1}, model="a model")
+    consumers = Consumers(broker, {Priority.BATCH: 1}, models=["a model"])
     consumers.start()
     try:
         broker.enqueue(actor.message().copy(queue_name=line))

@@ -71,6 +71,7 @@ function Facts({ job }) {
     ["Agent", job.agent_id ? html`<a href=${link("agents", [job.agent_id])}>${shortened(job.agent_id)}</a>` : "–"],
     ["Model", shortened(job.answered_by ?? job.bound_model ?? job.model)],
     ["Protocol", `${job.protocol}, ${job.priority}`],
+    ["Kind", job.kind],
     ["Accepted", clock(job.created_at)],
     ["Prompt", `${count(usage.prompt_tokens)} tokens`],
     ["From the cache", `${count(usage.cached_tokens)} (${percent(share(usage.cached_tokens, usage.prompt_tokens))})`],

@@ -334,7 +334,7 @@ def test_file_without_lines_fails_its_batch(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "1h"}, "completion_window"),
         ({"metadata": {"a": "b" * 513}}, "metadata.a"),
     ],

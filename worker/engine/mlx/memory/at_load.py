@@ -59,6 +59,20 @@ class MemoryGuard:
         )
 
 
+class MemoryReserve(Protocol):
+    """Memory that is set aside before the budget of the contexts is made.
+
+    Attributes:
+        is_granted: Whether the device has it beside the model.
+    """
+
+    is_granted: bool
+
+    def beside(self, memory: DeviceMemory) -> DeviceMemory:
+        """Return the memory that is left where the reserve is taken out of it."""
+        ...
+
+
 class ContextSizes(Protocol):
     """Sizes of the contexts of a model: ``ModelCacheSpec``, or an estimate."""
 
@@ -146,6 +160,8 @@ class DeviceBudget:
         pinned_bytes: Budget that the settings give; then no step is measured.
         steps: Remembers measured steps; ``None`` measures at each load.
         disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
+        reserve: Memory for what is computed beside the model; it is granted where the model has
+            room beside it.
     """
 
     device: Device
@@ -153,6 +169,7 @@ class DeviceBudget:
     pinned_bytes: int | None = None
     steps: StepFile | None = None
     disk_bytes: int | None = None
+    reserve: MemoryReserve | None = None
 
     def check_weights(self, model_dir: Path) -> None:
         """Refuse weights that the device cannot hold, before they are read.
@@ -199,8 +216,11 @@ class DeviceBudget:
         memory = self.device.memory()
         if kv_bytes is None:
             block_bytes = loaded.sizes.live_bytes(loaded.sizes.block_tokens)
-            kv_bytes, longest = measured_budget(costs, memory, block_bytes)
+            kv_bytes, longest = self._measured(costs, memory, block_bytes)
             costs = replace(costs, context_length=longest)
+        elif self.reserve is not None:
+            left_bytes = self.reserve.beside(memory).usable_bytes
+            self.reserve.is_granted = costs.weights_bytes + kv_bytes <= left_bytes
         self.device.limit(memory_bytes=memory.device_bytes, cache_bytes=cache_bytes)
         watch = MemoryWatch(
             weights_bytes=self.device.active_bytes(),
@@ -216,6 +236,20 @@ class DeviceBudget:
             is_pinned=self.pinned_bytes is not None,
             guard=MemoryGuard(self.device, watch),
         )
+
+    def _measured(
+        self, costs: ContextCosts, memory: DeviceMemory, block_bytes: int
+    ) -> tuple[int, int]:
+        """Return budget and longest context, beside the reserve if the model has room then."""
+        if self.reserve is not None:
+            try:
+                found = measured_budget(costs, self.reserve.beside(memory), block_bytes)
+            except ModelLoadError as error:
+                _log.warning("embeddings_have_no_room", why=error.message)
+            else:
+                self.reserve.is_granted = True
+                return found
+        return measured_budget(costs, memory, block_bytes)
 
     def _step(
         self,

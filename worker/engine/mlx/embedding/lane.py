@@ -1,0 +1,202 @@
+"""The lane of vectors: requests in order of arrival, computed in slices on the engine thread.
+
+At most one embedding model is in memory. It is loaded with the first request for it, also in
+slices, and makes room for another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Final
+
+import structlog
+
+from domain.chat.embedding import Vectors
+from domain.chat.items import Failed
+from domain.errors import Draining, EngineFailure, EngineLost, SemanticError
+from domain.model.registry import Pooling
+from worker.engine.mlx.embedding.account import EmbeddingAccount
+from worker.engine.mlx.embedding.computation import VectorComputation
+from worker.engine.mlx.embedding.network import EmbeddingNetwork
+from worker.engine.ports import is_device_error
+
+_log = structlog.get_logger(__name__)
+
+#: Tokens of the first slice of a network, whose pace is not known yet.
+FIRST_TOKENS: Final = 16
+#: A slice has at most so many times the tokens of the one before.
+GROWTH_MAX: Final = 2
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class VectorWork:
+    """The texts of one request.
+
+    Attributes:
+        directory: The files of the model.
+        pooling: The pooling of the model.
+        texts: Token ids of each text.
+        dimensions: Elements of each vector.
+        memory_bytes: What the model takes.
+        on_end: Gets the vectors or the failure; ``None`` after a cancellation.
+        is_cancelled: Set by any thread.
+        began_at: When its first slice began, in seconds on the monotonic clock.
+    """
+
+    directory: Path
+    pooling: Pooling
+    texts: Sequence[Sequence[int]]
+    dimensions: int
+    memory_bytes: int
+    on_end: Callable[[Vectors | Failed | None], None]
+    is_cancelled: bool = False
+    began_at: float | None = None
+    computation: VectorComputation | None = field(default=None, init=False)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """The embedding model in memory; ``loading`` has parts left until it is ``None``."""
+
+    directory: Path
+    network: EmbeddingNetwork
+    loading: Iterator[None] | None
+    pace: float = 0.0
+    tokens: int = FIRST_TOKENS
+
+
+class EmbeddingLane:
+    """Computes vectors in slices. The engine thread calls all methods but ``submit``.
+
+    Args:
+        account: The memory of embedding models.
+        clock: Seconds; monotonic.
+
+    Attributes:
+        wake: Ends the wait of an idle engine thread.
+    """
+
+    def __init__(
+        self, account: EmbeddingAccount, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.account = account
+        self.wake: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._inbox: SimpleQueue[VectorWork] = SimpleQueue()
+        self._queue: deque[VectorWork] = deque()
+        self._loaded: _Loaded | None = None
+        self._is_closed = False
+        self._submits = Lock()
+
+    def submit(self, work: VectorWork) -> None:
+        """Append a request; any thread may call it.
+
+        Raises:
+            EngineLost: The lane is closed.
+        """
+        with self._submits:
+            if self._is_closed:
+                raise EngineLost("the worker stopped")
+            self._inbox.put(work)
+        self.wake()
+
+    def run_slice(self, seconds: float) -> bool:
+        """Compute for about ``seconds``, if there is work.
+
+        Returns:
+            Whether work is left.
+
+        Raises:
+            Exception: The device failed; what fails otherwise ends its request alone.
+        """
+        work = self._next()
+        if work is None:
+            return False
+        self.account.begin_slice()
+        try:
+            self._advance(work, seconds)
+        except Exception as error:
+            if is_device_error(error):
+                raise
+            self._loaded = None
+            _log.warning("vectors_failed", why=str(error))
+            self._end(work, _failure_of(error))
+        finally:
+            self.account.end_slice(self._own_bytes())
+        return bool(self._queue) or not self._inbox.empty()
+
+    def close(self) -> None:
+        """End all requests; the next worker computes them."""
+        with self._submits:
+            self._is_closed = True
+        self._loaded = None
+        stopped = Failed(error=Draining.code, message="the worker stopped", retryable=True)
+        while (work := self._next()) is not None:
+            self._end(work, stopped)
+
+    def _next(self) -> VectorWork | None:
+        """Return the request whose turn it is, after the end of those that were cancelled."""
+        while True:
+            try:
+                self._queue.append(self._inbox.get_nowait())
+            except Empty:
+                break
+        for work in [one for one in self._queue if one.is_cancelled]:
+            self._end(work, None)
+        return self._queue[0] if self._queue else None
+
+    def _advance(self, work: VectorWork, seconds: float) -> None:
+        work.began_at = work.began_at or self._clock()
+        self.account.require(work.memory_bytes)
+        loaded = self._load(work.directory)
+        if loaded.loading is not None:
+            if next(loaded.loading, _END) is _END:
+                loaded.loading = None
+            return
+        if work.computation is None or work.computation.network is not loaded.network:
+            work.computation = VectorComputation(
+                loaded.network, work.texts, work.pooling, work.dimensions
+            )
+        began = self._clock()
+        fitting = int(loaded.pace * seconds)
+        loaded.tokens = max(1, min(fitting or FIRST_TOKENS, GROWTH_MAX * loaded.tokens))
+        computed = work.computation.advance(loaded.tokens)
+        loaded.pace = computed / max(1e-6, self._clock() - began)
+        if work.computation.is_done:
+            self._end(work, work.computation.vectors())
+
+    def _load(self, directory: Path) -> _Loaded:
+        if self._loaded is None or self._loaded.directory != directory:
+            self._loaded = None  # freed before the next one is read
+            network = EmbeddingNetwork(directory)
+            self._loaded = _Loaded(directory, network, network.load())
+        return self._loaded
+
+    def _own_bytes(self) -> int:
+        if self._loaded is None:
+            return 0
+        computation = self._queue[0].computation if self._queue else None
+        caches = 0 if computation is None else computation.cache_bytes
+        return self._loaded.network.weights_bytes + caches
+
+    def _end(self, work: VectorWork, end: Vectors | Failed | None) -> None:
+        self._queue.remove(work)
+        work.computation = None
+        work.on_end(end)
+
+
+#: What ``next`` returns after the last part of a load.
+_END: Final = object()
+
+
+def _failure_of(error: Exception) -> Failed:
+    if isinstance(error, SemanticError):
+        return Failed(error=error.code, message=error.message, retryable=error.retryable)
+    message = f"the vectors failed: {type(error).__name__}: {error}"
+    return Failed(error=EngineFailure.code, message=message, retryable=False)
