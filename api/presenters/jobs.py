@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from api.background.webhooks import webhook_object
 from api.presenters.cache_diagnostics import cache_object
-from api.protocols.openai_embeddings.encode import floats_of
+from api.protocols.openai_embeddings.encode import base64_of
 from api.protocols.shared.logprobs import response_logprobs
 from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall, WaitingName
 from domain.chat.generation import EmittedCall
@@ -102,7 +102,7 @@ def _output(answer: StoredAnswer) -> JobOutput:
     if answer.calls:
         output["tool_calls"] = [_tool_call(call) for call in answer.calls]
     if answer.vectors is not None:
-        output["embeddings"] = [floats_of(vector) for vector in answer.vectors.each()]
+        output["embeddings"] = [base64_of(vector) for vector in answer.vectors.each()]
     if answer.logprobs is not None:
         output["logprobs"] = response_logprobs(answer.logprobs)
     return output

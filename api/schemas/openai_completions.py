@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -113,7 +114,7 @@ class EmbeddingObject(TypedDict):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: Sequence[float] | str
 
 
 class EmbeddingUsage(TypedDict):

@@ -202,13 +202,16 @@ class JobToolCall(TypedDict):
 
 
 class JobOutput(TypedDict):
-    """The answer; ``tool_calls`` only if it has any, the others only if requested."""
+    """The answer; ``tool_calls`` only if it has any, the others only if requested.
+
+    Each of ``embeddings`` is a vector in base64: little-endian floats of 32 bits.
+    """
 
     text: str
     thinking: str
     tool_calls: NotRequired[list[JobToolCall]]
     logprobs: NotRequired[list[ResponseLogprob]]
-    embeddings: NotRequired[list[list[float]]]
+    embeddings: NotRequired[list[str]]
 
 
 class JobLinks(TypedDict):

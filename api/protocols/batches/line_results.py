@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from api.errors import error_body, status_of
 from api.http.messages import Dialect
+from api.http.replies import json_bytes
 from api.protocols.anthropic.cache_control import has_cache_control
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.batches.endpoints import ANTHROPIC, OPENAI_ENDPOINTS
@@ -68,8 +69,7 @@ def encode_result(batch: Batch, result: LineResult) -> tuple[str, bytes]:
     """
     encode = _message_result if batch.facts.protocol == ANTHROPIC else _openai_result
     part, line = encode(batch, result)
-    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
-    return part, text.encode("utf-8", "replace") + b"\n"
+    return part, json_bytes(line) + b"\n"
 
 
 def _message_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, Any]]:

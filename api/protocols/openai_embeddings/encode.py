@@ -37,19 +37,23 @@ def embedding_list(
     }
 
 
-def _encoded(vector: bytes, form: EncodingFormat) -> list[float] | str:
+def _encoded(vector: bytes, form: EncodingFormat) -> array[float] | str:
     match form:
         case "float":
-            return floats_of(vector)
+            return _floats(vector)
         case "base64":
-            return base64.b64encode(vector).decode()
+            return base64_of(vector)
         case _:
             assert_never(form)
 
 
-def floats_of(vector: bytes) -> list[float]:
-    """Return the elements of a vector."""
+def base64_of(vector: bytes) -> str:
+    """Return the elements of a vector in base64, as little-endian floats of 32 bits."""
+    return base64.b64encode(vector).decode()
+
+
+def _floats(vector: bytes) -> array[float]:
     elements = array("f", vector)
     if sys.byteorder == "big":
         elements.byteswap()
-    return elements.tolist()
+    return elements
