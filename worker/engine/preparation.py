@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
-from domain.errors import PromptTooLong
+from domain.errors import InvalidRequest, PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
 from domain.values import Owner, PromptEncoding
 from worker.engine.grammar.ports import Constraint
@@ -29,8 +29,11 @@ def prepare(
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
-        InvalidRequest: The template refuses the request, or a strict schema cannot be enforced.
+        InvalidRequest: The template refuses the request, a strict schema cannot be enforced, or
+            vectors are requested, as by a job whose model was registered as another kind since.
     """
+    if request.embedding is not None:
+        raise InvalidRequest(f"{model.card.id} generates text and computes no vectors")
     rendered = model.render(request, encoding)
     tokens = owned(rendered.tokens, cache_owner)
     room = model.card.context_length - len(tokens)

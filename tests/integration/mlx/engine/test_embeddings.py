@@ -8,10 +8,12 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.errors import EngineLost, InvalidRequest, ModelUnusable
 from domain.kv.plan import DeviceMemory
@@ -158,6 +160,7 @@ def test_foreign_modules_and_missing_files_are_refused(tmp_path: Path) -> None:
         (EmbeddingInputs(texts=((512,),)), "token id 512"),
         (EmbeddingInputs(texts=("a",), dimensions=65), "at most 64"),
         (EmbeddingInputs(texts=((1,) * 500,) * 601), "300000 tokens"),
+        (EmbeddingInputs(texts=("a",) * 65_537), "at most 65536 texts"),
     ],
 )
 def test_texts_that_do_not_fit_are_refused_and_not_cut(
@@ -200,6 +203,44 @@ def test_a_cancelled_request_ends_without_vectors_and_the_next_one_goes_on(tmp_p
     ]
     assert ends[2] is not None
     assert ends[2].vectors is not None
+
+
+def test_a_short_request_does_not_wait_for_the_end_of_a_long_one(tmp_path: Path) -> None:
+    lane = _lane()
+    first, second = (
+        EmbeddingEngine(_entry(make_tiny_embedder(tmp_path / str(seed), seed=seed)), lane, None)
+        for seed in (1, 2)
+    )
+    long = first.submit(_task(first, *[(7,) * 8] * 40, (5,) * 60))
+    short, other, late = (
+        engine.submit(_task(engine, (9, 8, 7))) for engine in (first, second, first)
+    )
+    ended: list[GenerationHandle] = []
+    open_handles = [long, short, other, late]
+    is_left = True
+    while is_left:
+        is_left = lane.run_slice(0.0)
+        ended += [one for one in open_handles if one not in ended and one.wait(0) is not None]
+    assert ended == [short, long, other, late], "the model is loaded again once"
+    outcomes = [one.wait(0) for one in (short, late)]
+    vectors = [outcome.vectors for outcome in outcomes if outcome is not None]
+    assert vectors[0] == vectors[1]
+
+
+def test_elements_that_are_no_numbers_end_their_request_alone(tmp_path: Path) -> None:
+    lane = _lane()
+    engine = EmbeddingEngine(_entry(make_tiny_embedder(tmp_path / "m")), lane, None)
+    broken = make_tiny_embedder(tmp_path / "broken")
+    weights = mx.load(str(broken / "model.safetensors"))
+    assert isinstance(weights, dict)
+    weights["norm.weight"] = weights["norm.weight"] * float("nan")
+    mx.save_safetensors(str(broken / "model.safetensors"), weights, {"format": "mlx"})
+    failing = EmbeddingEngine(_entry(broken), lane, None)
+    outcome = _outcome(failing, lane, _task(failing, "a"))
+    assert outcome.failure is not None
+    assert (outcome.failure.error, outcome.failure.retryable) == ("engine_failure", False)
+    assert "no numbers" in outcome.failure.message
+    assert _outcome(engine, lane, _task(engine, "a")).vectors is not None
 
 
 def test_a_closed_lane_leaves_its_requests_to_the_next_worker(tmp_path: Path) -> None:

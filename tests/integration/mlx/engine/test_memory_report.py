@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 import worker.demo_model
 from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory
+from worker.engine.mlx.embedding.account import EmbeddingAccount
 from worker.engine.mlx.memory import at_load
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
@@ -181,6 +182,42 @@ def test_a_pinned_budget_stays_and_the_device_is_reported() -> None:
     line, _ = loaded(budget)
     assert (line["kv_budget_gb"], line["kv_budget"]) == (0.27, "engine.kv_budget_mb")
     assert line["usable"] == "a test"
+
+
+@pytest.mark.parametrize(
+    ("device_mb", "reserve_mb", "is_granted"),
+    [(1000, 100, True), (1000, 995, False), (18, 2, True), (18, 5, False), (18, 0, True)],
+)
+def test_memory_is_set_aside_where_the_model_keeps_most_of_its_context(
+    device_mb: int, reserve_mb: int, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
+) -> None:
+    # Weights of 6 MB, contexts of 0.9 kB a token.
+    step = StepMemory(fixed_bytes=5 * MB, token_bytes=7)
+    monkeypatch.setattr(at_load, "measure_step", lambda *_, **__: step)
+    small = SmallDevice(device_mb * MB)
+    alone, longest = loaded(DeviceBudget(device=small, batch=1), context_length=16_000)
+    account = EmbeddingAccount(small, reserve_mb * MB)
+    budget = DeviceBudget(device=account, batch=1, reserve=account)
+    lines, beside = logged(budget, context_length=16_000)
+    (line,) = [line for line in lines if line["event"] == "memory_planned"]
+    refused = [line for line in lines if line["event"] == "embeddings_have_no_room"]
+    assert account.is_granted is is_granted
+    assert len(refused) == (not is_granted)
+    taken_mb = reserve_mb if is_granted else 0
+    assert line["kv_budget_gb"] == pytest.approx(alone["kv_budget_gb"] - taken_mb / 1000, abs=0.011)
+    assert longest / 2 <= beside <= longest
+    assert (beside == longest) is (taken_mb == 0 or device_mb == 1000)
+
+
+@pytest.mark.parametrize(("reserve_mb", "is_granted"), [(500, True), (800, False)])
+def test_a_pinned_budget_stays_beside_what_is_set_aside(
+    reserve_mb: int, *, is_granted: bool
+) -> None:
+    account = EmbeddingAccount(SmallDevice(10**9), reserve_mb * MB)
+    budget = DeviceBudget(device=account, batch=4, pinned_bytes=2**28, reserve=account)
+    line, _ = loaded(budget)
+    assert line["kv_budget_gb"] == 0.27
+    assert account.is_granted is is_granted
 
 
 def test_a_step_is_measured_once_for_each_shape(

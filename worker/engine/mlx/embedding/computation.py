@@ -13,6 +13,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from domain.chat.embedding import ELEMENT_BYTES, Vectors
+from domain.errors import EngineFailure
 from domain.model.registry import Pooling
 from worker.engine.mlx.embedding.network import SLICE_TOKENS_MAX, EmbeddingNetwork
 
@@ -81,6 +82,9 @@ class VectorComputation:
 
         Returns:
             The number of computed tokens.
+
+        Raises:
+            EngineFailure: A vector has elements that are no numbers.
         """
         tokens_max = max(1, min(tokens_max, SLICE_TOKENS_MAX))
         if self._open is None and (together := self._take_short(tokens_max)):
@@ -147,7 +151,10 @@ class VectorComputation:
         # A vector of zeros has no direction and stays as it is.
         norms = mx.maximum(mx.linalg.norm(kept, axis=-1, keepdims=True), 1e-12)
         vectors = mx.contiguous((kept / norms).astype(mx.float32))
-        mx.eval(vectors)
+        finite = mx.isfinite(vectors).all(axis=-1)
+        mx.eval(vectors, finite)
+        if not all(finite.tolist()):  # type: ignore[arg-type]  # of one axis
+            raise EngineFailure("the model computed a vector with elements that are no numbers")
         data = bytes(memoryview(vectors))  # type: ignore[arg-type]  # mlx arrays are buffers
         size = self.dimensions * ELEMENT_BYTES
         for row, index in enumerate(indices):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import mlx_lm.utils
 
-from domain.chat.embedding import EmbeddingText, Vectors
+from domain.chat.embedding import EmbeddingInputs, EmbeddingText, Vectors
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Failed
 from domain.chat.ports import GenerationHandle
@@ -38,6 +38,8 @@ from worker.engine.sequence import Handle
 
 #: Tokens of all texts of one request, as the vendor documents it.
 REQUEST_TOKENS_MAX: Final = 300_000
+#: Elements of all vectors of one request: 16 MiB in the log, about 80 MB as JSON numbers.
+REQUEST_ELEMENTS_MAX: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +98,7 @@ class EmbeddingEngine:
         if inputs is None:
             raise InvalidRequest(f"{self._entry.name} generates no text")
         files = self._read()
-        shape = files.shape
-        if inputs.dimensions is not None and inputs.dimensions > shape.dimensions:
-            msg = f"dimensions must be at most {shape.dimensions}, those of {self._entry.name}"
-            raise InvalidRequest(msg, field="dimensions")
+        dimensions = self._dimensions(inputs, files.shape)
         texts: list[tuple[int, ...]] = []
         total = 0
         for index, text in enumerate(inputs.texts):
@@ -116,8 +115,20 @@ class EmbeddingEngine:
             sampling=Sampling(temperature=0.0),
             encoding=encoding,
             lengths=tuple(map(len, texts)),
-            dimensions=inputs.dimensions or shape.dimensions,
+            dimensions=dimensions,
         )
+
+    def _dimensions(self, inputs: EmbeddingInputs, shape: EmbeddingShape) -> int:
+        """Return the elements of each vector, if these and their sum are allowed."""
+        dimensions = inputs.dimensions or shape.dimensions
+        if dimensions > shape.dimensions:
+            msg = f"dimensions must be at most {shape.dimensions}, those of {self._entry.name}"
+            raise InvalidRequest(msg, field="dimensions")
+        if len(inputs.texts) * dimensions > REQUEST_ELEMENTS_MAX:
+            most = REQUEST_ELEMENTS_MAX // dimensions
+            msg = f"a request has at most {most} texts with vectors of {dimensions} elements"
+            raise InvalidRequest(msg, field="input")
+        return dimensions
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Hand the texts of a prepared request to the lane."""

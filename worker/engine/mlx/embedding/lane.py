@@ -1,15 +1,16 @@
-"""The lane of vectors: requests in order of arrival, computed in slices on the engine thread.
+"""The lane of vectors: requests are computed in slices on the engine thread.
 
 At most one embedding model is in memory. It is loaded with the first request for it, also in
-slices, and makes room for another one.
+slices, and makes room for another one. Requests for the loaded model that arrived before the first
+one for another model take turns, so that a short one does not wait for the end of a long one.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -89,7 +90,7 @@ class EmbeddingLane:
         self.wake: Callable[[], None] = lambda: None
         self._clock = clock
         self._inbox: SimpleQueue[VectorWork] = SimpleQueue()
-        self._queue: deque[VectorWork] = deque()
+        self._queue: list[VectorWork] = []
         self._loaded: _Loaded | None = None
         self._is_closed = False
         self._submits = Lock()
@@ -127,6 +128,8 @@ class EmbeddingLane:
             self._loaded = None
             _log.warning("vectors_failed", why=str(error))
             self._end(work, _failure_of(error))
+        else:
+            self._pass_turn()
         finally:
             self.account.end_slice(self._own_bytes())
         return bool(self._queue) or not self._inbox.empty()
@@ -170,6 +173,15 @@ class EmbeddingLane:
         loaded.pace = computed / max(1e-6, self._clock() - began)
         if work.computation.is_done:
             self._end(work, work.computation.vectors())
+
+    def _pass_turn(self) -> None:
+        """Put the request of this slice behind the others for its model, unless a text is open."""
+        first = self._queue[0] if self._queue else None
+        if first is None or first.computation is None or first.computation.cache_bytes:
+            return
+        alike = takewhile(lambda one: one.directory == first.directory, self._queue)
+        size = sum(1 for _ in alike)
+        self._queue[:size] = [*self._queue[1:size], first]
 
     def _load(self, directory: Path) -> _Loaded:
         if self._loaded is None or self._loaded.directory != directory:

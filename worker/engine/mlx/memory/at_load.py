@@ -36,6 +36,8 @@ _log = structlog.get_logger(__name__)
 
 #: Freed buffers kept for reuse where the budget is pinned and no step is measured.
 PINNED_CACHE_BYTES = 512 << 20
+#: Least share of its longest context that a model keeps beside what is set aside.
+CONTEXT_SHARE_MIN = 0.5
 
 
 class MemoryGuard:
@@ -241,15 +243,20 @@ class DeviceBudget:
         self, costs: ContextCosts, memory: DeviceMemory, block_bytes: int
     ) -> tuple[int, int]:
         """Return budget and longest context, beside the reserve if the model has room then."""
-        if self.reserve is not None:
-            try:
-                found = measured_budget(costs, self.reserve.beside(memory), block_bytes)
-            except ModelLoadError as error:
-                _log.warning("embeddings_have_no_room", why=error.message)
-            else:
+        alone = measured_budget(costs, memory, block_bytes)
+        if self.reserve is None:
+            return alone
+        try:
+            beside = measured_budget(costs, self.reserve.beside(memory), block_bytes)
+        except ModelLoadError as error:
+            why = error.message
+        else:
+            if beside[1] >= CONTEXT_SHARE_MIN * alone[1]:
                 self.reserve.is_granted = True
-                return found
-        return measured_budget(costs, memory, block_bytes)
+                return beside
+            why = f"the longest context would be {beside[1]} of {alone[1]} tokens"
+        _log.warning("embeddings_have_no_room", why=why)
+        return alone
 
     def _step(
         self,
