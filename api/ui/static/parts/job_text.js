@@ -18,8 +18,15 @@ export function JobText({ job, ended }) {
 
 function stored(output) {
   if (!output) return [];
+  if (output.embeddings) return [{ kind: "text", text: vectorsText(output.embeddings) }];
   const calls = (output.tool_calls ?? []).map((call) => ({ kind: "tool", text: `${call.name} ${call.arguments}` }));
   return [{ kind: "thinking", text: output.thinking ?? "" }, { kind: "text", text: output.text ?? "" }, ...calls].filter((part) => part.text);
+}
+
+/** Counts of vectors in base64; an element has four bytes. */
+function vectorsText(vectors) {
+  const elements = Math.floor((vectors[0].replace(/=+$/, "").length * 3) / 16);
+  return `${vectors.length} ${vectors.length === 1 ? "vector" : "vectors"} of ${elements} elements`;
 }
 
 function Live({ id }) {

@@ -50,7 +50,7 @@ export function Job({ id }) {
       <${Timeline} timeline=${timeline.data} error=${timeline.error} cached=${one.usage.cached_tokens} />
       <${CacheStory} cache=${one.cache} />
       <${JobText} job=${one} ended=${ended} />
-      ${one.status === "completed" && html`<section aria-label="Replay"><h2>Compute it again and compare</h2>
+      ${one.status === "completed" && one.kind !== "embedding" && html`<section aria-label="Replay"><h2>Compute it again and compare</h2>
         <${CopyLine} text=${`semantic replay ${one.id} --verify`} /></section>`}
       <${EventList} events=${events} />
     </div>`;
