@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.support.polling import wait_until
+from tests.support.processes.data_directory import command, holders
 from tests.support.processes.service import Service
 
 #: The documented time in which deleted bytes are gone, in seconds.
@@ -21,43 +18,18 @@ ERASED_WITHIN_S = 60.0
 WAIT = {"prefer": "wait=60"}
 
 
-def _holders(directory: Path, secret: str) -> set[str]:
-    """Return the files that hold a text, the database, its write-ahead log and the broker's."""
-    found = set()
-    for path in directory.rglob("*"):
-        try:
-            if path.is_file() and secret.encode() in path.read_bytes():
-                found.add(path.name)
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def _is_there(directory: Path, text: str) -> bool:
-    return bool(_holders(directory, text))
+    return bool(holders(directory, text))
 
 
 def _is_gone(directory: Path, text: str) -> bool:
-    return not _holders(directory, text)
+    return not holders(directory, text)
 
 
 def _ask(service: Service, method: str, path: str, **more: Any) -> Any:
     reply = httpx.request(method, service.base_url + path, headers=WAIT, timeout=120, **more)
     assert reply.is_success, reply.text
     return reply.json()
-
-
-def _command(service: Service, *words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", *words, "--json"],
-        env=dict(os.environ) | {"SEMANTIC_DATA_DIR": str(service.data_dir)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def _job(service: Service, prompt: str, agent: str) -> str:
@@ -79,31 +51,31 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     turn = _ask(service, "POST", "/v1/agents/guide/generate", json={"prompt": secrets["agent"]})
     written, read = _job(service, secrets["writer"], "writer"), _job(service, kept, "reader")
     for secret in (*secrets.values(), kept):
-        assert _holders(data, secret), "the test looks in the wrong place"
+        assert holders(data, secret), "the test looks in the wrong place"
     items = {job: f"job:{job}:items" for job in (turn["id"], written, read)}
     for key in items.values():
         wait_until(partial(_is_there, data / "broker", key))
 
     _ask(service, "DELETE", f"/v1/files/{file['id']}")
     _ask(service, "DELETE", "/v1/agents/guide")
-    report = _command(service, "events", "erase", "--agent", "writer", "--yes")
+    report = command(service, "events", "erase", "--agent", "writer", "--yes")
     assert report["jobs"] == 1
     for secret in secrets.values():
         wait_until(partial(_is_gone, data, secret), ERASED_WITHIN_S)
     for job in (turn["id"], written):
         wait_until(partial(_is_gone, data / "broker", items[job]), ERASED_WITHIN_S)
-    assert _holders(data / "broker", items[read])
-    assert _holders(data, kept)
+    assert holders(data / "broker", items[read])
+    assert holders(data, kept)
 
-    verified = _command(service, "events", "verify")
+    verified = command(service, "events", "verify")
     assert verified["ok"]
     assert verified["texts_erased"] >= 4
     assert _ask(service, "GET", f"/v1/jobs/{read}")["status"] == "completed"
-    shown = _command(service, "retention", "show")
+    shown = command(service, "retention", "show")
     assert shown["stored"]["texts"] > 0
-    swept = _command(service, "retention", "sweep", "--dry-run", "--text-days", "0")
+    swept = command(service, "retention", "sweep", "--dry-run", "--text-days", "0")
     assert swept["texts"] > 0
-    assert _holders(data, kept), "a dry run erases nothing"
-    assert _command(service, "retention", "sweep", "--text-days", "0")["texts"] == swept["texts"]
-    assert not _holders(data, kept)
-    assert _command(service, "events", "verify")["ok"]
+    assert holders(data, kept), "a dry run erases nothing"
+    assert command(service, "retention", "sweep", "--text-days", "0")["texts"] == swept["texts"]
+    assert not holders(data, kept)
+    assert command(service, "events", "verify")["ok"]

@@ -16,6 +16,7 @@ from api.http.caller import Access
 from api.http.operation import Operation
 from api.routes.table import OPERATIONS
 from tests.support.clients.webhook_receiver import Reply, receiver
+from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.processes.service import Service
 
 KEYS = {"ann": "ann-" + "a" * 24, "bob": "bob-" + "b" * 24, "watch": "watch-" + "c" * 24}
@@ -27,6 +28,8 @@ STREAM_S = 1.0
 _ENDED = {"completed", "failed", "cancelled", "expired"}
 TURN = {"role": "user", "content": TEXT}
 CHAT = {"model": "claude-x", "max_tokens": 4, "messages": [TURN]}
+EMBEDDING = {"model": "notes", "input": [TEXT]}
+REPEATED = {"idempotency-key": "the-same-for-both"}
 
 
 @dataclass
@@ -63,9 +66,14 @@ def made(reply: httpx.Response) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    directory = tmp_path_factory.mktemp("keys")
+    notes = make_tiny_embedder(directory / "notes", context=4096)
+    config = directory / "semantic.toml"
+    config.write_text(f'[models.notes]\nsource = "{notes}"\n')
     service = Service(
-        tmp_path_factory.mktemp("keys") / "data",
+        directory / "data",
         env={
+            "SEMANTIC_CONFIG": str(config),
             "SEMANTIC_API_KEY": KEYS["watch"],
             "SEMANTIC_SERVER__API_KEYS": json.dumps([f"{k}={v}" for k, v in KEYS.items()]),
             "SEMANTIC_SERVER__KEY_SCOPES": json.dumps({"watch": "read"}),
@@ -101,6 +109,11 @@ def _fill(http: httpx.Client, url: str) -> Things:
     found.add("agent_id", made(http.post("/v1/agents", json=profile))["id"])
     turn = made(http.post(f"/v1/agents/{profile['id']}/generate", json={"prompt": TEXT}))
     found.names.add(turn["id"])
+    embedded = http.post("/v1/embeddings", json=EMBEDDING, headers=REPEATED)
+    job_id = embedded.headers["x-semantic-job"]
+    found.add("job_id", job_id)
+    (vector,) = made(http.get(f"/v1/jobs/{job_id}"))["output"]["embeddings"]
+    found.names.add(vector)
     batch = {"requests": [{"custom_id": SECRET, "params": CHAT}]}
     found.add("batch_id", made(http.post("/v1/messages/batches", json=batch))["id"])
     line: dict[str, Any] = {"custom_id": SECRET, "method": "POST", "url": "/v1/chat/completions"}
@@ -219,6 +232,20 @@ def test_cached_tokens_tell_nothing_about_the_prompts_of_another_key(
         assert second.json()["usage"]["cache_read_input_tokens"] > 0
         assert SECRET not in second.headers["x-semantic-cache"]
     del things
+
+
+def test_a_repeated_idempotency_key_of_another_key_computes_its_own_vectors(
+    shared_service: Service, things: Things
+) -> None:
+    replies = {}
+    for name in ("ann", "bob"):
+        with client_of(shared_service, name) as http:
+            replies[name] = http.post("/v1/embeddings", json=EMBEDDING, headers=REPEATED)
+            assert replies[name].status_code == 200, replies[name].text
+    assert replies["ann"].headers["x-semantic-attached"] == "idempotency_key"
+    assert "x-semantic-attached" not in replies["bob"].headers
+    assert replies["ann"].headers["x-semantic-job"] in things.names
+    assert replies["bob"].headers["x-semantic-job"] not in things.names
 
 
 def test_a_key_that_reads_changes_nothing_and_sees_everything(

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 from tests.support.polling import wait_until
 from tests.support.processes.service import free_port
 
-KEYS = {"ann": "ann-" + "a" * 24, "bob": "bob-" + "b" * 24}
+KEYS = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob", "cid")}
 JOBS_AT_ONCE = 3
 WITHIN_S = 60.0
 JOB = {"prompt": "Say hello.", "max_tokens": 4}
@@ -40,8 +41,12 @@ def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def _start(directory: Path, port: int, broker: str) -> subprocess.Popen[bytes]:
+    # No file of it is read before a worker loads it.
+    config = directory / "semantic.toml"
+    config.write_text('[models.notes]\nsource = "/nowhere"\nkind = "embedding"\n')
     env = {name: value for name, value in os.environ.items() if not name.startswith("SEMANTIC_")}
     env |= {
+        "SEMANTIC_CONFIG": str(config),
         "SEMANTIC_DATA_DIR": str(directory / "data"),
         "SEMANTIC_REDIS__URL": broker,
         "SEMANTIC_REDIS__PREFIX": directory.name,
@@ -115,3 +120,29 @@ def test_stored_bytes_of_one_key_do_not_hinder_the_other_and_a_deleted_file_free
     assert ann.delete(f"/v1/files/{kept.json()['id']}").status_code == 200
     # A refusal measures again after a second; the sum counts the file no longer.
     wait_until(lambda: _upload(ann, 600_000, "after it").status_code == 200)
+
+
+def test_requests_for_vectors_count_as_jobs_and_as_stored_texts(
+    keys: dict[str, httpx.Client],
+) -> None:
+    cid = keys["cid"]
+
+    def embed(text: str) -> httpx.Response:
+        return cid.post("/v1/embeddings", json={"model": "notes", "input": text})
+
+    def open_jobs() -> int:
+        return len(cid.get("/v1/jobs?status=queued").json()["data"])
+
+    with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
+        waiting = [pool.submit(embed, "long " * 120_000)]
+        wait_until(lambda: open_jobs() == 1)
+        refused = embed("other " * 100_000)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
+        waiting += [pool.submit(embed, text) for text in ("b", "c")]
+        wait_until(lambda: open_jobs() == JOBS_AT_ONCE)
+        refused = embed("d")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+        assert int(refused.headers["retry-after"]) > 0
+        for job in cid.get("/v1/jobs?status=queued").json()["data"]:
+            assert cid.post(f"/v1/jobs/{job['id']}/cancel").status_code == 200
+        assert {one.result().status_code for one in waiting} == {409}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from api.http.caller import Caller
 from api.http.messages import Reply
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.items import Finished, Started
@@ -21,6 +24,7 @@ from domain.usecases.jobs.commit import commit
 from domain.values import (
     Digest,
     JobId,
+    JobStatus,
     Priority,
     StopReason,
     Timings,
@@ -28,7 +32,9 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from tests.support.builders.api import CARD, FakeApi, fake_api
+from ops.setting_groups.api_keys import KeyScope
+from tests.support.builders.api import CARD, FakeApi, eventually, fake_api
+from tests.support.builders.generation_requests import any_request, status_of
 
 MODELS = ModelRegistry(
     [
@@ -71,6 +77,15 @@ def _complete(api: FakeApi, job_id: JobId) -> None:
     api.publish(job_id, started, Finished(stop_reason=StopReason.END_TURN, usage=USAGE))
 
 
+def _decoded(vectors: list[str]) -> list[list[float]]:
+    return [array("f", base64.b64decode(vector)).tolist() for vector in vectors]
+
+
+def _data(reply: Reply) -> list[dict[str, Any]]:
+    assert reply.status == 200, reply.body
+    return list(json.loads(reply.body)["data"])
+
+
 async def _answered(api: FakeApi, body: dict[str, Any]) -> dict[str, Any]:
     asking = asyncio.ensure_future(api.json("POST", PATH, body))
     _complete(api, await api.only_job())
@@ -92,7 +107,8 @@ def test_a_request_is_a_job_of_its_own_kind() -> None:
             request = ChatRequest.from_bytes(api.log.get(Digest(view.request)))
             assert request.embedding == EmbeddingInputs(texts=("a", "b"), dimensions=2)
             job = await api.json("GET", f"/v1/jobs/{view.id}")
-            assert (job["kind"], job["output"]["embeddings"]) == ("embedding", VECTORS)
+            assert job["kind"] == "embedding"
+            assert _decoded(job["output"]["embeddings"]) == VECTORS
 
     asyncio.run(scenario())
 
@@ -102,8 +118,7 @@ def test_base64_holds_little_endian_floats() -> None:
         async with fake_api() as api:
             _serve(api, "notes")
             reply = await _answered(api, BODY | {"encoding_format": "base64"})
-            found = [base64.b64decode(one["embedding"]) for one in reply["data"]]
-            assert [array("f", one).tolist() for one in found] == VECTORS
+            assert _decoded([one["embedding"] for one in reply["data"]]) == VECTORS
 
     asyncio.run(scenario())
 
@@ -133,16 +148,11 @@ def test_each_form_of_input_has_its_texts(given: Any, texts: tuple[Any, ...]) ->
     [
         (PATH, BODY | {"model": "demo"}, 400, "computes no vectors"),
         (PATH, BODY | {"model": "gpt-4o"}, 404, "notes"),
-        (PATH, BODY | {"input": []}, 400, "at least 1 item"),
-        (PATH, BODY | {"input": ["a", 1]}, 400, "valid string"),
-        (PATH, BODY | {"encoding_format": "hex"}, 400, "base64"),
-        (PATH, BODY | {"dimensions": 0}, 400, "greater than or equal to 1"),
-        (PATH, {"input": "a"}, 400, "required"),
         ("/v1/completions", {"model": "notes", "prompt": "a"}, 400, "computes vectors"),
         ("/admin/models/notes/load", {}, 400, "computes vectors"),
     ],
 )
-def test_the_wrong_model_and_the_wrong_input_are_refused(
+def test_models_of_the_other_kind_are_refused(
     path: str, body: dict[str, Any], status: int, why: str
 ) -> None:
     async def scenario() -> None:
@@ -156,6 +166,54 @@ def test_the_wrong_model_and_the_wrong_input_are_refused(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("change", "param", "why"),
+    [
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": ""}, "input", "at least 1 character"),
+        ({"input": ["a", ""]}, "input.1", "at least 1 character"),
+        ({"input": [[1], []]}, "input.1", "at least 1 item"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({"input": [[1]] * 2049}, "input", "at most 2048"),
+        ({"input": ["a", 1]}, "input.1", "valid string"),
+        ({"input": ["a", [1]]}, "input.1", "valid string"),
+        ({"input": [[1], "a"]}, "input.1", "valid list"),
+        ({"input": [[[1]]]}, "input.0.0", "valid integer"),
+        ({"input": [1, -1]}, "input.1", "greater than or equal to 0"),
+        ({"input": [1, 2**31]}, "input.1", "less than or equal to"),
+        ({"input": [1, 2**70]}, "input.1", "less than or equal to"),
+        ({"input": [1, 0.5]}, "input.1", "valid integer"),
+        ({"input": [True]}, "input.0", "valid integer"),
+        ({"input": 7}, "input", "must be a text, token ids, or a list of either"),
+        ({"input": {"text": "a"}}, "input", "must be a text"),
+        ({"input": None}, "input", "must be a text"),
+        ({"encoding_format": "hex"}, "encoding_format", "'float' or 'base64'"),
+        ({"encoding_format": 32}, "encoding_format", "'float' or 'base64'"),
+        ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"dimensions": 1 << 17}, "dimensions", "less than or equal to"),
+        ({"dimensions": "8"}, "dimensions", "valid integer"),
+        ({"dimensions": True}, "dimensions", "valid integer"),
+        ({"model": ""}, "model", "at least 1 character"),
+        ({"model": None}, "model", "valid string"),
+    ],
+)
+def test_rubbish_is_a_typed_error_that_names_its_place(
+    change: dict[str, Any], param: str, why: str
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            reply = await api.send("POST", PATH, BODY | change)
+            assert isinstance(reply, Reply)
+            error = json.loads(reply.body)["error"]
+            assert (reply.status, error["type"]) == (400, "invalid_request_error")
+            assert (error["code"], error["param"]) == ("invalid_request", param)
+            assert why in error["message"]
+            assert not api.log.views.rows
+
+    asyncio.run(scenario())
+
+
 def test_a_model_that_no_worker_embeds_with_is_not_loaded() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
@@ -164,5 +222,57 @@ def test_a_model_that_no_worker_embeds_with_is_not_loaded() -> None:
             assert isinstance(reply, Reply)
             assert reply.status == 409
             assert api.ports.models.is_absent("notes")
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_cancels_its_job() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            request = any_request()
+            asking = asyncio.create_task(api.send("POST", PATH, BODY, request=request))
+            job_id = await api.only_job()
+            request.gone.set()
+            await eventually(lambda: status_of(api, job_id) is JobStatus.CANCELLED)
+            await asking
+
+    asyncio.run(scenario())
+
+
+def test_a_repeated_key_gets_its_vectors_until_they_are_erased_and_only_for_its_owner() -> None:
+    callers = {
+        name: Caller(name=name, scope=KeyScope.OWN, is_alone=False) for name in ("ann", "bob")
+    }
+
+    async def ask(api: FakeApi, name: str) -> Reply:
+        request = replace(any_request(), caller=callers[name])
+        reply = await api.send(
+            "POST", PATH, BODY, request=request, headers={"idempotency-key": "once"}
+        )
+        assert isinstance(reply, Reply)
+        return reply
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            asking = asyncio.create_task(ask(api, "ann"))
+            first = await api.only_job()
+            _complete(api, first)
+            assert [one["embedding"] for one in _data(await asking)] == VECTORS
+            again = await ask(api, "ann")
+            assert again.headers["x-semantic-attached"] == "idempotency_key"
+            assert [one["embedding"] for one in _data(again)] == VECTORS
+            foreign = asyncio.create_task(ask(api, "bob"))
+            await eventually(lambda: len(api.log.views.rows) == 2)
+            (other,) = api.log.views.rows.keys() - {first}
+            _complete(api, other)
+            assert "x-semantic-attached" not in (await foreign).headers
+            output = api.log.views.rows[first].output
+            assert output is not None
+            api.log.lose_payload(Digest(output))
+            gone = await ask(api, "ann")
+            assert gone.status == 404
+            assert json.loads(gone.body)["error"]["code"] == "payload_missing"
 
     asyncio.run(scenario())

@@ -1,0 +1,38 @@
+"""The data directory of a running service: which files hold a text, and commands on its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes.service import Service
+
+
+def holders(directory: Path, secret: str) -> set[str]:
+    """Return the files that hold a text, the database, its write-ahead log and the broker's."""
+    found = set()
+    for path in directory.rglob("*"):
+        try:
+            if path.is_file() and secret.encode() in path.read_bytes():
+                found.add(path.name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def command(service: Service, *words: str) -> Any:
+    """Run a ``semantic`` command beside the service and return its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", *words, "--json"],
+        env=dict(os.environ) | {"SEMANTIC_DATA_DIR": str(service.data_dir)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
