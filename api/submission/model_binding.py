@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.protocols.shared.parsed_request import ParsedRequest
 from domain.job.commands import SubmitJob
-from domain.job.view import JobView
+from domain.job.view import JobView, job_kind
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 
@@ -42,7 +42,8 @@ class ModelBinding:
             ModelNotLoaded: No worker has the model.
         """
         if command.bound_model is not None and not command.parks:
-            self.loaded.require(command.bound_model)
+            embeds = command.request.embedding is not None
+            self.loaded.require(command.bound_model, embeds=embeds)
 
     def require_present(self, job: JobView | None) -> None:
         """Refuse to read a job that waits for its model; blocks.
@@ -51,7 +52,7 @@ class ModelBinding:
             ModelNotLoaded: No worker has the model.
         """
         if job is not None and job.bound_model is not None and not job.status.is_terminal:
-            self.loaded.require(job.bound_model)
+            self.loaded.require(job.bound_model, embeds=job_kind(job) == "embedding")
 
     def same(self, jobs: Iterable[JobView], command: SubmitJob) -> tuple[JobView, ...]:
         """Return the jobs of the same binding that do not wait for their model; blocks."""

@@ -246,7 +246,7 @@ class Submission:
             jobs=fresh,
             memory_wait_s=self.rules.memory_wait_of(first),
             model=first.bound_model,
-            is_absent=self.models.loaded.is_absent,
+            has_own_line=self.models.loaded.has_own_line,
         )
         self.agents.require_place(first.agent, views, fresh)
 

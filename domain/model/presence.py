@@ -43,24 +43,34 @@ class LoadedModels:
 
     def is_absent(self, model: str) -> bool:
         """Whether no live worker has a model, loads it, swaps to it, or embeds with it."""
-        alive = self._alive()
-        names = [model_of(pulse) for pulse in alive]
-        if any(model in pulse.embeds for pulse in alive):
+        if self._is_embedder(model):
             return False
+        names = [model_of(pulse) for pulse in self._alive()]
         return bool(names) and None not in names and model not in names
+
+    def has_own_line(self, model: str) -> bool:
+        """Whether the jobs of a model hold no place of those of the generating models."""
+        return self._is_embedder(model) or self.is_absent(model)
+
+    def _is_embedder(self, model: str) -> bool:
+        return any(model in pulse.embeds for pulse in self._alive())
 
     def is_parked(self, job: JobView) -> bool:
         """Whether a job waits for a model that no worker has."""
         bound = job.bound_model
         return not job.status.is_terminal and bound is not None and self.is_absent(bound)
 
-    def require(self, model: str) -> None:
+    def require(self, model: str, *, embeds: bool = False) -> None:
         """Refuse a request that cannot wait for its model.
+
+        Args:
+            model: The model.
+            embeds: Whether the request wants vectors; no swap serves it.
 
         Raises:
             ModelNotLoaded: The model is absent, and its jobs cause no swap.
         """
-        if not self._swaps_on_demand and self.is_absent(model):
+        if (embeds or not self._swaps_on_demand) and self.is_absent(model):
             raise ModelNotLoaded(model, loaded=_loaded(self._alive()))
 
     def has_running_jobs(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 from domain.errors import QueueUnavailable
 from domain.job.listing import JobViews
 from domain.job.ports import ControlSignals, ControlTopic
+from domain.job.view import job_kind
 from domain.model.on_demand import ModelDemand, OnDemandRules, next_model
 from domain.model.presence import LoadedModels
 from domain.model.wanted_model import (
@@ -79,7 +80,8 @@ class OnDemandSwaps:
             if failed_at is not None and _since(failed_at, now) < FAILED_S:
                 continue
             oldest = self.views.bound(model, parked_before=rfc3339(now), limit=1)
-            if oldest:
+            # An embedding model serves beside the others, from the next start of a worker on.
+            if oldest and job_kind(oldest[0]) == "generation":
                 since = max(oldest[0].created_at, _left_at(state, model) or "")
                 yield ModelDemand(model=model, waited_s=_since(since, now))
 

@@ -307,7 +307,7 @@ class World:
                 views=views,
                 eta=_NobodyKnows(),
                 model=command.bound_model,
-                is_absent=self.models.is_absent,
+                has_own_line=self.models.is_absent,
             )
         submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())

@@ -154,15 +154,16 @@ def never_absent(model: str) -> bool:
 
 
 def line_length(
-    counts: Mapping[str | None, int], model: str | None, is_absent: Callable[[str], bool]
+    counts: Mapping[str | None, int], model: str | None, has_own_line: Callable[[str], bool]
 ) -> int:
     """Return how many jobs wait beside a job that is bound to ``model``.
 
-    Jobs of an absent model form a line of their own: they hold no place of the others.
+    Jobs of an absent model and of an embedding model form a line of their own: they hold no place
+    of the others.
     """
-    if model is not None and is_absent(model):
+    if model is not None and has_own_line(model):
         return counts.get(model, 0)
-    return sum(count for bound, count in counts.items() if bound is None or not is_absent(bound))
+    return sum(count for bound, count in counts.items() if bound is None or not has_own_line(bound))
 
 
 def require_room(
@@ -174,7 +175,7 @@ def require_room(
     jobs: int = 1,
     memory_wait_s: float = 0.0,
     model: str | None = None,
-    is_absent: Callable[[str], bool] = never_absent,
+    has_own_line: Callable[[str], bool] = never_absent,
 ) -> None:
     """Refuse new jobs, all or none, if their queue or the memory has no room for them.
 
@@ -189,7 +190,7 @@ def require_room(
         memory_wait_s: They are refused while an earlier interactive job has waited for memory for
             so many seconds; 0: never.
         model: The model that they are bound to.
-        is_absent: Whether no worker has a model.
+        has_own_line: Whether jobs of a model wait apart from the others.
 
     Raises:
         InvalidRequest: ``jobs`` is more than may ever wait.
@@ -199,7 +200,7 @@ def require_room(
     if jobs > jobs_max:
         msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
         raise InvalidRequest(msg, field="n")
-    waiting = line_length(views.waiting(priority), model, is_absent)
+    waiting = line_length(views.waiting(priority), model, has_own_line)
     if waiting + jobs > jobs_max:
         limit = jobs_max - jobs + 1
         free_in_s = eta.room_in_s(priority, waiting=waiting, limit=limit)

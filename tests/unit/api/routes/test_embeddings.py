@@ -19,6 +19,7 @@ from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.commands import CompleteAttempt
 from domain.job.ports import WorkerPulse
+from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.usecases.jobs.commit import commit
 from domain.values import (
@@ -222,6 +223,11 @@ def test_a_model_that_no_worker_embeds_with_is_not_loaded() -> None:
             assert isinstance(reply, Reply)
             assert reply.status == 409
             assert api.ports.models.is_absent("notes")
+            swapping = LoadedModels(api.broker.pulses, api.ports.clock, swaps_on_demand=True)
+            api.use(models=swapping)
+            again = await api.send("POST", PATH, BODY)
+            assert isinstance(again, Reply)
+            assert again.status == 409, "no swap serves vectors"
 
     asyncio.run(scenario())
 
@@ -274,5 +280,24 @@ def test_a_repeated_key_gets_its_vectors_until_they_are_erased_and_only_for_its_
             gone = await ask(api, "ann")
             assert gone.status == 404
             assert json.loads(gone.body)["error"]["code"] == "payload_missing"
+
+    asyncio.run(scenario())
+
+
+def test_waiting_vectors_take_no_place_of_waiting_answers() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            api.use(rules=replace(api.ports.rules, queue_limit=1))
+            request = any_request()
+            waiting = asyncio.create_task(api.send("POST", PATH, BODY, request=request))
+            await api.only_job()
+            refused = await api.send("POST", PATH, BODY | {"input": "another"})
+            assert isinstance(refused, Reply)
+            assert (refused.status, int(refused.headers["retry-after"]) > 0) == (429, True)
+            answers = [await api.send("POST", "/v1/jobs", {"prompt": one}) for one in "ab"]
+            assert [one.status for one in answers] == [202, 429]
+            request.gone.set()
+            await waiting
 
     asyncio.run(scenario())

@@ -7,6 +7,7 @@ from typing import Self
 
 import pytest
 
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.errors import ModelNotLoaded
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
@@ -59,9 +60,9 @@ class World(JobWorld):
         self.broker.pulses.beat(pulse)
         self.clock.advance(1)
 
-    def ask(self, model: str | None) -> JobId:
+    def ask(self, model: str | None, **command: object) -> JobId:
         """Accept a job that is bound to a model."""
-        return self.accept(command={"bound_model": model, "parks": True}).job_id
+        return self.accept(command={"bound_model": model, "parks": True, **command}).job_id
 
     def serve(self, model: str) -> None:
         """End the open swap."""
@@ -99,6 +100,12 @@ def test_the_work_of_the_loaded_model_goes_first_for_a_while(
     assert world.on_demand.swap_if_due() is None
     world.clock.advance(1)
     assert world.on_demand.swap_if_due() is not None
+
+
+def test_a_job_that_wants_vectors_causes_no_swap(world: World) -> None:
+    world.ask("night", protocol=EMBEDDINGS_PROTOCOL)
+    world.clock.advance(60)
+    assert world.on_demand.swap_if_due() is None
 
 
 def test_running_jobs_count_as_work(world: World) -> None:
