@@ -45,7 +45,11 @@ LOADS: Final[Mapping[str, dict[str, Any]]] = {
 #: Clients that send the load, each without a pause.
 CLIENTS: Final = 2
 REPLY_WITHIN_S: Final = 600.0
-SHAPE: Final[Mapping[str, Any]] = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8}
+SHAPE: Final[Mapping[str, Any]] = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)

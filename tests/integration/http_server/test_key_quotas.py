@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.support.polling import wait_until
-from tests.support.processes.service import free_port
+from tests.support.processes.service import READY_WITHIN_S, free_port
 
 KEYS = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob", "cid")}
 JOBS_AT_ONCE = 3
@@ -33,7 +33,7 @@ def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     base_url = f"http://127.0.0.1:{port}"
     process = _start(directory, port, valkey_url)
     try:
-        wait_until(lambda: process.poll() is not None or _answers(base_url))
+        wait_until(lambda: process.poll() is not None or _answers(base_url), READY_WITHIN_S)
         yield base_url
     finally:
         process.terminate()
