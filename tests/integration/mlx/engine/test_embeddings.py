@@ -23,7 +23,7 @@ from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, p
 from worker.engine.mlx.embedding.account import EmbeddingAccount
 from worker.engine.mlx.embedding.computation import VectorComputation
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingLane
+from worker.engine.mlx.embedding.lane import SLICE_TOKENS_MIN, EmbeddingLane
 from worker.engine.mlx.embedding.network import EmbeddingNetwork, read_shape
 from worker.engine.mlx.memory.device import ProcessDevice
 
@@ -203,6 +203,35 @@ def test_a_cancelled_request_ends_without_vectors_and_the_next_one_goes_on(tmp_p
     ]
     assert ends[2] is not None
     assert ends[2].vectors is not None
+
+
+def test_slices_stay_long_enough_on_a_slow_machine_and_grow_again(tmp_path: Path) -> None:
+    account = EmbeddingAccount(ProcessDevice(), 1 << 30)
+    account.is_granted = True
+    now = 0.0
+    tick_s = 1000.0
+
+    def clock() -> float:
+        nonlocal now
+        now += tick_s
+        return now
+
+    lane = EmbeddingLane(account, clock=clock)
+    engine = EmbeddingEngine(_entry(make_tiny_embedder(tmp_path)), lane, None)
+    handle = engine.submit(_task(engine, *[(7,) * 500] * 4))
+    slices = 1
+    while lane.run_slice(0.025):
+        slices += 1
+    assert handle.wait(0) is not None
+    # One slice loads, and each text ends with a shorter one.
+    assert slices == 1 + 4 * math.ceil(500 / SLICE_TOKENS_MIN)
+    tick_s = 1e-5
+    handle = engine.submit(_task(engine, *[(7,) * 500] * 4))
+    fast = 1
+    while lane.run_slice(0.025):
+        fast += 1
+    assert handle.wait(0) is not None
+    assert fast < slices / 4
 
 
 def test_a_short_request_does_not_wait_for_the_end_of_a_long_one(tmp_path: Path) -> None:

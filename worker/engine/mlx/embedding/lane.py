@@ -29,10 +29,13 @@ from worker.engine.ports import is_device_error
 
 _log = structlog.get_logger(__name__)
 
-#: Tokens of the first slice of a network, whose pace is not known yet.
-FIRST_TOKENS: Final = 16
+#: Least tokens of a slice, also of the first one, as of a piece of a prompt. Each slice reads all
+#: weights and starts all kernels, so shorter ones take many times as long together.
+SLICE_TOKENS_MIN: Final = 16
 #: A slice has at most so many times the tokens of the one before.
 GROWTH_MAX: Final = 2
+#: Part of the pace that a slice without the processor leaves.
+PACE_KEPT: Final = 0.5
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,7 +72,7 @@ class _Loaded:
     network: EmbeddingNetwork
     loading: Iterator[None] | None
     pace: float = 0.0
-    tokens: int = FIRST_TOKENS
+    tokens: int = SLICE_TOKENS_MIN
 
 
 class EmbeddingLane:
@@ -167,10 +170,12 @@ class EmbeddingLane:
                 loaded.network, work.texts, work.pooling, work.dimensions
             )
         began = self._clock()
-        fitting = int(loaded.pace * seconds)
-        loaded.tokens = max(1, min(fitting or FIRST_TOKENS, GROWTH_MAX * loaded.tokens))
+        fitting = min(int(loaded.pace * seconds), GROWTH_MAX * loaded.tokens)
+        loaded.tokens = max(SLICE_TOKENS_MIN, fitting)
         computed = work.computation.advance(loaded.tokens)
-        loaded.pace = computed / max(1e-6, self._clock() - began)
+        if GROWTH_MAX * computed >= loaded.tokens:  # few tokens measure the overhead alone
+            pace = computed / max(1e-6, self._clock() - began)
+            loaded.pace = max(pace, PACE_KEPT * loaded.pace)
         if work.computation.is_done:
             self._end(work, work.computation.vectors())
 
