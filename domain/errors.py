@@ -3,7 +3,7 @@
     SemanticError
     ├── InvalidRequest              the caller's input; names the field
     │   └── PromptTooLong
-    │       └── TextTooLong         one of the texts whose vectors are asked for
+    │       └── TextTooLong         in ``domain.chat.embedding``
     ├── NotFound                    a kind for each thing, in ``domain.not_found``
     ├── Conflict
     │   ├── ConcurrencyConflict     a concurrent append came first
@@ -86,14 +86,6 @@ class PromptTooLong(InvalidRequest):
         super().__init__(f"prompt is too long: {tokens} tokens > {maximum} maximum")
         self.tokens = tokens
         self.maximum = maximum
-
-
-class TextTooLong(PromptTooLong):
-    """One of several texts does not fit the model's context."""
-
-    def __init__(self, index: int, tokens: int, maximum: int) -> None:
-        super().__init__(tokens, maximum)
-        self.args = (f"input {index} is too long: {tokens} tokens > {maximum} maximum",)
 
 
 class NotFound(SemanticError):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from domain.errors import PromptTooLong
+
 #: Protocol of the jobs that compute vectors.
 EMBEDDINGS_PROTOCOL: Final = "openai-embeddings"
 #: Bytes of an element of a vector: a float of 32 bits, little-endian.
@@ -15,6 +17,14 @@ ELEMENT_BYTES: Final = 4
 DIMENSIONS_MAX: Final = 1 << 16
 
 EmbeddingText: TypeAlias = str | tuple[int, ...]
+
+
+class TextTooLong(PromptTooLong):
+    """One of several texts does not fit the model's context."""
+
+    def __init__(self, index: int, tokens: int, maximum: int) -> None:
+        super().__init__(tokens, maximum)
+        self.args = (f"input {index} is too long: {tokens} tokens > {maximum} maximum",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import pytest
 
 from api.errors import TransportError, dialect_of, error_reply, error_type, status_of
 from api.http.messages import Dialect
+from domain.chat.embedding import TextTooLong
 from domain.errors import (
     AgentExists,
     AgentTurnConflict,
@@ -30,6 +31,7 @@ from domain.errors import (
     ModelChanged,
     ModelNotLoaded,
     ModelNotReady,
+    ModelUnusable,
     NotRetryable,
     Overloaded,
     PayloadDamaged,
@@ -58,6 +60,8 @@ from domain.not_found import (
 EVERY_ERROR: list[tuple[SemanticError, int]] = [
     (InvalidRequest("no", field="messages.0.role"), 400),
     (PromptTooLong(9, 4), 400),
+    (TextTooLong(1, 9, 4), 400),
+    (ModelUnusable("no"), 409),
     (JobNotFound("job-1"), 404),
     (ModelNotFound("m"), 404),
     (PreviousResponseNotFound("resp_1"), 400),

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import mlx_lm.utils
 
-from domain.chat.embedding import EmbeddingInputs, EmbeddingText, Vectors
+from domain.chat.embedding import EmbeddingInputs, EmbeddingText, TextTooLong, Vectors
 from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Failed
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
-from domain.errors import InvalidRequest, ModelUnusable, SemanticError, TextTooLong
+from domain.errors import InvalidRequest, ModelUnusable, SemanticError
 from domain.kv.hashing import hash_ids
 from domain.model.registry import ModelEntry
 from domain.values import (
