@@ -118,9 +118,9 @@ MORE: Final = (
     ),
     Case(
         name="resume",
-        load="conversations of 2, 4, 8 and 16 thousand tokens",
+        load="three conversations each of 2, 4, 8 and 16 thousand tokens",
         work=resume.resume,
-        minutes=5,
+        minutes=10,
     ),
 )
 CASES: Final = (*PLAN, *MORE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -17,6 +18,8 @@ from bench.stress.verdict import Check, Outcome
 #: Lengths of the conversations, in tokens.
 LENGTHS: Final = (2048, 4096, 8192, 16384)
 MAX_TOKENS: Final = 16
+#: Of each length.
+CONVERSATIONS: Final = 3
 #: Seconds for the blocks of an answer to reach the disk.
 SAVED_WITHIN_S: Final = 60.0
 #: Least gain over a cold prompt; a resumed turn reads one question and not the conversation.
@@ -67,25 +70,29 @@ def _lengths(run: Run) -> Sequence[int]:
 
 
 def _at(run: Run, length: int) -> dict[str, float]:
-    """Return milliseconds to the first text, and the gains, for one length."""
-    messages = Conversations(MODEL_DIR, length).begin(f"resume {length}")
-    cold = _ask(run, messages)
-    messages = next_turn(messages, cold)
-    warm = _ask(run, messages)
-    messages = next_turn(messages, warm)
+    """Return milliseconds to the first text, and the gains, for one length: medians."""
+    names = [f"resume {length} {number}" for number in range(CONVERSATIONS)]
+    turns = [Conversations(MODEL_DIR, length).begin(name) for name in names]
+    cold = [_ask(run, messages) for messages in turns]
+    turns = [next_turn(*pair) for pair in zip(turns, cold, strict=True)]
+    warm = [_ask(run, messages) for messages in turns]
+    turns = [next_turn(*pair) for pair in zip(turns, warm, strict=True)]
     _wait_saved(run)
     run.service.stop()
     run.service.start()
     _ask(run, [{"role": "user", "content": f"Are you there? {length}"}])  # connections, first step
-    resumed = _ask(run, messages)
+    resumed = [_ask(run, messages) for messages in turns]
+    cold_s, warm_s, resumed_s = (
+        statistics.median(one.first_s for one in replies) for replies in (cold, warm, resumed)
+    )
     return {
-        "tokens": cold.prompt_tokens,
-        "cold_ms": 1000 * cold.first_s,
-        "memory_ms": 1000 * warm.first_s,
-        "disk_ms": 1000 * resumed.first_s,
-        "memory": cold.first_s / warm.first_s,
-        "disk": cold.first_s / resumed.first_s,
-        "reused": resumed.cached_tokens / resumed.prompt_tokens,
+        "tokens": cold[0].prompt_tokens,
+        "cold_ms": 1000 * cold_s,
+        "memory_ms": 1000 * warm_s,
+        "disk_ms": 1000 * resumed_s,
+        "memory": cold_s / warm_s,
+        "disk": cold_s / resumed_s,
+        "reused": min(one.cached_tokens / one.prompt_tokens for one in resumed),
     }
 
 
