@@ -36,13 +36,10 @@ def by_pipx(wheel: Path, directory: Path) -> Path:
     return (directory / "bin" / "semantic").resolve().with_name("python")
 
 
-def by_uv(wheel: Path, directory: Path) -> Path:
+def by_uv(wheel: Path, directory: Path, interpreter: str = sys.executable) -> Path:
     homes = {"UV_TOOL_DIR": str(directory / "tools"), "UV_TOOL_BIN_DIR": str(directory / "bin")}
-    run(
-        ["uv", "tool", "install", "--quiet", f"semantic{EXTRA} @ {wheel.as_uri()}"],
-        directory,
-        **homes,
-    )
+    command = ["uv", "tool", "install", "--quiet", "--python", interpreter]
+    run([*command, f"semantic{EXTRA} @ {wheel.as_uri()}"], directory, **homes)
     return (directory / "bin" / "semantic").resolve().with_name("python")
 
 
@@ -63,7 +60,9 @@ def test_installed_service_answers_with_another_python(
     # A shim of pyenv may be there for a version that is not selected.
     if not shutil.which(interpreter) or subprocess.call([interpreter, "-c", ""]) != 0:
         pytest.skip(f"no {interpreter} is installed")
-    python = by_pip(packages.wheel, tmp_path, interpreter)
+    # uv takes a quarter of the time of pip.
+    install = by_uv if shutil.which("uv") else by_pip
+    python = install(packages.wheel, tmp_path, interpreter)
     version = run([str(python), "--version"], tmp_path).split()[1]
     assert version.startswith(f"{interpreter.removeprefix('python')}.")
     ask(python, tmp_path)

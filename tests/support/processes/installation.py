@@ -12,7 +12,8 @@ from typing import Final
 from tests.support.processes.service import Service
 
 ROOT: Final = Path(__file__).parents[3]
-_WITHIN_S: Final = 900.0
+#: An installation with all packages took eight minutes on a busy machine.
+_WITHIN_S: Final = 1800.0
 _DEPENDENCIES: Final = "dependencies.pth"
 
 
