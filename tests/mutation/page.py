@@ -65,6 +65,20 @@ def recorded_packages(page: str) -> frozenset[str]:
     return frozenset(name.rstrip("/") for name in _rows(page, PACKAGES))
 
 
+def more_survivors(page: str, tallies: Mapping[str, Tally]) -> dict[str, int]:
+    """Return the survivors of each module that has more of them than the page lists.
+
+    Packages that the page does not list were not run before, so there is nothing to compare.
+    """
+    packages, recorded = recorded_packages(page), recorded_survivors(page)
+    return {
+        module: tally.survivors
+        for module, tally in tallies.items()
+        if str(PurePosixPath(module).parent) in packages
+        and tally.survivors > recorded.get(module, 0)
+    }
+
+
 def _row(name: str, tallies: Iterable[Tally], day: str, commit: str) -> str:
     counts, equivalent = Counter[Outcome](), 0
     for tally in tallies:

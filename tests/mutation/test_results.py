@@ -13,6 +13,7 @@ import pytest
 from tests.mutation.page import (
     PACKAGES,
     Tally,
+    more_survivors,
     read,
     recorded_packages,
     recorded_survivors,
@@ -99,6 +100,14 @@ def test_page_keeps_the_results_of_other_packages() -> None:
     assert recorded_survivors(better) == recorded_survivors(read())
     assert "`abc`" not in better
     assert better.count(PACKAGES[0]) == better.count(PACKAGES[1]) == 1
+
+
+def test_only_packages_that_were_run_before_are_compared() -> None:
+    few, many = (Tally(outcomes=Counter({Outcome.SURVIVED: count})) for count in (2, 3))
+    page = with_results(read(), {"domain/a/x.py": few}, day="2026-01-01", commit="abc")
+    assert more_survivors(page, {"domain/a/x.py": few, "domain/b/y.py": many}) == {}
+    assert more_survivors(page, {"domain/a/x.py": many}) == {"domain/a/x.py": 3}
+    assert more_survivors(page, {"domain/a/new.py": few}) == {"domain/a/new.py": 2}
 
 
 def test_page_lists_packages_that_exist() -> None:
