@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.page import (
-    PACKAGES,
+    BEGIN,
+    END,
     Tally,
     more_survivors,
     read,
-    recorded_packages,
     recorded_survivors,
     with_results,
 )
@@ -88,30 +88,30 @@ def test_exit_codes_mean_outcomes(code: int | None, expected: Outcome) -> None:
     assert outcome(code) is expected
 
 
-def test_page_keeps_the_results_of_other_packages() -> None:
+def test_page_keeps_the_results_of_other_modules() -> None:
     first = Tally(outcomes=Counter({Outcome.KILLED: 8, Outcome.SURVIVED: 2}), equivalent=5)
     page = with_results(read(), {"domain/a/x.py": first}, day="2026-01-01", commit="abc")
     second = Tally(outcomes=Counter({Outcome.KILLED: 3}))
     page = with_results(page, {"domain/b/y.py": second}, day="2026-01-02", commit="def")
-    assert "| `domain/a/` | 15 | 8 | 5 | 2 | 0 | 80.0 | 2026-01-01 | `abc` |" in page
-    assert "| `domain/b/` | 3 | 3 | 0 | 0 | 0 | 100.0 | 2026-01-02 | `def` |" in page
-    assert recorded_survivors(page) == {**recorded_survivors(read()), "domain/a/x.py": 2}
+    assert "| `domain/a/x.py` | 15 | 8 | 5 | 2 | 0 | 80.0 | 2026-01-01 | `abc` |" in page
+    assert "| `domain/b/y.py` | 3 | 3 | 0 | 0 | 0 | 100.0 | 2026-01-02 | `def` |" in page
+    before = recorded_survivors(read())
+    assert recorded_survivors(page) == {**before, "domain/a/x.py": 2, "domain/b/y.py": 0}
     better = with_results(page, {"domain/a/x.py": second}, day="2026-01-03", commit="ghi")
-    assert recorded_survivors(better) == recorded_survivors(read())
+    assert recorded_survivors(better) == {**before, "domain/a/x.py": 0, "domain/b/y.py": 0}
     assert "`abc`" not in better
-    assert better.count(PACKAGES[0]) == better.count(PACKAGES[1]) == 1
+    assert better.count(BEGIN) == better.count(END) == 1
 
 
-def test_only_packages_that_were_run_before_are_compared() -> None:
+def test_only_modules_that_were_run_before_are_compared() -> None:
     few, many = (Tally(outcomes=Counter({Outcome.SURVIVED: count})) for count in (2, 3))
     page = with_results(read(), {"domain/a/x.py": few}, day="2026-01-01", commit="abc")
-    assert more_survivors(page, {"domain/a/x.py": few, "domain/b/y.py": many}) == {}
+    assert more_survivors(page, {"domain/a/x.py": few, "domain/a/new.py": many}) == {}
     assert more_survivors(page, {"domain/a/x.py": many}) == {"domain/a/x.py": 3}
-    assert more_survivors(page, {"domain/a/new.py": few}) == {"domain/a/new.py": 2}
 
 
-def test_page_lists_packages_that_exist() -> None:
-    assert all((ROOT / name).is_dir() for name in recorded_packages(read()))
+def test_page_lists_modules_that_exist() -> None:
+    assert recorded_survivors(read())
     assert all((ROOT / name).is_file() for name in recorded_survivors(read()))
 
 

@@ -46,6 +46,7 @@ def test_a_valid_header_is_read() -> None:
         f"00-{TRACE_ID}-{'0' * 16}-01",
         f"{VALID}, {VALID}",
         VALID + "\n",
+        f"X{VALID}",
         "00-" + "é" * 32 + f"-{SPAN_ID}-01",
     ],
 )
@@ -74,6 +75,7 @@ def test_a_new_trace_is_valid_and_its_children_are_of_it(*, sampled: bool) -> No
     child = trace.new_child()
     assert (child.trace_id, child.flags) == (trace.trace_id, trace.flags)
     assert child.span_id != trace.span_id
+    assert parse_traceparent(str(child)) == child
 
 
 def test_a_derived_id_depends_on_its_parts_only() -> None:
