@@ -68,12 +68,27 @@ class JobCancellation:
         assert asked is not None
         return self.queue.remove(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
 
+    def put_back(self, job: Job) -> None:
+        """Put a job that was taken out of its queue back into it.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached; the reconciler enqueues the job later.
+        """
+        asked = job.submitted
+        assert asked is not None
+        self.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
+
     def _end_waiting(self, job: Job) -> Job:
         """End a job that no worker has and no queue holds, and publish its terminal item."""
 
         def confirm(now: Job) -> ConfirmCancel | None:
-            return None if now.status.is_terminal else ConfirmCancel(attempt=0, usage=Usage())
+            # A job that ended and was retried meanwhile is not cancelled by the old request.
+            is_wanted = now.cancel_requested and not now.status.is_terminal
+            return ConfirmCancel(attempt=0, usage=Usage()) if is_wanted else None
 
-        ended = commit(job.id, confirm, log=self.log, ids=self.ids)
-        republish_end(ended, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
-        return ended
+        now = commit(job.id, confirm, log=self.log, ids=self.ids)
+        if now.status.is_terminal:
+            republish_end(now, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
+        else:
+            self.put_back(now)
+        return now

@@ -124,9 +124,8 @@ class StrandedJobs:
         after = commit(job.id, end_attempt, log=ports.log, ids=ports.ids)
         if after.status.is_terminal:
             _republish_end(after, ports)
-        elif after.submitted is not None:
-            asked = after.submitted
-            ports.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
+        else:
+            ports.put_back(after)
 
     def _fail(self, view: JobView, absence: SemanticError) -> bool:
         ports = self.cancellation

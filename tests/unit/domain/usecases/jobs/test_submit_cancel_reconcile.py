@@ -239,6 +239,28 @@ def test_cancellation_behind_the_end_publishes_no_end_without_its_text(world: Jo
     assert world.items(job_id) == ()  # readers find text and end in the log
 
 
+def test_cancellation_behind_end_and_retry_leaves_the_retried_job_in_its_queue(
+    world: JobWorld,
+) -> None:
+    job_id = world.submit()
+    remove = world.broker.queue.remove
+
+    def overtaken(
+        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+    ) -> bool:
+        # Another cancellation ends the job, and its user retries it.
+        was_there = remove(job, priority, agent=agent, model=model)
+        commit(job, ConfirmCancel(attempt=0, usage=Usage()), log=world.log, ids=world.ids)
+        world.retry(job)
+        remove(job, priority, agent=agent, model=model)
+        return was_there
+
+    world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
+    assert world.cancel(job_id).status is JobStatus.QUEUED
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == [job_id]
+    assert world.run(job_id) is RunResult.ENDED
+
+
 def test_reconciler_enqueues_a_bound_job_into_the_line_of_its_model(world: JobWorld) -> None:
     job_id = world.accept(command={"bound_model": "night"}).job_id
     world.broker.queue.tables = QueueTables()
