@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
@@ -113,8 +115,29 @@ def test_the_migrations_create_the_tables_that_the_code_declares(url: str) -> No
     engine.dispose()
 
 
-def test_a_second_upgrade_changes_nothing(url: str) -> None:
-    assert upgrade(url) == current(url) == expected()
+def test_the_newest_schema_is_found_without_alembic() -> None:
+    config = Config()
+    config.set_main_option("script_location", "migrations:")
+    config.set_main_option("path_separator", "os")
+    newest_first = [
+        (script.revision, Path(script.path).name)
+        for script in ScriptDirectory.from_config(config).walk_revisions()
+    ]
+    assert newest_first == sorted(newest_first, reverse=True)
+    assert newest_first[0][0] == expected()
+    assert all(name.startswith(f"{revision}_") for revision, name in newest_first)
+
+
+def test_a_second_upgrade_changes_nothing_and_needs_no_alembic(url: str) -> None:
+    code = (
+        "import sys; from ops.adapters.event_log.migrate import upgrade; "
+        "print(upgrade(sys.argv[1]), 'alembic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, url], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [expected(), "False"]
+    assert current(url) == expected()
 
 
 def test_processes_that_start_at_once_all_find_the_tables(tmp_path: Path) -> None:
