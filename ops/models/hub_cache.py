@@ -1,13 +1,18 @@
-"""The hub's local cache, read without the network: which models it holds, and where."""
+"""The hub's local cache, read without the network: which models it holds, and where.
+
+The hub's library imports an HTTP client, so only its constants are used here. Its documented layout
+is ``models--OWNER--NAME/refs/REVISION``, a file with a commit, and ``snapshots/COMMIT/FILE``.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from huggingface_hub import constants, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import constants
 
 #: The files of weights that mlx-lm loads; some repositories have further copies beside them.
 WEIGHTS = "model*.safetensors"
@@ -16,9 +21,12 @@ WEIGHTS = "model*.safetensors"
 HUB_FILES = ("*.json", "1_Pooling/*.json", WEIGHTS, "*.model", "*.tiktoken", "*.txt", "*.jinja")
 
 _CONFIG = "config.json"
+_MAIN = "main"
 _INDEX = "model.safetensors.index.json"
 _PREFIX = "models--"
 _IDS_MAX = 1000
+#: ``owner/name``, or a name alone; no part is a path.
+_HUB_ID: Final = re.compile(r"(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 
 def hub_cache_dir() -> Path:
@@ -49,14 +57,16 @@ def cached_model(hub_id: str, revision: str | None = None) -> Path | None:
         hub_id: ``owner/name``.
         revision: Branch, tag or commit; by default the main branch as it was fetched last.
     """
+    if not _HUB_ID.fullmatch(hub_id):
+        return None
+    repository = hub_cache_dir() / (_PREFIX + hub_id.replace("/", "--"))
+    name = revision or _MAIN
     try:
-        config = try_to_load_from_cache(hub_id, _CONFIG, revision=revision)
-    except HFValidationError:
-        return None
-    if not isinstance(config, str):
-        return None
-    directory = Path(config).parent
-    return directory if has_weights(directory) else None
+        commit = (repository / "refs" / name).read_text()
+    except (OSError, ValueError):
+        commit = name
+    directory = repository / "snapshots" / commit
+    return directory if (directory / _CONFIG).is_file() and has_weights(directory) else None
 
 
 def has_weights(directory: Path) -> bool:

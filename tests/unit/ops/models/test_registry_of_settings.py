@@ -106,7 +106,7 @@ def test_a_pinned_revision_is_found_by_tag_and_by_commit(hub: Path) -> None:
     assert cached_model("org/Model") == new
     assert cached_model("org/Model", "v1") == cached_model("org/Model", "a" * 40) == old
     assert cached_model("org/Model", "v2") is None
-    assert cached_model("no id") is None
+    assert cached_model("no id") is cached_model("../org/Model") is None
 
 
 def test_the_reader_adds_models_of_other_machines_while_they_serve() -> None:
