@@ -10,10 +10,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-import redis
-
 from domain.errors import QueueUnavailable
-from ops.adapters.redis.client import connect
+from ops.broker.probe import answers
 from ops.settings import Settings
 
 #: Longest path of a unix socket: macOS has room for 104 bytes with the final zero, Linux for 108.
@@ -88,17 +86,6 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
             message = f"no broker answered within {wait_s:.0f} s at {url or 'any address'}"
             raise QueueUnavailable(message)
         time.sleep(_POLL_S)
-
-
-def answers(url: str) -> bool:
-    """Return whether a broker at ``url`` answers PING."""
-    client = connect(url)
-    try:
-        return bool(client.ping())
-    except (redis.RedisError, OSError):
-        return False
-    finally:
-        client.close()
 
 
 def _read_url(settings: Settings) -> str:

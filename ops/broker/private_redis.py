@@ -10,13 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-import redis
-
 from domain.errors import QueueUnavailable
-from ops.adapters.redis.client import connect
-from ops.broker.address import answers, url_of_socket
+from ops.broker.address import url_of_socket
+from ops.broker.probe import answers, send
 from ops.broker.server_binary import ServerBinary
 
 #: Time for the server to load its data and answer, in seconds.
@@ -149,13 +148,8 @@ def _arguments(directory: Path, socket: Path) -> list[str]:
 
 
 def _shut_down(url: str) -> None:
-    client = connect(url)
-    try:
-        client.shutdown(nosave=True)
-    except (redis.RedisError, OSError):
-        pass  # the server closes the connection instead of replying
-    finally:
-        client.close()
+    with suppress(OSError):  # the server closes the connection instead of replying
+        send(url, "SHUTDOWN", "NOSAVE")
     give_up_at = time.monotonic() + STOP_MAX_S
     while answers(url):
         if time.monotonic() >= give_up_at:

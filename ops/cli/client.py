@@ -12,8 +12,8 @@ from typing import Any
 
 from ops.cli.access import ServiceAccess, access_or_exit
 from ops.cli.exit_codes import ExitCode
-from ops.cli.http_client import ANSWER_S, HttpClient, Refused, Unreachable
 from ops.cli.options import fail
+from ops.clients.http_client import ANSWER_S, HttpClient, Refused, Unreachable
 from ops.setting_groups.places import CONFIG_NAME
 from ops.supervisor.address import base_url
 from ops.supervisor.serve_record import read_record

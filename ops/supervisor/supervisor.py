@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-import httpx
-
+from ops.broker.probe import answers
 from ops.broker.server_binary import find_server
 from ops.clients.claude_code import ServedModel
+from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.setting_groups.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
@@ -26,7 +26,7 @@ from ops.supervisor.output import PartOutput
 from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
 from ops.supervisor.power import PowerAssertion, awake_command
 from ops.supervisor.probes import (
-    broker_answers,
+    PROBE_S,
     forget_broker_url,
     has_running_jobs,
     read_broker_url,
@@ -46,6 +46,9 @@ START_MAX_S = 6 * 3600.0
 #: Interval between two lines about a model that is still loading, in seconds.
 LOADING_NOTE_S = 5.0
 _POLL_S = 0.05
+#: Pause between two probes of a service that starts, as a share of its age, and the longest one.
+_POLL_SHARE = 0.1
+_POLL_MAX_S = 1.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -166,8 +169,7 @@ class Supervisor:
 
     def _keep_awake(self, command: Sequence[str]) -> None:
         """Prevent sleep while jobs run."""
-        headers = {"authorization": f"Bearer {self._own_key}"}
-        runs_jobs = partial(has_running_jobs, self._record.base_url, headers)
+        runs_jobs = partial(asyncio.to_thread, has_running_jobs, self._client())
         power = PowerAssertion(command, runs_jobs=runs_jobs, logger=self._out.logger)
         task = asyncio.create_task(power.follow(), name="keep awake")
         self._tasks.add(task)
@@ -177,7 +179,7 @@ class Supervisor:
         deadline = time.monotonic() + BROKER_START_MAX_S
         while time.monotonic() < deadline:
             url = read_broker_url(self._settings.data_dir)
-            if url is not None and await broker_answers(url):
+            if url is not None and await asyncio.to_thread(answers, url):
                 return url
             await asyncio.sleep(_POLL_S)
         message = f"the broker did not answer within {BROKER_START_MAX_S:.0f} s"
@@ -185,20 +187,23 @@ class Supervisor:
 
     async def _wait_ready(self, began: float) -> ServedModel:
         noted = began
+        client = self._client()
+        while (why := await asyncio.to_thread(why_not_ready, client)) is not None:
+            now = time.monotonic()
+            if now - began > START_MAX_S:
+                message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
+                raise CannotServe(message)
+            if now - noted >= LOADING_NOTE_S:
+                noted = now
+                self._out.banner.not_ready_yet(why, now - began)
+            # Each probe takes some milliseconds of computing from the load that it waits for.
+            await asyncio.sleep(min(max(_POLL_S, (now - began) * _POLL_SHARE), _POLL_MAX_S))
+        model = await asyncio.to_thread(served_model, client)
+        return model or ServedModel(self._settings.model.id, None)
+
+    def _client(self) -> HttpClient:
         headers = {"authorization": f"Bearer {self._own_key}"}
-        async with httpx.AsyncClient(
-            base_url=self._record.base_url, trust_env=False, headers=headers
-        ) as client:
-            while (why := await why_not_ready(client)) is not None:
-                now = time.monotonic()
-                if now - began > START_MAX_S:
-                    message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
-                    raise CannotServe(message)
-                if now - noted >= LOADING_NOTE_S:
-                    noted = now
-                    self._out.banner.not_ready_yet(why, now - began)
-                await asyncio.sleep(_POLL_S)
-            return await served_model(client) or ServedModel(self._settings.model.id, None)
+        return HttpClient(base_url=self._record.base_url, headers=headers, answer_s=PROBE_S)
 
     def _keep(self, part: Part) -> Child:
         monitor = ProcessMonitor(

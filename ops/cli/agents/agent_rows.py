@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ops.cli.client import whole_service
-from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import folded
 from ops.cli.log.projections import current_projections
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

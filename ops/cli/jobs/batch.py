@@ -18,10 +18,10 @@ import typer
 
 from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.http_client import HttpClient, Unreachable, UploadBody
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import DataOutput, echo
 from ops.cli.table import print_pairs, print_table
+from ops.clients.http_client import HttpClient, Unreachable, UploadBody
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
 OutOption = Annotated[

@@ -10,9 +10,9 @@ import typer
 
 from ops.cli.client import follow, service
 from ops.cli.exit_codes import ExitCode
-from ops.cli.http_client import HttpClient
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo, echo_data
+from ops.clients.http_client import HttpClient
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens.")]

@@ -10,10 +10,10 @@ import typer
 from domain.usage.ports import UsageGroup
 from ops.cli.client import whole_service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.http_client import Refused, Unreachable
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo
 from ops.cli.table import print_table
+from ops.clients.http_client import Refused, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

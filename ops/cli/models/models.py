@@ -11,7 +11,6 @@ from domain.kv.plan import size_text
 from ops.cli.access import access_or_exit
 from ops.cli.client import client_of
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.http_client import HTTP_NOT_FOUND, Refused, Unreachable
 from ops.cli.models.download import pull
 from ops.cli.models.edit import add, rm
 from ops.cli.models.plan import plan
@@ -19,6 +18,7 @@ from ops.cli.models.swap import swap
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo
 from ops.cli.table import print_pairs, print_table
+from ops.clients.http_client import HTTP_NOT_FOUND, Refused, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import typer
 
 from ops.cli.client import service
 from ops.cli.exit_codes import ExitCode
-from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 
 #: Pause between two reads of the swap, in seconds.
 LOOK_S: Final = 0.2

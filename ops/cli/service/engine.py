@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ops.cli.http_client import HttpClient
+    from ops.clients.http_client import HttpClient
 
 _ENGINE = "/admin/engine"
 #: Seconds for all workers to report a change; they report once a second.

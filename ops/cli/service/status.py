@@ -12,11 +12,11 @@ import typer
 from ops.cli.access import access_or_exit
 from ops.cli.client import client_of, health_of
 from ops.cli.exit_codes import ExitCode
-from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.log.as_of import AsOfOption, print_past_status
 from ops.cli.options import DataDir, Json
 from ops.cli.output import echo
 from ops.cli.table import print_pairs
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.supervisor.serve_record import read_record
 
 if TYPE_CHECKING:

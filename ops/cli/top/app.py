@@ -14,9 +14,9 @@ from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
-from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.top import text
 from ops.cli.top.feed import Lost, overviews
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.terminal_text import visible, visible_line
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ops.cli.client import read_events
-from ops.cli.http_client import HttpClient, Refused, Unreachable
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 
 STREAM: Final = "/admin/overview/stream"
 OVERVIEW: Final = "/admin/overview"

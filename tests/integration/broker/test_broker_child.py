@@ -17,7 +17,8 @@ import redis
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.broker.address import answers, resolve_broker_url
+from ops.broker.address import resolve_broker_url
+from ops.broker.probe import answers
 from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
 from tests.support.polling import WITHIN_S, wait_until

@@ -90,16 +90,14 @@ class Service:
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
         deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
-            try:
-                url = f"{self.base_url}/health/ready"
-                if httpx.get(url, timeout=5, headers=self.headers).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.1)
+        with httpx.Client(base_url=self.base_url, timeout=5, headers=self.headers) as client:
+            while time.monotonic() < deadline and self.process.poll() is None:
+                try:
+                    if client.get("/health/ready").status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                time.sleep(0.1)
         raise AssertionError(f"not ready; the log of the service:\n{self.log()}")
 
     def log(self) -> str:

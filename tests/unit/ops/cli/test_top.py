@@ -12,10 +12,10 @@ import pytest
 from textual.app import ScreenStackError
 from textual.widgets import DataTable, Static
 
-from ops.cli.http_client import HttpClient, Refused, Unreachable
 from ops.cli.top import text
 from ops.cli.top.app import TimelineScreen, TopApp
 from ops.cli.top.feed import Lost, overviews, snapshot
+from ops.clients.http_client import HttpClient, Refused, Unreachable
 
 JOBS = [f"job-{n:032x}" for n in range(6)]
 SIZES = ((120, 40), (40, 10))
