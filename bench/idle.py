@@ -1,16 +1,21 @@
-"""CPU time and wake-ups of an idle service, by process and thread.
+"""CPU time and wake-ups of an idle service, by process and thread, and the CPU time of a start.
 
 ``python -m bench.idle [--seconds 60] [--threads] [--json OUT]`` starts a service with the demo
 model, answers one job, waits, and then reads the counters of the system twice. A wake-up is a
 voluntary context switch: a thread that ran and went to sleep again.
+
+``python -m bench.idle --starts N [--json OUT]`` starts a service N times on the same data directory
+and reads what each process has computed when the service is ready, and its standby when it waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +30,15 @@ from tests.support.processes.service import Service
 #: Seconds between the job and the measurement, so that caches are written and timers settle.
 SETTLE_S: Final = 10.0
 _ANSWER_S: Final = 120.0
+#: Longest wait for the standby, in seconds, and the pause without any computing that ends it.
+_STANDBY_S: Final = 120.0
+_SETTLED_S: Final = 2.0
+_PARTS: Final = {
+    "worker.standby": "standby",
+    "worker": "worker",
+    "api": "api",
+    "ops.broker": "broker",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,29 +131,96 @@ def result_of(used: list[Counters], seconds: float) -> dict[str, Any]:
     return {"seconds": seconds, "processes": rows}
 
 
+def measure_starts(folder: Path, starts: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of each process until it was ready, for each start.
+
+    A start before them creates the tables and is not counted.
+    """
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(starts + 1):
+        with_standby = {"SEMANTIC_JOBS__WORKER_STANDBY": "true"}
+        service = Service(folder / "data", env=with_standby).start()
+        try:
+            used = {name: one.cpu_s for name, one in read_processes(processes_of(service)).items()}
+            used["all until ready"] = sum(used.values())
+            used["standby"] = _standby_cpu_s(service)
+        finally:
+            service.stop()
+        for name, cpu_s in used.items() if number else ():
+            found[name].append(cpu_s)
+    return dict(found)
+
+
+def starts_of(found: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Return the median, the least and the most CPU seconds of each process."""
+    return {
+        name: {
+            "median_s": round(statistics.median(each), 2),
+            "min_s": round(min(each), 2),
+            "max_s": round(max(each), 2),
+        }
+        for name, each in sorted(found.items(), key=lambda one: statistics.median(one[1]))
+    }
+
+
 def main() -> None:
     """Measure, print a table, and write the figures where ``--json`` asks for them."""
     parser = argparse.ArgumentParser(prog="python -m bench.idle", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", action="store_true", help="by thread (Linux)")
+    parser.add_argument("--starts", type=int, metavar="N", help="measure N starts instead")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
     given = parser.parse_args()
+    result = _starts(given.starts) if given.starts else _idle(given.seconds, threads=given.threads)
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _starts(starts: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="starts-") as folder:
+        result = starts_of(measure_starts(Path(folder), starts))
+    print_table(
+        ["process", ">CPU s (median)", ">least", ">most"],
+        [
+            (name, *(f"{row[figure]:.2f}" for figure in ("median_s", "min_s", "max_s")))
+            for name, row in result.items()
+        ],
+    )
+    return {"starts": starts, "processes": result}
+
+
+def _idle(seconds: float, *, threads: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="idle-") as folder:
         service = Service(Path(folder) / "data").start()
         try:
             _answer_one(service)
             time.sleep(SETTLE_S)
-            used = measure(service, given.seconds, threads=given.threads)
+            used = measure(service, seconds, threads=threads)
         finally:
             service.stop()
-    result = result_of(used, given.seconds)
+    result = result_of(used, seconds)
     rows = result["processes"].items()
     print_table(
         ["process", ">% of a core", ">wake-ups a second"],
         [(name, f"{row['cpu_percent']:.2f}", f"{row['wakeups_per_s']:.1f}") for name, row in rows],
     )
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _standby_cpu_s(service: Service) -> float:
+    """Return what the standby has computed once it waits."""
+    give_up_at, last = time.monotonic() + _STANDBY_S, -1.0
+    while time.monotonic() < give_up_at:
+        time.sleep(_SETTLED_S)
+        standby = processes_of(service).get("standby")
+        if standby is None:
+            continue
+        times = standby.cpu_times()
+        if (used := times.user + times.system) == last:
+            return used
+        last = used
+    message = "the service has no standby that waits"
+    raise TimeoutError(message)
 
 
 def _answer_one(service: Service) -> None:
@@ -150,10 +231,9 @@ def _answer_one(service: Service) -> None:
 
 
 def _part(process: psutil.Process) -> str:
-    words = process.cmdline()
-    for word in words[1:]:
-        for part in ("worker", "api", "broker"):
-            if word.startswith((part, f"ops.{part}")):
+    for word in process.cmdline()[1:]:
+        for start, part in _PARTS.items():
+            if word.startswith(start):
                 return part
     return process.name()
 
