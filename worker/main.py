@@ -9,12 +9,8 @@ from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode, after_failed_start, end_process
+from ops.liveness.imports import resting_collector
 from ops.liveness.parent_watch import watch_lifeline
-from ops.logs import configure_logging
-from ops.settings import load_settings
-from worker.control.restart_alone import RestartAlone
-from worker.engine.ports import ModelLoadError
-from worker.process import WorkerProcess
 
 #: Thread switch interval of the interpreter. The engine thread returns from native code every few
 #: milliseconds and must not wait the default 5 ms while other threads format text.
@@ -23,6 +19,13 @@ SWITCH_INTERVAL_S = 0.0005
 
 def main() -> int:
     """Run a worker until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
+    with resting_collector():
+        from ops.logs import configure_logging  # noqa: PLC0415 - imported in this block
+        from ops.settings import load_settings  # noqa: PLC0415 - as above
+        from worker.control.restart_alone import RestartAlone  # noqa: PLC0415 - as above
+        from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - as above
+        from worker.process import WorkerProcess  # noqa: PLC0415 - as above
+
     create_private_files()
     settings = load_settings()
     logger = configure_logging("worker", level=settings.log.level, format=settings.log.format)

@@ -37,6 +37,7 @@ from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
 from ops.liveness.heartbeat import BEAT_S, take_heartbeat
+from ops.liveness.imports import resting_collector
 from ops.logs import Logger
 from ops.models.choice import given_choice
 from ops.models.registry import embedding_models, first_model
@@ -197,8 +198,8 @@ class WorkerProcess:
 
     def _serve(self, stack: ExitStack, to: Connections) -> int:
         """Load the model and work until the end; return the exit code."""
-        # MLX takes memory that a worker without a model does not need.
-        from worker import composition as parts  # noqa: PLC0415 - imports MLX
+        with resting_collector():  # MLX takes memory that a worker without a model does not need
+            from worker import composition as parts  # noqa: PLC0415 - imports MLX
 
         settings, controls = self._settings, to.controls
         log, client, keys = to.log, to.client, to.keys

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from ops.exit_codes import ExitCode, end_process
+from ops.liveness.imports import resting_collector
 from ops.liveness.standby import wait_for_activation
 
 #: Modules that ``worker.main`` imports, together with all libraries except MLX.
@@ -39,8 +40,9 @@ def preload() -> None:
     """Import what a worker needs, except MLX."""
     # As mlx-lm does: transformers warns on stderr that there is no PyTorch.
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
-    for name in PRELOADED:
-        import_module(name)
+    with resting_collector():
+        for name in PRELOADED:
+            import_module(name)
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-"""Signs of life between the supervisor and the processes that it starts."""
+"""Start and signs of life of the processes that the supervisor starts."""

@@ -13,6 +13,7 @@ import typer
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_settings, overrides
 from ops.cli.output import echo
+from ops.liveness.imports import resting_collector
 from ops.models.choice import choice_environment
 
 
@@ -36,8 +37,8 @@ def serve(
         data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
     )
     settings = operator_settings(given)
-    from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
-
+    with resting_collector():
+        from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
     raise typer.Exit(int(run_service(settings, is_explicit=model is not None)))
 
 

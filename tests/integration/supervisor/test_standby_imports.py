@@ -16,7 +16,7 @@ import json, sys
 from worker.standby import preload
 preload()
 before = set(sys.modules)
-import worker.main, worker.composition
+import worker.process, worker.composition
 print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))
 """
 

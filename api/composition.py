@@ -1,0 +1,392 @@
+"""Compose and run the api process: public socket, log, Redis, services, HTTP server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.metadata import version
+
+from api.background.batch_lines import BatchLines
+from api.background.batch_thread import BatchThread, LineThreads
+from api.background.erasing import ERASE_S, open_sweeper
+from api.background.eta import LiveEta
+from api.background.live_rates import SAMPLE_S, LiveRates
+from api.background.periodic_tasks import PeriodicTasks
+from api.background.tasks import BlockingCalls
+from api.background.webhook_thread import WebhookPace, WebhookThread
+from api.background.webhooks import batch_message
+from api.http_server.listener import open_listener_or_exit
+from api.lifecycle import Service, serve
+from api.protocols.shared.parsed_request import RequestDefaults
+from api.routes.table import routes
+from api.services.absent_models import absent_models
+from api.services.compose import compose
+from api.services.metrics.ports import MetricPorts
+from api.services.ports import ApiPorts
+from api.services.route_services import Services
+from api.services.rules import (
+    agent_limits_of,
+    batch_rules_of,
+    disk_floor_of,
+    efforts_of,
+    job_rules_of,
+    on_demand_of,
+    webhook_policy_of,
+    work_admission,
+)
+from domain.batch.ports import BatchViews
+from domain.errors import SemanticError
+from domain.job.ports import WorkerPulses
+from domain.log.ports import PayloadStore
+from domain.model.presence import LoadedModels
+from domain.model.registry import ModelRegistry
+from domain.ports import Clock, IdSource
+from domain.usecases.batches.driver import BatchDriver
+from domain.usecases.engine_control import EngineControls
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.expire import JobExpiry
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_stock import serving_models
+from domain.usecases.model_swaps import ModelSwaps
+from domain.usecases.webhooks import WebhookCollector
+from domain.webhook.delivery import read_secrets
+from ops.adapters.data_dir.free_space import DiskFloor
+from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.permissions import create_private_files
+from ops.adapters.event_log.migrate import upgrade
+from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.redis.block_places import RedisBlockPlaces
+from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
+from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
+from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from ops.adapters.redis.item_hub import RedisItemHub
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.token_counts import RedisTokenCounter
+from ops.adapters.webhooks.secret import webhook_secret
+from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls
+from ops.adapters.webhooks.store import SqlWebhookStore
+from ops.broker.address import resolve_broker_url
+from ops.clock import RandomIds, SystemClock
+from ops.exit_codes import after_failed_start
+from ops.liveness.parent_watch import watch_lifeline
+from ops.logs import Logger, configure_logging
+from ops.metrics.counter_file import CounterFile
+from ops.models.registry import RegistryReader, first_model
+from ops.setting_groups.service import RedisSettings
+from ops.settings import Settings, load_settings
+from ops.tracing.open import open_spans
+
+#: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
+BLOCKING_CALLS_MAX = 32
+#: How long cancellations of clients that left may take at the end, in seconds.
+BACKGROUND_DRAIN_S = 3.0
+#: Time between two searches for jobs whose deadline has passed, in seconds.
+EXPIRE_S = 1.0
+#: Time between two searches for jobs whose model no worker has, in seconds.
+ABSENT_CHECK_S = 2.0
+#: Time between two tries to hold the reserve of the disk again, in seconds.
+DISK_CHECK_S = 2.0
+#: How long a stream waits for its first item before its head is sent, in seconds. An idle worker
+#: publishes it within milliseconds, and rejects a prompt that is too long within seconds.
+OPENING_S = 5.0
+
+
+def build(
+    settings: Settings, stack: ExitStack, *, batch_woken: threading.Event
+) -> tuple[ApiPorts, RedisItemHub]:
+    """Connect the adapters; ``stack`` closes them.
+
+    Raises ``LogUnavailable`` if the log cannot be opened, ``QueueUnavailable`` without a broker.
+    """
+    clock, ids, disk = SystemClock(), RandomIds(), disk_floor_of(settings)
+    log = _open_log(settings, stack, clock, disk)
+    client, hub, keys = _broker(settings, stack)
+    pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
+    controls = EngineControls(log=log, ids=ids, signals=signals)
+    queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
+    sink, places = _sink(settings.redis, client, keys), RedisBlockPlaces(client, keys, pulses)
+    models, registry = _loaded(settings, pulses, clock), _registry(settings, pulses)
+    ports = ApiPorts(
+        log=log,
+        payloads=log,
+        owners=log.owners,
+        views=log.views,
+        metrics=_metrics(settings, log, stack),
+        agent_views=log.agents,
+        eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
+        submission=JobSubmission(log=log, queue=queue, ids=ids),
+        cancellation=JobCancellation(
+            log=log, payloads=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
+        ),
+        retries=JobRetry(log=log, payloads=log, queue=queue, backlog=backlog, ids=ids),
+        backlog=backlog,
+        source=hub,
+        pulses=pulses,
+        controls=controls,
+        swaps=ModelSwaps(log=log, ids=ids),
+        engine_settings=settings.engine.values,
+        counter=RedisTokenCounter(client, keys),
+        places=places,
+        clock=clock,
+        ids=ids,
+        executor=_executor(stack),
+        batch_views=log.batches,
+        batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
+        wake_batches=batch_woken.set,
+        batch_rules=batch_rules_of(settings.batches),
+        webhook_store=_webhook_store(settings, stack),
+        shares_blocks=settings.cache.share_between_keys,
+        webhook_policy=webhook_policy_of(settings.webhooks),
+        version=version("semantic"),
+        model=first_model(settings).name,
+        models=models,
+        rates=LiveRates(pulses, log.views, clock),
+        registry=registry,
+        max_tokens_default=settings.jobs.max_tokens_default,
+        efforts=efforts_of(settings.reasoning),
+        rules=job_rules_of(settings.jobs),
+        agents=agent_limits_of(settings.server),
+        ping_s=settings.server.ping_s,
+        opening_s=OPENING_S,
+        disk=disk,
+    )
+    return ports, hub
+
+
+def _webhook_store(settings: Settings, stack: ExitStack) -> SqlWebhookStore:
+    store = SqlWebhookStore(settings.log_url)
+    stack.callback(store.close)
+    return store
+
+
+def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPorts:
+    counters = CounterFile(None)
+    # A second api of the data directory keeps no totals on the disk.
+    with suppress(DataDirLocked):
+        stack.enter_context(DataLock(settings.data_dir / "api.lock"))
+        counters = CounterFile(settings.data_dir / "api.counters.json")
+    return MetricPorts(
+        queue=log.queue_views,
+        usage=log.usage,
+        writer=log.figures,
+        counters=counters,
+        agents_max=settings.metrics.agents_max,
+        aliases=settings.metrics.vllm_names,
+    )
+
+
+def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloor) -> SqlEventLog:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    upgrade(settings.log_url)
+    disk.renew()
+    log = stack.enter_context(open_log(settings.log_url, clock=clock))
+    log.admit_work = work_admission(settings.server, disk, log.owner_sums)
+    return log
+
+
+def _broker(settings: Settings, stack: ExitStack) -> tuple[BrokerClient, RedisItemHub, Keys]:
+    url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
+    return _client(url, stack), RedisItemHub(connect_async(url), keys), keys
+
+
+def _client(url: str, stack: ExitStack) -> BrokerClient:
+    client = connect(url)
+    stack.callback(client.close)
+    return client
+
+
+def _executor(stack: ExitStack) -> ThreadPoolExecutor:
+    executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+    return executor
+
+
+def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSink:
+    return RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
+
+
+def _registry(settings: Settings, pulses: WorkerPulses) -> Callable[[], ModelRegistry]:
+    def announced() -> list[str]:
+        return [card.id for card in serving_models(pulses)]
+
+    return RegistryReader(settings, announced=announced).current
+
+
+def _lines(
+    settings: Settings,
+    registry: Callable[[], ModelRegistry],
+    *,
+    ids: IdSource,
+    payloads: PayloadStore,
+    views: BatchViews,
+) -> BatchLines:
+    return BatchLines(
+        payloads=payloads,
+        views=views,
+        defaults=RequestDefaults(
+            ids=ids,
+            max_tokens=settings.jobs.max_tokens_default,
+            efforts=efforts_of(settings.reasoning),
+        ),
+        registry=registry,
+        lines_max=settings.batches.file_lines_max,
+    )
+
+
+def _batch_driver(
+    settings: Settings, ports: ApiPorts, services: Services, stack: ExitStack
+) -> BatchDriver:
+    threads = LineThreads()
+    stack.callback(threads.close)
+    return BatchDriver(
+        batches=services.batches.records,
+        files=services.batches.files,
+        payloads=ports.payloads,
+        jobs=ports.views,
+        submission=ports.submission,
+        cancellation=ports.cancellation,
+        clock=ports.clock,
+        protocol=ports.batch_lines,
+        spread=threads,
+        window=settings.batches.queue_window,
+        attempts_max=settings.jobs.attempts_max,
+        output_kept_s=settings.batches.file_kept_s,
+        is_absent=ports.models.is_absent,
+    )
+
+
+def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedModels:
+    return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
+
+
+def _webhook_thread(
+    settings: Settings, ports: ApiPorts, services: Services, logger: Logger
+) -> WebhookThread:
+    """Return the thread that delivers webhooks.
+
+    Raises:
+        InvalidRequest: A URL of the settings may not be called.
+        LogUnavailable: The secret cannot be read or created.
+    """
+    wanted = settings.webhooks
+    check_urls(wanted.urls, wanted.allow_hosts)
+    keys = read_secrets(webhook_secret(wanted, settings.data_dir))
+    collector = WebhookCollector(
+        log=ports.log,
+        store=ports.webhook_store,
+        ids=ports.ids,
+        clock=ports.clock,
+        describe_job=services.jobs.summarise,
+        describe_batch=batch_message,
+        urls=wanted.urls,
+        batch_lines=wanted.batch_lines,
+        waits_s=wanted.retry_s,
+        kept_s=wanted.kept_s,
+    )
+    sender = partial(
+        HttpWebhookSender,
+        keys=keys,
+        clock=ports.clock,
+        allow_hosts=wanted.allow_hosts,
+        timeout_s=wanted.timeout_s,
+        user_agent=f"semantic/{ports.version}",
+    )
+    pace = WebhookPace(
+        at_once=wanted.at_once,
+        at_once_per_host=wanted.at_once_per_host,
+        timeout_s=wanted.timeout_s,
+    )
+    return WebhookThread(collector, sender, pace=pace, logger=logger, tries=ports.metrics.tries)
+
+
+def _periodic_tasks(
+    settings: Settings, ports: ApiPorts, call: BlockingCalls, logger: Logger, stack: ExitStack
+) -> list[PeriodicTasks]:
+    expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
+    wanted = settings.models
+    on_demand = on_demand_of(wanted)
+    care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand)
+    sweeper = open_sweeper(settings, stack, places=ports.places)
+    actions = (
+        ("deadlines", EXPIRE_S, expiry.expire_overdue),
+        ("absent_models", ABSENT_CHECK_S, care),
+        ("rates", SAMPLE_S, ports.rates.sample),
+        ("disk", DISK_CHECK_S, ports.disk.renew),
+        ("erasing", ERASE_S, sweeper.run),
+    )
+    return [
+        PeriodicTasks(name, interval_s, partial(call, action), logger=logger)
+        for name, interval_s, action in actions
+    ]
+
+
+def run(settings: Settings, logger: Logger) -> int:
+    """Serve until a signal ends the process; return only if the start failed.
+
+    The public socket is bound first, so that a taken port is reported at once.
+    """
+    listener = open_listener_or_exit(settings.server)
+    with ExitStack() as stack:
+        try:
+            woken = threading.Event()
+            ports, hub = build(settings, stack, batch_woken=woken)
+            services = compose(ports)
+            webhooks = _webhook_thread(settings, ports, services, logger)
+            hub.on_announced = webhooks.record_traffic
+        except SemanticError as error:
+            logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
+            return int(after_failed_start(error))
+
+        driver = _batch_driver(settings, ports, services, stack)
+        batches = BatchThread(driver, woken=woken, logger=logger)
+
+        spans = open_spans(settings.tracing, part="api", logger=logger)
+        call = BlockingCalls(ports.executor)
+        periodic = _periodic_tasks(settings, ports, call, logger, stack)
+
+        async def on_start() -> None:
+            await hub.start()
+            batches.start()
+            webhooks.start()
+            for task in periodic:
+                task.start()
+
+        async def on_stop() -> None:
+            for task in periodic:
+                await task.close()
+            await call(batches.close)
+            await call(webhooks.close)
+            await ports.background.drain(BACKGROUND_DRAIN_S)
+            await hub.close()
+            await call(spans.close)
+            stack.close()
+
+        return serve(
+            Service(
+                routes=routes(services),
+                settings=settings.server,
+                listener=listener,
+                on_start=on_start,
+                on_stop=on_stop,
+                on_listening=lambda host, port: logger.info("listening", host=host, port=port),
+                logger=logger,
+                draining=ports.draining,
+                counts=ports.metrics.requests,
+                spans=spans,
+            )
+        )
+
+
+def main() -> int:
+    """Run the api until SIGTERM, SIGINT or the end of its supervisor."""
+    create_private_files()
+    settings = load_settings()
+    logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
+    watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    return run(settings, logger)

@@ -1,0 +1,38 @@
+"""The processes of a service start without libraries that their start does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Libraries that take a tenth of a second and more to import. Upgrades of the log need Alembic,
+#: downloads the hub's HTTP client, and the worker the rest.
+HEAVY = {
+    *("alembic", "huggingface_hub.file_download", "huggingface_hub.hf_api", "jsonschema"),
+    *("llguidance", "mako", "mlx", "mlx_lm", "numpy", "psycopg", "robyn"),
+    *("sqlalchemy.dialects.postgresql", "textual", "tokenizers", "transformers"),
+}
+#: The standby waits with the libraries of a model.
+OF_A_MODEL = {
+    *("huggingface_hub.file_download", "huggingface_hub.hf_api", "llguidance", "numpy"),
+    *("tokenizers", "transformers"),
+}
+STARTS = {
+    "import api.composition": HEAVY,
+    "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis"},
+    "import ops.broker.__main__": HEAVY | {"dramatiq", "httpx", "redis", "sqlalchemy"},
+    "from worker.standby import preload; preload()": HEAVY - OF_A_MODEL,
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_process_starts_without_heavy_libraries(start: str) -> None:
+    program = f"{start}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert STARTS[start] & set(done.stdout.split()) == set()
