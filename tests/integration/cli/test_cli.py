@@ -19,7 +19,7 @@ from ops.cli.main import MODULES
 from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
-_DEADLINE_S = 60
+_DEADLINE_S = 240
 
 
 class Shell:
