@@ -8,7 +8,8 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
@@ -26,12 +27,19 @@ _NO_CONFIG_FILE = {"SEMANTIC_CONFIG": os.devnull}
 _OWN_KEY = "SEMANTIC_API_KEY"
 #: Free memory at the end of the heap that is not given back to the system.
 _FREE_KEPT_BYTES = 2**31
-#: Read by glibc when a process starts; see mallopt(3).
-_GLIBC_MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
-    "MALLOC_TRIM_THRESHOLD_": str(_FREE_KEPT_BYTES),
-    "MALLOC_TOP_PAD_": str(2**26),
-}
+#: Variables that glibc reads when a process starts; see mallopt(3). By default glibc maps each
+#: large allocation anew and unmaps it when it is freed, so that each gather of a context pays a
+#: page fault per 4 kB. With these up to ``_FREE_KEPT_BYTES`` of free memory stay mapped.
+LARGE_ARRAYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(_FREE_KEPT_BYTES),
+        "MALLOC_TOP_PAD_": str(2**26),
+    }
+)
+#: By default glibc has eight heaps for each processor, and each keeps the memory that its threads
+#: free. One thread of Python runs at a time, so more heaps than two gain nothing.
+MANY_THREADS: Final[Mapping[str, str]] = MappingProxyType({"MALLOC_ARENA_MAX": "2"})
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:
@@ -75,22 +83,20 @@ def _without_raw_keys(settings: Settings) -> Settings:
 
 
 def allocator_environment(
-    inherited: Mapping[str, str], platform: str = sys.platform
+    wanted: Mapping[str, str], inherited: Mapping[str, str], platform: str = sys.platform
 ) -> dict[str, str]:
-    """Return variables that let a process keep the memory of large freed arrays.
+    """Return the variables of the C library's allocator for a process.
 
-    By default glibc maps each large allocation anew and unmaps it when it is freed, so that each
-    gather of a context pays a page fault per 4 kB. With these variables up to ``_FREE_KEPT_BYTES``
-    of free memory stay mapped. Other C libraries have no such variables. Values that the user has
-    set stay.
+    Other C libraries than glibc have none. Values that the user has set stay.
 
     Args:
+        wanted: ``LARGE_ARRAYS`` or ``MANY_THREADS``.
         inherited: The supervisor's own environment.
         platform: ``sys.platform``.
     """
     if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
         return {}
-    return {name: value for name, value in _GLIBC_MALLOC.items() if name not in inherited}
+    return {name: value for name, value in wanted.items() if name not in inherited}
 
 
 def with_json_logs(settings: Settings) -> Settings:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
 from ops.broker.probe import answers
 from ops.broker.server_binary import find_server
@@ -21,7 +23,13 @@ from ops.logs import Logger
 from ops.setting_groups.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
 from ops.settings import Settings
 from ops.supervisor.child import Child
-from ops.supervisor.environment import allocator_environment, child_environment, with_keys
+from ops.supervisor.environment import (
+    LARGE_ARRAYS,
+    MANY_THREADS,
+    allocator_environment,
+    child_environment,
+    with_keys,
+)
 from ops.supervisor.output import PartOutput
 from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
 from ops.supervisor.power import PowerAssertion, awake_command
@@ -49,6 +57,7 @@ _POLL_S = 0.05
 #: Pause between two probes of a service that starts, as a share of its age, and the longest one.
 _POLL_SHARE = 0.1
 _POLL_MAX_S = 1.0
+_ALLOCATION: Final = MappingProxyType({WORKER: LARGE_ARRAYS, API: MANY_THREADS})
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -238,8 +247,8 @@ class Supervisor:
         extra = dict(self._extra_environment)
         if part.name != BROKER and self._broker_url is not None:
             extra["SEMANTIC_REDIS__URL"] = self._broker_url
-        if part.name == WORKER:
-            extra |= allocator_environment(os.environ)
+        if (wanted := _ALLOCATION.get(part.name)) is not None:
+            extra |= allocator_environment(wanted, os.environ)
         return child_environment(os.environ, self._settings_of(part), extra)
 
     def _start_child(

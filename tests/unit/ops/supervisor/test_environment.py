@@ -9,6 +9,8 @@ import pytest
 from ops.setting_groups.places import user_config_file
 from ops.settings import Settings, load_settings
 from ops.supervisor.environment import (
+    LARGE_ARRAYS,
+    MANY_THREADS,
     allocator_environment,
     child_environment,
     settings_environment,
@@ -94,22 +96,22 @@ def test_parts_write_json_which_their_supervisor_renders(asked: str) -> None:
     assert (settings.log.format, settings.log.level) == ("json", "DEBUG")
 
 
-MALLOC = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}
-
-
-def test_glibc_is_told_to_keep_the_memory_of_large_arrays() -> None:
-    variables = allocator_environment({}, "linux")
-    assert variables.keys() == MALLOC
+def test_glibc_keeps_the_memory_of_large_arrays_and_few_heaps() -> None:
+    variables = allocator_environment(LARGE_ARRAYS, {}, "linux")
+    assert variables == dict(LARGE_ARRAYS)
     assert all(int(value) > 0 for value in variables.values())
+    assert allocator_environment(MANY_THREADS, {}, "linux") == {"MALLOC_ARENA_MAX": "2"}
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_other_systems_are_told_nothing(platform: str) -> None:
-    assert allocator_environment({}, platform) == {}
+    assert allocator_environment(LARGE_ARRAYS, {}, platform) == {}
 
 
 def test_what_the_user_has_set_of_the_allocator_stays() -> None:
-    inherited = {"MALLOC_TOP_PAD_": "0"}
-    assert allocator_environment(inherited, "linux").keys() == MALLOC - {"MALLOC_TOP_PAD_"}
+    inherited = {"MALLOC_TOP_PAD_": "0", "MALLOC_ARENA_MAX": "8"}
+    kept = allocator_environment(LARGE_ARRAYS, inherited, "linux")
+    assert kept.keys() == LARGE_ARRAYS.keys() - {"MALLOC_TOP_PAD_"}
+    assert allocator_environment(MANY_THREADS, inherited, "linux") == {}
     tuned = {"GLIBC_TUNABLES": "glibc.rtld.nns=4:glibc.malloc.mmap_threshold=4096"}
-    assert allocator_environment(tuned, "linux") == {}
+    assert allocator_environment(LARGE_ARRAYS, tuned, "linux") == {}
