@@ -209,13 +209,13 @@ class WorkerProcess:
         served = parts.served_models(settings, self._model)
         engine = self._engine(stack, sink, cache, log, controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        turns, logger = self._turns, self._logger
+        turns, logger, active = self._turns, self._logger, ActiveJobs()
         tuning = WorkerTuning(
             controls, settings.engine, engine=engine, turns=turns, queue=broker, logger=logger
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
-        idle = IdleModel(settings.model.idle_ttl_s, active := ActiveJobs())
+        idle = IdleModel(settings.model.idle_ttl_s, active)
         answers, used = LoggedAnswers(log=log, payloads=log), idle.record_use
         counter = parts.build_counter(settings, self._model, engine, answers=answers, on_count=used)
         stack.enter_context(TokenCountServer(client, keys, count=counter.count))
@@ -226,10 +226,20 @@ class WorkerProcess:
             RedisItemBacklog(client, keys),
             parts.open_exports(stack, settings, logger),
         )
-        runner = parts.build_runner(
-            self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
+        runner = parts.with_lanes(
+            parts.build_runner(
+                self._worker,
+                log,
+                engine,
+                spans,
+                sink=sink,
+                backlog=backlog,
+                active=active,
+                turns=turns,
+            ),
+            served,
+            turns,
         )
-        runner = parts.with_lanes(runner, served, turns)
         watch = LogWatch(
             log=log,
             client=client,
