@@ -222,23 +222,9 @@ class WorkerProcess:
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
-        backlog, spans = (
-            RedisItemBacklog(client, keys),
-            parts.open_exports(stack, settings, logger),
-        )
-        runner = parts.with_lanes(
-            parts.build_runner(
-                self._worker,
-                log,
-                engine,
-                spans,
-                sink=sink,
-                backlog=backlog,
-                active=active,
-                turns=turns,
-            ),
-            served,
-            turns,
+        backlog, spans = RedisItemBacklog(client, keys), parts.open_exports(stack, settings, logger)
+        runner = parts.build_runner(
+            self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
         )
         watch = LogWatch(
             log=log,
@@ -254,7 +240,12 @@ class WorkerProcess:
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
 
         models = (self._model.name, *self._embeds)
-        declare_actors(broker, runner, draining=self._stop, models=models)
+        declare_actors(
+            broker,
+            parts.with_lanes(runner, served, turns),
+            draining=self._stop,
+            models=models,
+        )
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
         consumers = self._consume(broker, models)
