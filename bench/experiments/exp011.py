@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from ops.supervisor.environment import allocator_environment
+from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
 
 STAGES = ("imports", "loaded", "4 contexts", "del", "gc.collect()", "mx.clear_cache()")
 UNLOADED = ("a new process without a model", "a standby without a model")
@@ -42,7 +42,7 @@ def main() -> None:
         from bench.experiments.filled_runner import make_model  # noqa: PLC0415 - imports MLX
 
         model = make_model(Path(directory) / "model")
-        columns = [_column(model, {}), _column(model, allocator_environment({}))]
+        columns = [_column(model, {}), _column(model, allocator_environment(LARGE_ARRAYS, {}))]
     names = (*STAGES, *UNLOADED)
     rows = [(name, *(f"{column[name]:.0f}" for column in columns)) for name in names]
     print_table(("stage", ">RSS MB, system", ">RSS MB, worker's variables"), rows)

@@ -25,7 +25,7 @@ from bench.experiments.report import print_conditions, print_table, print_verdic
 from bench.raw_batch import run_batch
 from domain.chat.request import Message
 from ops.setting_groups.models import DEMO_MODEL
-from ops.supervisor.environment import allocator_environment
+from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
 from worker.engine.mlx.model.loader import find_model
 
 AGENTS = (1, 5, 10)
@@ -66,7 +66,8 @@ def _rows(grown: dict[str, list[float]]) -> Iterator[tuple[object, ...]]:
                 [*command, "--child", contender, "--agents", str(agents)],
                 check=True,
                 stdout=subprocess.PIPE,
-                env=os.environ | (allocator_environment(os.environ) if contender == ENGINE else {}),
+                env=os.environ
+                | (allocator_environment(LARGE_ARRAYS, os.environ) if contender == ENGINE else {}),
                 text=True,
             )
             loaded, peak, after = json.loads(done.stdout)

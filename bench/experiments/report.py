@@ -13,7 +13,7 @@ from importlib.metadata import version
 import psutil
 import structlog
 
-from ops.supervisor.environment import allocator_environment
+from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
 
 
 def use_worker_allocator() -> None:
@@ -21,7 +21,7 @@ def use_worker_allocator() -> None:
 
     Returns if the environment is set already, or if this system needs none.
     """
-    missing = allocator_environment(os.environ)
+    missing = allocator_environment(LARGE_ARRAYS, os.environ)
     if missing:
         sys.stdout.flush()
         os.execve(sys.executable, sys.orig_argv, os.environ | missing)  # noqa: S606 - ourselves
