@@ -20,8 +20,8 @@ from api.background.periodic_tasks import PeriodicTasks
 from api.background.tasks import BlockingCalls
 from api.background.webhook_thread import WebhookPace, WebhookThread
 from api.background.webhooks import batch_message
+from api.framework.lifecycle import Service, serve
 from api.http_server.listener import open_listener_or_exit
-from api.lifecycle import Service, serve
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.table import routes
 from api.services.absent_models import absent_models

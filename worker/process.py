@@ -238,7 +238,6 @@ class WorkerProcess:
         self._request_reconcile = reconciler.wake
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
-
         models = (self._model.name, *self._embeds)
         declare_actors(
             broker,

@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from api.framework.lifecycle import Service, serve
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.listener import open_listener_or_exit
-from api.lifecycle import Service, serve
 from domain.errors import EngineFailure, Overloaded
 from domain.not_found import JobNotFound
 from ops.logs import configure_logging

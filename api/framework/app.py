@@ -1,7 +1,7 @@
 """The only module that knows the web framework: routes in, a Robyn application out.
 
-Import it through ``api.lifecycle`` only, which first hides the command line: importing Robyn parses
-``sys.argv``.
+Import it through ``api.framework.lifecycle`` only, which first hides the command line: importing
+Robyn parses ``sys.argv``.
 """
 
 from __future__ import annotations

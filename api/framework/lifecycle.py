@@ -82,7 +82,7 @@ def serve(service: Service) -> NoReturn:
     cut the drain short. Call it in the main thread, once per process.
     """
     _hide_from_framework()
-    from api.app import build_app  # noqa: PLC0415 - importing Robyn parses sys.argv, now hidden
+    from api.framework.app import build_app  # noqa: PLC0415 - importing Robyn parses sys.argv, now hidden
 
     _allow_descriptors(service.settings.connections_max)
     # Bound without listening, so that no other process gets the port before Robyn binds it too.

@@ -1,0 +1,1 @@
+"""The web framework, and the life of the process that runs it."""
