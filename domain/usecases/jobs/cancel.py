@@ -78,6 +78,15 @@ class JobCancellation:
         assert asked is not None
         self.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
 
+    def publish_end(self, job: Job) -> None:
+        """Publish the terminal item of an ended job, unless it is there or its text is lost.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+            LogUnavailable: The answer cannot be read.
+        """
+        republish_end(job, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
+
     def _end_waiting(self, job: Job) -> Job:
         """End a job that no worker has and no queue holds, and publish its terminal item."""
 
@@ -88,7 +97,7 @@ class JobCancellation:
 
         now = commit(job.id, confirm, log=self.log, ids=self.ids)
         if now.status.is_terminal:
-            republish_end(now, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
+            self.publish_end(now)
         else:
             self.put_back(now)
         return now

@@ -24,7 +24,7 @@ from domain.not_found import ModelNotFound
 from domain.ports import Clock
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit, load_job
-from domain.usecases.jobs.terminal_item import read_emitted, republish_end
+from domain.usecases.jobs.terminal_item import read_emitted
 from domain.values import JobId, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not park are ended: its worker may
@@ -123,7 +123,7 @@ class StrandedJobs:
 
         after = commit(job.id, end_attempt, log=ports.log, ids=ports.ids)
         if after.status.is_terminal:
-            _republish_end(after, ports)
+            ports.publish_end(after)
         else:
             ports.put_back(after)
 
@@ -148,9 +148,5 @@ class StrandedJobs:
             after = commit(job.id, fail, log=ports.log, ids=ports.ids)
         except JobAlreadyTerminal:
             return False
-        _republish_end(after, ports)
+        ports.publish_end(after)
         return True
-
-
-def _republish_end(job: Job, ports: JobCancellation) -> None:
-    republish_end(job, backlog=ports.backlog, sink=ports.sink, payloads=ports.payloads)
