@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from bench.report.files import read_result
 from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
 from bench.report.page import write_page
 from bench.report.parts import PARTS, Part
@@ -51,7 +52,7 @@ def main() -> int:
             failed.append(part.name)
     # A page of its own shows the parts that it is about.
     shown = [one for one in PARTS if options.page == PAGE or one.name in (options.only or ())]
-    found = {part.name: _read(options.results / f"{part.name}.json") for part in shown}
+    found = {part.name: read_result(options.results / f"{part.name}.json") for part in shown}
     write_page(options.page, {name: result for name, result in found.items() if result})
     print(f"wrote {options.page}")
     if failed:
@@ -81,13 +82,6 @@ def _run(part: Part, file: Path, options: argparse.Namespace, busy: float) -> bo
             }
             file.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return done.returncode == 0 and file.exists()
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    if not file.exists():
-        return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bench.report.files import replace_part
 from bench.report.machine import line_of
 from bench.report.parts import PARTS
 
@@ -25,15 +26,8 @@ def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
     Raises:
         ValueError: The page has no markers.
     """
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        message = f"{page} has no place for the report: {BEGIN} and {END}"
-        raise ValueError(message)
     plots = page.parent / page.stem / "plots"
-    body = "\n".join(_lines(results, plots, page))
-    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    replace_part(page, "the report", (BEGIN, END), lambda: _lines(results, plots, page))
 
 
 def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> Iterator[str]:

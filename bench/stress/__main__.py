@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.experiments.report import print_table
+from bench.report.files import read_result
 from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
 from bench.soak.evidence import keep
 from bench.stress.cases import CASES
@@ -57,7 +58,7 @@ def main() -> int:
         file.write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
         if not result["passed"]:
             failed.append(case.name)
-    found = {case.name: _read(options.results / f"{case.name}.json") for case in CASES}
+    found = {case.name: read_result(options.results / f"{case.name}.json") for case in CASES}
     write_page(options.page, {name: one for name, one in found.items() if one is not None})
     print(f"wrote {options.page}")
     if failed:
@@ -104,13 +105,6 @@ def _print(outcome: Outcome) -> None:
     if outcome.rows:
         print_table(outcome.head, outcome.rows)
     print(outcome.verdict, flush=True)
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    if not file.exists():
-        return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 def _parser() -> argparse.ArgumentParser:

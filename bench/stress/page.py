@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.report.files import replace_part
 from bench.report.machine import line_of
 from bench.stress.cases import CASES
 from bench.stress.run import Case
@@ -24,13 +25,7 @@ def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
     Raises:
         ValueError: The page has no markers.
     """
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        message = f"{page} has no place for the table: {BEGIN} and {END}"
-        raise ValueError(message)
-    body = "\n".join(lines(results))
-    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    replace_part(page, "the table", (BEGIN, END), lambda: lines(results))
 
 
 def lines(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
