@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.support.permissions import readable_by_others, umask
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 KEY = "correct-horse-battery-staple"
@@ -86,8 +87,10 @@ def _nobody_reads_the_key(service: Service) -> None:
     for child in service.descendants():
         assert KEY not in " ".join(child.cmdline())
         assert KEY not in " ".join(child.environ().values())
+    # The service answers before it prints how a client connects.
+    connect = 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"'
+    wait_until(lambda: connect in service.log_file.read_text())
     assert KEY not in service.log_file.read_text()
-    assert 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"' in service.log_file.read_text()
 
 
 def _clients_need_it(service: Service) -> None:

@@ -252,10 +252,16 @@ class FakeApi:
         )
 
     async def only_job(self) -> JobId:
-        """Wait for the only job and return it."""
+        """Wait until the only job is in the log and in a line, and return it."""
         await eventually(lambda: bool(self.log.views.rows))
         (job_id,) = self.log.views.rows
+        await self.queued(job_id)
         return job_id
+
+    async def queued(self, job_id: JobId) -> None:
+        """Wait until a job is in a line: a submission appends it to the log before."""
+        queue = self.broker.queue
+        await eventually(lambda: queue.has_message(job_id))
 
     def event_types(self) -> list[str]:
         return [event.type for event in self.log.read_all()]

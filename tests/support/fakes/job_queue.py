@@ -123,6 +123,11 @@ class FakeJobQueue:
         is_unacked = self._is_unacked(job_id, self._table(priority, model))
         return job_id in self.waiting(priority, model) or is_unacked
 
+    def has_message(self, job_id: JobId) -> bool:
+        """Whether the job is in a line or in the hands of a worker."""
+        with self._lock:
+            return any(job_id in table.messages for table in self.tables.queues.values())
+
     def is_unacked_by(self, job_id: JobId, consumers: Collection[str]) -> bool:
         """Whether one of these workers has not acknowledged the job."""
         return any(
