@@ -19,6 +19,7 @@ from ops.blockstore.events import (
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
+from tests.support.polling import wait_until
 from worker.cachestore import tier as tier_module
 from worker.cachestore.continuation import Continuation
 from worker.cachestore.tier import DiskTier, TierState
@@ -111,8 +112,8 @@ def test_directory_that_can_be_read_again_is_used_again(
     world.root.write_text("no directory")
     tier = world.tier()
     tier.start()
-    assert not tier.wait_scanned(0.05)
-    assert tier.figures().state is TierState.PAUSED
+    wait_until(lambda: tier.figures().state is TierState.PAUSED)
+    assert not tier.wait_scanned(0)
     world.root.unlink()
     assert tier.wait_scanned(WAIT_S)
     assert tier.write(make_chain(1, 1)[0]) is not None
