@@ -13,6 +13,7 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
 from domain.events.log import ArchiveErased, LogArchived
 from domain.job.view import is_job_event
+from domain.log.reader_version import reader_needed
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from domain.values import JobStatus
 from ops.adapters.event_log.database import database_file, reading
@@ -63,11 +64,18 @@ class ArchiveReport:
         verified: How many files verify.
         missing: Names of files that are missing; their events could not be verified.
         erased: How many files retention has erased.
+        reader_needed: Least reader version of the events in the files that verify.
     """
 
     verified: int
     missing: tuple[str, ...]
     erased: int = 0
+    reader_needed: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every archived event could be read."""
+        return not self.missing and not self.erased
 
 
 def directory_of(url: str) -> Path:
@@ -156,7 +164,7 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         for event in EventQuery(engine, EventFilter(types=[ArchiveErased.__name__])).each()
     }
     before = LogHead(position=0, hash=GENESIS_HASH)
-    verified, missing, erased = 0, [], 0
+    verified, missing, erased, needed = 0, [], 0, 1
     for archive in archives:
         first = archive.first_position
         if (first, archive.base_hash) != (before.position + 1, before.hash):
@@ -175,11 +183,13 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
             else:
                 missing.append(archive.file)
             continue
-        _verify(engine, archive, path, signed_hashes)
+        needed = max(needed, _verify(engine, archive, path, signed_hashes))
         verified += 1
     if archives:
         _verify_streams(engine, before.position)
-    return ArchiveReport(verified=verified, missing=tuple(missing), erased=erased)
+    return ArchiveReport(
+        verified=verified, missing=tuple(missing), erased=erased, reader_needed=needed
+    )
 
 
 def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[RecordedEvent]:
@@ -198,7 +208,8 @@ def _archives(engine: Engine) -> tuple[Archive, ...]:
         return read_archives(connection)
 
 
-def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[int, str]) -> None:
+def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[int, str]) -> int:
+    """Verify the file of an archive, and return the least reader version of its events."""
     found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
     last = LogHead(position=archive.last_position, hash=archive.last_hash)
@@ -210,7 +221,9 @@ def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[in
     with reading(engine) as connection:
         kept: dict[int, str] = dict(connection.execute(query).all())
     latest: dict[tuple[str, str], RecordedEvent] = {}
+    needed = 1
     for event in read_events(path):
+        needed = max(needed, reader_needed(event.type, event.schema_version))
         if kept.get(event.position, event.hash) != event.hash:
             raise CorruptLog(event.position, f"it is another event than in {path.name}")
         if event.stream.startswith(THINNED):
@@ -226,6 +239,7 @@ def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[in
             )
             if (connection.scalar(of_type) or 0) < event.position:
                 raise CorruptLog(event.position, f"the log lacks it and {path.name} has it")
+    return needed
 
 
 def _verify_streams(engine: Engine, last: int) -> None:

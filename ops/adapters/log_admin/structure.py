@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.reader_version import reader_needed
-from ops.adapters.event_log.archives import read_archives
+from ops.adapters.event_log.archives import ArchiveReport
 from ops.adapters.event_log.database import database_file, snapshot
 from ops.adapters.event_log.log_format import READER_MIN, read_reader_min
 from ops.adapters.event_log.migrate import current, made_tables
@@ -36,12 +36,13 @@ _JOURNAL_MODES: Final = (b"\1\1", b"\2\2")
 _POSTGRES_TRIGGERS: Final = {"events_no_change", "events_no_gap"}
 
 
-def verify_structure(engine: Engine, url: str) -> None:
+def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
     """Verify that the database can be read as a whole and is as the migrations made it.
 
     Args:
         engine: From ``reader_engine``.
         url: Of the log.
+        archives: Of the log.
 
     Raises:
         CorruptLog: The database is damaged or its tables were changed.
@@ -61,7 +62,7 @@ def verify_structure(engine: Engine, url: str) -> None:
             _verify_sqlite(connection, revision)
         tables = _schema_of(revision)
         if _has(tables, LOG_FORMAT.name):
-            _verify_reader_min(connection)
+            _verify_reader_min(connection, archives)
         if any("digest" in entry.sql for entry in tables if entry.name == WEBHOOKS.name):
             _verify_digests(connection)
 
@@ -111,7 +112,7 @@ def _verify_triggers(connection: Connection) -> None:
         raise _damaged(f"its triggers are missing: {', '.join(sorted(missing))}")
 
 
-def _verify_reader_min(connection: Connection) -> None:
+def _verify_reader_min(connection: Connection, archives: ArchiveReport) -> None:
     """Verify that the least reader version is the one that the events need."""
     names = connection.scalars(select(LOG_FORMAT.c.name)).all()
     stored = read_reader_min(connection)
@@ -120,9 +121,10 @@ def _verify_reader_min(connection: Connection) -> None:
             EVENTS.c.type, EVENTS.c.schema_version
         )
     )
-    needed = max((reader_needed(name, version) for name, version in kinds), default=1)
-    # Events that only archives have may have raised it.
-    is_fitting = stored >= needed if read_archives(connection) else stored == needed
+    readable = (reader_needed(name, version) for name, version in kinds)
+    needed = max([archives.reader_needed, *readable])
+    # Events of an archive that is not there may have raised it.
+    is_fitting = stored == needed if archives.is_whole else stored >= needed
     if list(names) != [READER_MIN] or not is_fitting:
         position = read_head(connection).position
         raise CorruptLog(position, f"the log needs reader {needed} and names {stored}")

@@ -65,7 +65,7 @@ def verify_whole_log(
     watchers, beside = watchers or Watchers(), archives_of or url
     archives = verify_archives(engine, beside, signed_hashes=signed_hashes)
     head = verify_log(engine, progress=watchers.chain, signed_hashes=signed_hashes)
-    verify_structure(engine, url)
+    verify_structure(engine, url, archives)
     texts = verify_payloads(engine, progress=watchers.texts)
     projections = verify_projections(engine, beside, progress=watchers.projections)
     return VerifiedLog(head=head, archives=archives, texts=texts, projections=projections)

@@ -71,6 +71,7 @@ def test_an_unchanged_log_verifies(recorded: Path) -> None:
         ("payloads SET bytes = bytes + 1", "bytes - 1", "not as it was written"),
         ("payloads SET stored_at = 'another'", "''", "not as it was written"),
         ("log_format SET version = version - 1", "version + 1", "needs reader"),
+        ("log_format SET version = version + 1", "version - 1", "needs reader"),
         ("sqlite_sequence SET seq = seq + 1", "seq - 1", "number of the last event"),
     ],
 )
