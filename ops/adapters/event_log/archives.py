@@ -155,14 +155,20 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         LogUnavailable: A file or the database cannot be read.
     """
     archives = _archives(engine)
+    if not archives:
+        return ArchiveReport(verified=0, missing=())
     recorded = {
-        event.data["last_position"]: event.data
+        event.data["last_position"]: event
         for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
     }
     gone = {
         event.data["file"]
         for event in EventQuery(engine, EventFilter(types=[ArchiveErased.__name__])).each()
     }
+    newest = recorded.get(archives[-1].last_position)
+    if newest is None:
+        first = archives[-1].first_position
+        raise CorruptLog(first, "no event of the log records the archive of these events")
     before = LogHead(position=0, hash=GENESIS_HASH)
     verified, missing, erased, needed = 0, [], 0, 1
     for archive in archives:
@@ -170,12 +176,10 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         if (first, archive.base_hash) != (before.position + 1, before.hash):
             raise CorruptLog(first, "the archives do not follow each other")
         before = LogHead(position=archive.last_position, hash=archive.last_hash)
-        recorded_end = recorded.get(archive.last_position)
-        if recorded_end is not None and recorded_end != asdict(archive.event()):
-            raise CorruptLog(archive.last_position, "the log names another archive of these events")
         # The event that records an archive may itself be in a later archive.
-        if recorded_end is None and archive is archives[-1]:
-            raise CorruptLog(first, "no event of the log records the archive of these events")
+        recorded_end = recorded.get(archive.last_position)
+        if recorded_end is not None and recorded_end.data != asdict(archive.event()):
+            raise CorruptLog(archive.last_position, "the log names another archive of these events")
         path = archive.path(url)
         if not path.exists():
             if archive.file in gone:
@@ -183,10 +187,11 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
             else:
                 missing.append(archive.file)
             continue
-        needed = max(needed, _verify(engine, archive, path, signed_hashes))
+        _verify_file(archive, path, signed_hashes)
+        found = _verify_kept(engine, archive, path, thinned_at=newest.position)
+        needed = max(needed, found)
         verified += 1
-    if archives:
-        _verify_streams(engine, before.position)
+    _verify_streams(engine, before.position)
     return ArchiveReport(
         verified=verified, missing=tuple(missing), erased=erased, reader_needed=needed
     )
@@ -208,13 +213,23 @@ def _archives(engine: Engine) -> tuple[Archive, ...]:
         return read_archives(connection)
 
 
-def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[int, str]) -> int:
-    """Verify the file of an archive, and return the least reader version of its events."""
+def _verify_file(archive: Archive, path: Path, signed_hashes: dict[int, str]) -> None:
     found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
     last = LogHead(position=archive.last_position, hash=archive.last_hash)
     if not found.holds_exactly(base, last):
         raise CorruptLog(archive.first_position, f"{path.name} is not the file that was written")
+
+
+def _verify_kept(engine: Engine, archive: Archive, path: Path, *, thinned_at: int) -> int:
+    """Verify what the log kept of an archive, and return the least reader version of its events.
+
+    Args:
+        engine: From ``reader_engine``.
+        archive: The archive.
+        path: Its file.
+        thinned_at: Position of the last archiving, which kept the last event of each type.
+    """
     query = select(EVENTS.c.position, EVENTS.c.hash).where(
         EVENTS.c.position.between(archive.first_position, archive.last_position)
     )
@@ -235,7 +250,9 @@ def _verify(engine: Engine, archive: Archive, path: Path, signed_hashes: dict[in
     with reading(engine) as connection:
         for (stream, type_name), event in latest.items():
             of_type = select(func.max(EVENTS.c.position)).where(
-                EVENTS.c.stream == stream, EVENTS.c.type == type_name
+                EVENTS.c.stream == stream,
+                EVENTS.c.type == type_name,
+                EVENTS.c.position < thinned_at,
             )
             if (connection.scalar(of_type) or 0) < event.position:
                 raise CorruptLog(event.position, f"the log lacks it and {path.name} has it")

@@ -75,10 +75,11 @@ def single_spaced(sql: str) -> str:
 
 
 def read_schema(connection: Connection) -> frozenset[SchemaEntry]:
-    """Return all tables, indexes and triggers."""
+    """Return all tables, indexes and triggers; a damaged file may have bytes for their texts."""
+    found = ([str(value or "") for value in row] for row in connection.execute(_SCHEMA))
     return frozenset(
-        SchemaEntry(kind, name, table, single_spaced(sql or ""))
-        for kind, name, table, sql in connection.execute(_SCHEMA)
+        SchemaEntry(kind, name, table, single_spaced(sql))
+        for kind, name, table, sql in found
         if not name.startswith(_PLANNER)
     )
 

@@ -107,6 +107,35 @@ def test_a_damaged_schema_is_a_typed_error(recorded: Path, tmp_path: Path, word:
             read(damaged)
 
 
+def test_a_schema_stored_as_bytes_is_a_typed_error(recorded: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(recorded, damaged)
+    with closing(driver_module().connect(str(damaged / LOG_NAME), isolation_level=None)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET sql = CAST(sql AS BLOB) WHERE name = 'usage_hours'")
+    with pytest.raises(CorruptLog, match="usage_hours"):
+        _verified(damaged)
+
+
+def test_a_deleted_event_that_the_archiving_kept_is_found(recorded: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(recorded, damaged)
+    with closing(driver_module().connect(str(damaged / LOG_NAME), isolation_level=None)) as raw:
+        query = "SELECT sql FROM sqlite_master WHERE name = 'events_no_delete'"
+        ((sql,),) = raw.execute(query).fetchall()
+        raw.execute("DROP TRIGGER events_no_delete")
+        kept = raw.execute(
+            "SELECT position FROM events, (SELECT max(last_position) AS last FROM archives)"
+            " WHERE position <= last AND stream GLOB 'agent-*' ORDER BY position"
+        ).fetchall()
+        # Later events of the same type and stream are in the log.
+        assert kept
+        raw.execute("DELETE FROM events WHERE position = ?", kept[0])
+        raw.execute(sql)
+    with pytest.raises(CorruptLog, match="the log lacks it"):
+        _verified(damaged)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_log_of(request, tmp_path)
