@@ -161,6 +161,8 @@ def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
     _require_open(job)
     if command.attempt:
         _require_speaking(job, command.attempt)
+    if not job.cancel_requested:
+        return ()  # the request was for the job before it was retried
     if job.expiring:
         return (
             JobExpired(

@@ -92,8 +92,8 @@ class JobCancellation:
 
         def confirm(now: Job) -> ConfirmCancel | None:
             # A job that ended and was retried meanwhile is not cancelled by the old request.
-            is_wanted = now.cancel_requested and not now.status.is_terminal
-            return ConfirmCancel(attempt=0, usage=Usage()) if is_wanted else None
+            is_over = now.status.is_terminal
+            return None if is_over else ConfirmCancel(attempt=0, usage=Usage())
 
         now = commit(job.id, confirm, log=self.log, ids=self.ids)
         if now.status.is_terminal:

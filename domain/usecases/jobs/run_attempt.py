@@ -134,10 +134,8 @@ class JobRunner:
                 return RunResult.NOTHING_TO_DO
             if not job.cancel_requested and _is_late(job, self):
                 job = commit(job_id, RequestCancel(reason=DEADLINE), log=self.log, ids=self.ids)
-            if job.cancel_requested:
-                return _cancelled(loaded, self)
             try:
-                return _attempt(loaded, self)
+                return (_cancelled if job.cancel_requested else _attempt)(loaded, self)
             except (StaleAttempt, JobAlreadyTerminal):
                 # Another attempt runs, or the job has ended; this attempt records nothing.
                 now = load_job(job_id, log=self.log).job
@@ -359,6 +357,9 @@ def _cancelled(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     command = ConfirmCancel(attempt=0, usage=Usage())
     # A concurrent cancellation may have recorded and published the end already.
     after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
+    if not after.status.is_terminal:  # it ended and was retried after it was read
+        is_waiting = after.status is JobStatus.QUEUED
+        return RunResult.REQUEUE if is_waiting else RunResult.SUPERSEDED
     _report(loaded, runner)
     _republish_end(after, runner)
     return RunResult.ENDED

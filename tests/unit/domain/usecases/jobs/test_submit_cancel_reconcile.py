@@ -10,7 +10,7 @@ import pytest
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import LogUnavailable
-from domain.job.commands import CompleteAttempt, ConfirmCancel, StartAttempt
+from domain.job.commands import CompleteAttempt, ConfirmCancel, Retry, StartAttempt
 from domain.log.record import RecordedEvent
 from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
@@ -189,6 +189,33 @@ def test_end_that_was_published_meanwhile_is_not_published_twice(world: JobWorld
     world.log.load = overtaken  # type: ignore[method-assign]  # a race
     world.run(job_id)
     assert len(world.items(job_id)) == 1
+
+
+@pytest.mark.parametrize("runs_elsewhere", [False, True])
+def test_worker_that_read_an_old_request_does_not_cancel_the_retried_job(
+    world: JobWorld, *, runs_elsewhere: bool
+) -> None:
+    job_id = world.submit()
+    world.broker.queue.take()
+    world.cancel(job_id)
+    load = world.log.load
+    read = False
+
+    def overtaken(stream: StreamName, **options: int) -> tuple[RecordedEvent, ...]:
+        nonlocal read
+        events = load(stream, **options)
+        if not read:
+            read = True
+            for command in (ConfirmCancel(attempt=0, usage=Usage()), Retry(reason="api")):
+                commit(job_id, command, log=world.log, ids=world.ids)
+            if runs_elsewhere:
+                commit(job_id, START, log=world.log, ids=world.ids)
+        return events
+
+    world.log.load = overtaken  # type: ignore[method-assign]  # a race
+    wanted = RunResult.SUPERSEDED if runs_elsewhere else RunResult.REQUEUE
+    assert world.run(job_id) is wanted
+    assert world.job(job_id).status is (JobStatus.RUNNING if runs_elsewhere else JobStatus.QUEUED)
 
 
 def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
