@@ -84,6 +84,10 @@ def reading(engine: Engine) -> Iterator[Connection]:
     except SQLAlchemyError as error:
         msg = f"the event log cannot be read: {reason_of(error)}"
         raise LogUnavailable(msg) from error
+    except (MemoryError, UnicodeDecodeError) as error:
+        # The driver found an absurd size, or text that is none.
+        msg = f"the event log cannot be read, its file is damaged: {error!r}"
+        raise LogUnavailable(msg) from error
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -12,9 +12,9 @@ from sqlalchemy import Engine, text
 from bench.tampering.judge import Verdict
 from bench.tampering.run import TARGETS, run
 from bench.tampering.sample import LOG_NAME, add_webhooks, record_sample, url_of
-from domain.errors import CorruptLog, SemanticError
+from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.database import reader_engine, writer_engine
+from ops.adapters.event_log.database import reader_engine, reading, writer_engine
 from ops.adapters.event_log.migrate import current, upgrade
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
@@ -115,6 +115,23 @@ def test_a_schema_stored_as_bytes_is_a_typed_error(recorded: Path, tmp_path: Pat
         raw.execute("UPDATE sqlite_master SET sql = CAST(sql AS BLOB) WHERE name = 'usage_hours'")
     with pytest.raises(CorruptLog, match="usage_hours"):
         _verified(damaged)
+
+
+def test_a_damaged_type_of_a_column_is_a_typed_error(recorded: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(recorded, damaged)
+    content = (damaged / LOG_NAME).read_bytes()
+    at = content.index(b"TEXT NOT NULL", content.index(b"CREATE TABLE jobs ("))
+    (damaged / LOG_NAME).write_bytes(content[:at] + b"TEXT NO\xd4 NULL" + content[at + 13 :])
+    with pytest.raises(LogUnavailable, match="its file is damaged: UnicodeDecodeError"):
+        _verified(damaged)
+
+
+def test_an_absurd_size_in_the_file_is_a_typed_error(recorded: Path) -> None:
+    engine = reader_engine(url_of(recorded))
+    with pytest.raises(LogUnavailable, match="damaged: MemoryError"), reading(engine):
+        raise MemoryError  # as SQLite's driver does
+    engine.dispose()
 
 
 def test_a_deleted_event_that_the_archiving_kept_is_found(recorded: Path, tmp_path: Path) -> None:
