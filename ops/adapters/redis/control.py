@@ -7,9 +7,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
@@ -29,6 +29,9 @@ from domain.values import (
 )
 from ops.adapters.redis.block_places import KIND as BLOCKS
 from ops.adapters.redis.client import Keys, broker_errors
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 #: A worker without a heartbeat for this long counts as gone.
 PULSE_TTL_MS = 3000
@@ -191,7 +194,7 @@ class RedisWorkerPulses:
         with broker_errors():
             was_known, is_watched = self._beat(
                 keys=[self._key, self._watched],
-                args=[self._ttl_ms, pulse.worker, json.dumps(asdict(pulse))],
+                args=[self._ttl_ms, pulse.worker, json.dumps(pulse, default=_as_object)],
             )
         return PulseReply(was_known=bool(was_known), is_watched=bool(is_watched))
 
@@ -214,6 +217,11 @@ class RedisWorkerPulses:
             if int(until_ms) >= now_ms:
                 found.append(_pulse(json.loads(body)))
         return tuple(sorted(found, key=lambda one: one.worker))
+
+
+def _as_object(figures: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass; ``asdict`` would copy each figure of each pulse."""
+    return {one.name: getattr(figures, one.name) for one in fields(figures)}
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
