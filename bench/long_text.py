@@ -2,8 +2,9 @@
 
 ``python -m bench.long_text [--mb 4] [--rounds 5]`` starts a service with the demo model and sends a
 text of words, and one of a single run of letters, to ``/v1/messages`` and to
-``/v1/messages/count_tokens``. The service refuses the first, and estimates the second, once the text
-is certain not to fit, without reading the rest. The peak of the worker's resident memory is reset before each request (Linux).
+``/v1/messages/count_tokens``. The service refuses the first, and estimates the second, once the
+text is certain not to fit, without reading the rest. The peak of the worker's resident memory is
+reset before each request (Linux).
 """
 
 from __future__ import annotations
