@@ -23,7 +23,7 @@ from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
 from bench.report.page import write_page
 from bench.report.parts import PARTS, Part
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
@@ -51,7 +51,9 @@ def main() -> int:
         if not _run(part, file, options, busy):
             failed.append(part.name)
     # A page of its own shows the parts that it is about.
-    shown = [one for one in PARTS if options.page == PAGE or one.name in (options.only or ())]
+    shown = [
+        one for one in PARTS if options.page.resolve() == PAGE or one.name in (options.only or ())
+    ]
     found = {part.name: read_result(options.results / f"{part.name}.json") for part in shown}
     write_page(options.page, {name: result for name, result in found.items() if result})
     print(f"wrote {options.page}")

@@ -7,12 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bench.comparison.measurements import MEASUREMENTS
 from bench.report.plots import bars, lines
 
 _RAW: Final = "raw BatchGenerator"
 _US: Final = "semantic"
 _MINUTE_S: Final = 60.0
 _MB: Final = 1e6
+#: A larger budget is none.
+_BUDGET_BYTES_MAX: Final = 1e12
+#: Rows of the comparison by key, each with the unit that its format ends with.
+_TITLES: Final = {
+    row.key: ", ".join(filter(None, (row.title, row.form.rpartition("}")[2].strip())))
+    for measurement in MEASUREMENTS
+    for row in measurement.rows
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +78,7 @@ def comparison(found: dict[str, Any]) -> Section:
     table_rows = []
     for key in keys:
         cells = [found["results"][server].get(key, {"figures": []}) for server in servers]
-        table_rows.append([key.replace("_", " "), *(_cell(cell["figures"]) for cell in cells)])
+        table_rows.append([_TITLES.get(key, key), *(_cell(cell["figures"]) for cell in cells)])
     ours = found["results"].get(_US, {})
     warm, cold = (_middle(ours.get(key, {}).get("figures", [])) for key in ("sigkill", "cold"))
     bar_rows = [
@@ -98,14 +107,29 @@ def memory(found: dict[str, Any]) -> Section:
         limit = (figures.get("budget_bytes") or 0) + (figures.get("step_bytes") or 0)
         peak = figures["peak_bytes"]
         name = f"{run['shape']}, {run['budget']}, {'at once' if run['at_once'] else 'in turn'}"
-        bound = f"{limit / _MB:.1f}" if figures.get("budget_bytes") else "-"
-        rows.append([name, run["agents"], f"{peak / _MB:.1f}", bound])
-        if figures.get("budget_bytes"):
+        is_bound = 0 < (figures.get("budget_bytes") or 0) < _BUDGET_BYTES_MAX
+        reused = figures.get("reused_median"), figures.get("reused_worst")
+        shares = ["-" if one is None else f"{one:.1%}" for one in reused]
+        bound = f"{limit / _MB:.1f}" if is_bound else "-"
+        rows.append([name, run["agents"], *shares, f"{peak / _MB:.1f}", bound])
+        if is_bound:
             peaks.append((name, 100 * peak / limit))
     plots = {"memory": bars("Peak of the limit", peaks, unit="%")} if peaks else {}
     return Section(
         headline=None,
-        table=tuple(_table(["run", ">agents", ">peak, MB", ">limit, MB"], rows)),
+        table=tuple(
+            _table(
+                [
+                    "run",
+                    ">agents",
+                    ">of known tokens reused",
+                    ">worst",
+                    ">peak, MB",
+                    ">limit, MB",
+                ],
+                rows,
+            )
+        ),
         plots=plots,
     )
 
