@@ -38,6 +38,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.event_log.transaction import append_event
+from ops.adapters.log_admin.rewrite import RewriteFailed, rewrite
 from ops.adapters.log_admin.saved_blocks import own_blocks
 from ops.adapters.log_admin.text_map import (
     TextMap,
@@ -216,18 +217,18 @@ def remove_traces(url: str, *, is_served: bool) -> None:
         return
     driver = driver_module()
     try:
+        if not is_served or file.stat().st_size <= REWRITTEN_BYTES_MAX:
+            rewrite(file, driver=driver.__name__, wait_max_s=WAL_WAIT_MAX_S)
         opened = driver.connect(str(file), isolation_level=None, timeout=WAL_WAIT_MAX_S)
         with closing(opened) as connection:
             connection.execute("PRAGMA secure_delete = ON").fetchall()
             connection.execute("PRAGMA synchronous = FULL").fetchall()
-            if not is_served or file.stat().st_size <= REWRITTEN_BYTES_MAX:
-                connection.execute("VACUUM").fetchall()
             ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             # SQLite syncs neither this truncation nor the deletion of the file when the last
             # connection closes: a power cut could bring the texts back.
             sync_file(file.with_name(f"{file.name}-wal"))
         sync_directory(file.parent)
-    except (driver.Error, OSError) as error:
+    except (driver.Error, RewriteFailed, OSError) as error:
         msg = f"the write-ahead log cannot be truncated: {error}: repeat this"
         raise LogUnavailable(msg) from error
     if busy:

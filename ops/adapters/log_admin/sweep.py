@@ -240,7 +240,9 @@ class TextSweeper:
         )
 
     def _remove_traces(self) -> None:
+        started_s = self._clock.monotonic()
         remove_traces(self._url, is_served=self._is_served)
+        self._took_s += self._clock.monotonic() - started_s
         self._has_traces = False
 
     def _last_deletion(self) -> int:
