@@ -15,6 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from ops.adapters.data_dir.permissions import create_private_files
+
 _FAILED: Final = 1
 
 
@@ -49,7 +51,9 @@ def rewrite(file: Path, *, driver: str, wait_max_s: float) -> None:
         raise RewriteFailed(message or f"the rewrite ended with {code}")
 
 
-def _main(file: str, driver: str, wait_max_s: str) -> int:
+def main(file: str, driver: str, wait_max_s: str) -> int:
+    """Rewrite a database in this process; the exit code is 1 if it failed."""
+    create_private_files()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     module = importlib.import_module(driver)
     try:
@@ -69,4 +73,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))
