@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from domain.kv.places import BlockPlaces
-from ops.adapters.log_admin.sweep import TextSweeper, rules_of
+from ops.adapters.erasing.sweep import TextSweeper, rules_of
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.erase_items import RedisItemEraser
 from ops.blockstore.erase import erase_blocks

@@ -1,1 +1,1 @@
-"""Operations on a whole log: archive, backup, erase, verify, checkpoints, as-of."""
+"""Operations on a whole log: archive, backup, verify, checkpoints, as-of."""

@@ -16,10 +16,10 @@ from sqlalchemy import Engine, select
 from domain.errors import CorruptLog, PayloadDamaged
 from domain.log.record import EventFilter
 from domain.values import digest_of
+from ops.adapters.erasing.text_map import PAYLOAD_FIELDS, last_erasure, read_text_map
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.tables import PAYLOADS
-from ops.adapters.log_admin.text_map import PAYLOAD_FIELDS, last_erasure, read_text_map
 from ops.adapters.log_admin.verify import Progress
 
 #: Payloads read at a time; each may have many megabytes.

@@ -11,9 +11,9 @@ import typer
 from domain.errors import LogUnavailable
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.values import AgentId
+from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.redis.client import BrokerClient, Keys
 from ops.adapters.redis.control import RedisControlSignals
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ops.adapters.erasing.sweep import RetentionRules, SweepPlan, TextSweeper, rules_of
 from ops.adapters.log_admin.stored import StoredBytes, measure_stored
-from ops.adapters.log_admin.sweep import RetentionRules, SweepPlan, TextSweeper, rules_of
 from ops.cli.log.erasers import erasers
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
 from ops.cli.options import DataDir

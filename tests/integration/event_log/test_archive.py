@@ -20,6 +20,7 @@ from domain.events.job import JobEvent
 from domain.job.view import JobView
 from domain.log.record import LogHead
 from domain.values import AgentId, Digest, JobId, StreamName
+from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log.archives import each_event, verify_archives
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -28,7 +29,6 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin import verify as verify_module
 from ops.adapters.log_admin.archive import Archived, archive_log
-from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.log_admin.verify import verify_log
 from ops.cli.main import build_app
 from ops.clock import RandomIds

@@ -16,9 +16,9 @@ from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.not_found import AgentNotFound, PayloadMissing
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
+from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.redis.client import Keys, connect
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore

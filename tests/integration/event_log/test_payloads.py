@@ -15,13 +15,13 @@ from domain.events.event import Event
 from domain.events.worker import WorkerDraining
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId, Digest, JobId, StreamName, WorkerId, digest_of
+from ops.adapters.erasing.erase import erase_agent
+from ops.adapters.erasing.text_map import PAYLOAD_FIELDS
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.backup import verify_copy
-from ops.adapters.log_admin.erase import erase_agent
 from ops.adapters.log_admin.payloads import VerifiedPayloads, verify_payloads
-from ops.adapters.log_admin.text_map import PAYLOAD_FIELDS
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection, verify

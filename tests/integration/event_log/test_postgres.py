@@ -22,6 +22,7 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import EventFilter
 from domain.not_found import PayloadMissing
 from domain.values import AgentId, JobId, StreamName
+from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log import postgres_driver
 from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine, writer_engine
@@ -33,7 +34,6 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.backup import back_up
-from ops.adapters.log_admin.erase import erase_agent
 from ops.cli.service.checks import check_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event

@@ -12,8 +12,8 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
+from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.sweep import RetentionRules, TextSweeper
 from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log

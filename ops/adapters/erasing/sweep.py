@@ -23,12 +23,7 @@ from domain.log.text_owners import RetentionCut, cut_to_size
 from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
 from ops.adapters.data_dir.sync import sync_directory
-from ops.adapters.event_log.archives import Archive, directory_of, read_archives
-from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
-from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.tables import EVENTS
-from ops.adapters.event_log.transaction import append_event
-from ops.adapters.log_admin.erase import (
+from ops.adapters.erasing.erase import (
     LOG_STREAM,
     Doomed,
     erase_texts,
@@ -36,14 +31,19 @@ from ops.adapters.log_admin.erase import (
     remove_traces,
     writing,
 )
-from ops.adapters.log_admin.saved_blocks import own_blocks
-from ops.adapters.log_admin.text_map import (
+from ops.adapters.erasing.saved_blocks import own_blocks
+from ops.adapters.erasing.text_map import (
     TextMap,
     erased_archives,
     last_erasure,
     read_text_map,
     stored_sizes,
 )
+from ops.adapters.event_log.archives import Archive, directory_of, read_archives
+from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
+from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.tables import EVENTS
+from ops.adapters.event_log.transaction import append_event
 from ops.setting_groups.service import RetentionSettings
 
 #: A sweep reads the whole log: the next one comes after this many times what that took.

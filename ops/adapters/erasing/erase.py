@@ -28,6 +28,14 @@ from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, JobId, StreamName, Usage
 from ops.adapters.data_dir.sync import sync_directory, sync_file
+from ops.adapters.erasing.rewrite import RewriteFailed, rewrite
+from ops.adapters.erasing.saved_blocks import own_blocks
+from ops.adapters.erasing.text_map import (
+    TextMap,
+    read_text_map,
+    stored_sizes,
+    texts_named_since,
+)
 from ops.adapters.event_log.database import (
     database_file,
     reader_engine,
@@ -38,14 +46,6 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.event_log.transaction import append_event
-from ops.adapters.log_admin.rewrite import RewriteFailed, rewrite
-from ops.adapters.log_admin.saved_blocks import own_blocks
-from ops.adapters.log_admin.text_map import (
-    TextMap,
-    read_text_map,
-    stored_sizes,
-    texts_named_since,
-)
 
 #: How long to wait for a reader that still needs the old pages.
 WAL_WAIT_MAX_S = 2.0
