@@ -1,4 +1,4 @@
-"""Erases what was deleted, and what a rule of retention overtakes, in the background.
+"""Erases what was deleted, and what a rule of retention overtakes.
 
 All state is in the log: a sweep that a kill ends is completed by the next one. Two processes may
 sweep at once, since each transaction looks again at what was written meanwhile.
@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import func, select
-
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentDeleted
-from domain.events.batch import BatchDeleted, FileDeleted
-from domain.events.job import JobHidden
 from domain.events.log import ArchiveErased, LogArchived, TextsErased
 from domain.log.record import AGENT_STREAM, EventFilter
 from domain.log.text_owners import RetentionCut, cut_to_size
 from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
 from ops.adapters.data_dir.sync import sync_directory
+from ops.adapters.erasing.deletions import last_deletion, last_sweep
 from ops.adapters.erasing.erase import (
     LOG_STREAM,
     Doomed,
@@ -42,18 +39,12 @@ from ops.adapters.erasing.text_map import (
 from ops.adapters.event_log.archives import Archive, directory_of, read_archives
 from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
 from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.tables import EVENTS
 from ops.adapters.event_log.transaction import append_event
 from ops.setting_groups.service import RetentionSettings
 
-#: A sweep reads the whole log: the next one comes after this many times what that took.
-PACE: Final = 10
-#: Time between two looks for deleted jobs that were still open, in seconds.
-WAITING_S: Final = 30.0
 _DAY_S: Final = 24 * 3600.0
-_DELETIONS: Final = tuple(
-    cls.__name__ for cls in (AgentDeleted, BatchDeleted, FileDeleted, JobHidden)
-)
+ItemsEraser = Callable[[Sequence[JobId]], object]
+BlocksEraser = Callable[[frozenset[str]], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +80,19 @@ class SweepPlan:
         blocks: Names of blocks that only deleted agents used, 64 hex digits each.
         items: Jobs whose items the broker may still have.
         archives: Files of old events.
+        is_recorded: Whether an event is due although no text goes: something was deleted.
     """
 
     doomed: Doomed
     blocks: frozenset[str]
     items: tuple[JobId, ...]
     archives: tuple[Archive, ...]
+    is_recorded: bool
+
+    @property
+    def erases_rows(self) -> bool:
+        """Whether the database changes."""
+        return self.is_recorded or bool(self.doomed.sizes)
 
 
 def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> RetentionRules:
@@ -116,6 +114,8 @@ def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> 
 class TextSweeper:
     """Erases texts, items, blocks and archives.
 
+    What a sweep reads of the log takes some kilobytes of memory for each job.
+
     Args:
         url: Of the log.
         rules: Of retention.
@@ -123,7 +123,6 @@ class TextSweeper:
         ids: Ids of the new events.
         erase_items: Erases the items of jobs.
         erase_blocks: Deletes blocks in memory and on disk.
-        is_served: Whether a service runs on the log, which must not wait long.
     """
 
     def __init__(
@@ -133,9 +132,8 @@ class TextSweeper:
         *,
         clock: Clock,
         ids: IdSource,
-        erase_items: Callable[[Sequence[JobId]], object],
-        erase_blocks: Callable[[frozenset[str]], object],
-        is_served: bool = True,
+        erase_items: ItemsEraser,
+        erase_blocks: BlocksEraser,
     ) -> None:
         self._url = url
         self._rules = rules
@@ -143,28 +141,11 @@ class TextSweeper:
         self._ids = ids
         self._erase_items = erase_items
         self._erase_blocks = erase_blocks
-        self._is_served = is_served
         self._reader = reader_engine(url)
-        self._swept_at: float | None = None
-        self._took_s = 0.0
-        #: Whether files of the database may have what was deleted; a process before may have died.
-        self._has_traces = last_erasure(self._reader)[1] > 0
 
     def close(self) -> None:
         """Close the connections."""
         self._reader.dispose()
-
-    def run(self) -> None:
-        """Sweep if something was deleted or a rule is due; call it every few seconds.
-
-        Raises:
-            LogUnavailable: The log cannot be read or written, or a reader needs old pages.
-            QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
-        """
-        if self._is_due():
-            self.sweep()
-        elif self._has_traces:
-            self._remove_traces()
 
     def plan(self) -> SweepPlan:
         """Return what a sweep would erase now.
@@ -173,6 +154,7 @@ class TextSweeper:
             LogUnavailable: The log cannot be read.
         """
         now = self._clock.now()
+        is_recorded = last_deletion(self._reader) > last_sweep(self._reader)[0]
         found, sizes = read_text_map(self._reader, self._url), stored_sizes(self._reader)
         cut = RetentionCut()
         if self._rules.text_age_s is not None or self._rules.text_bytes_max is not None:
@@ -190,71 +172,44 @@ class TextSweeper:
             blocks=own_blocks(self._reader, self._url, gone),
             items=tuple(JobId(job) for job in sorted(ended.union(doomed.jobs))),
             archives=self._old_archives(),
+            is_recorded=is_recorded,
         )
 
     def sweep(self) -> SweepPlan:
         """Erase everything that ``plan`` returns; return it.
 
         Raises:
-            LogUnavailable: As of ``run``.
-            QueueUnavailable: As of ``run``.
+            LogUnavailable: The log cannot be read or written.
+            QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
         """
         try:
             return self._sweep()
         except OSError as error:
             msg = f"not all is erased: {error}"
             raise LogUnavailable(msg) from error
-        finally:
-            self._swept_at = self._clock.monotonic()
 
     def _sweep(self) -> SweepPlan:
-        is_deleted = self._last_deletion() > self._last_sweep()[0]
-        started_s = self._clock.monotonic()
         plan = self.plan()
-        # Waits for the broker and for readers do not count: they cost the log nothing.
-        self._took_s = self._clock.monotonic() - started_s
         # The log comes last: a sweep that ends before is repeated.
         self._erase_items(plan.items)
         self._erase_blocks(plan.blocks)
-        if plan.doomed.sizes or is_deleted:
+        if plan.erases_rows:
             erase_texts(self._url, plan.doomed, clock=self._clock, ids=self._ids)
-            self._has_traces = True
         for archive in plan.archives:
             self._erase_archive(archive)
-        if self._has_traces:
-            self._remove_traces()
         return plan
 
-    def _is_due(self) -> bool:
-        position, waiting = self._last_sweep()
-        is_deleted = self._last_deletion() > position
-        if self._swept_at is None:
-            return is_deleted or self._rules.is_on or waiting > 0
-        passed_s = self._clock.monotonic() - self._swept_at
-        if passed_s < PACE * self._took_s:
-            return False
-        if is_deleted:
-            return True
-        return (waiting > 0 and passed_s >= WAITING_S) or (
-            self._rules.is_on and passed_s >= self._rules.interval_s
-        )
+    def remove_traces(self, *, is_served: bool) -> None:
+        """Remove what the files of the database still have of texts that any sweep deleted.
 
-    def _remove_traces(self) -> None:
-        started_s = self._clock.monotonic()
-        remove_traces(self._url, is_served=self._is_served)
-        self._took_s += self._clock.monotonic() - started_s
-        self._has_traces = False
+        Args:
+            is_served: Whether a service runs on the log, which must not wait long.
 
-    def _last_deletion(self) -> int:
-        query = select(func.max(EVENTS.c.position)).where(EVENTS.c.type.in_(_DELETIONS))
-        with reading(self._reader) as connection:
-            return int(connection.scalar(query) or 0)
-
-    def _last_sweep(self) -> tuple[int, int]:
-        """Return position of the last sweep, and what it had to leave."""
-        events = EventQuery(self._reader, EventFilter(types=(TextsErased.__name__,)))
-        last = events.last(1)
-        return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
+        Raises:
+            LogUnavailable: A reader keeps the write-ahead log: call again.
+        """
+        if last_erasure(self._reader)[1]:
+            remove_traces(self._url, is_served=is_served)
 
     def _gone_agents(self, found: TextMap) -> Mapping[str, int]:
         """Return the agents deleted since the last sweep that left nothing, with a position.

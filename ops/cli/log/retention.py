@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.adapters.erasing.sweep import RetentionRules, SweepPlan, TextSweeper, rules_of
+from ops.adapters.erasing.sweep import (
+    BlocksEraser,
+    ItemsEraser,
+    RetentionRules,
+    SweepPlan,
+    TextSweeper,
+    rules_of,
+)
 from ops.adapters.log_admin.stored import StoredBytes, measure_stored
 from ops.cli.log.erasers import erasers
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
@@ -81,20 +88,14 @@ def _sweeper(
         return
     with (
         erasers(settings) as beside,
-        closing(
-            _made(settings, rules, beside.items, beside.blocks, is_served=beside.is_served)
-        ) as made,
+        closing(_made(settings, rules, beside.items, beside.blocks)) as made,
     ):
         yield made
+        made.remove_traces(is_served=beside.is_served)
 
 
 def _made(
-    settings: Settings,
-    rules: RetentionRules,
-    items: Any,  # noqa: ANN401 - the types of TextSweeper
-    blocks: Any,  # noqa: ANN401 - the types of TextSweeper
-    *,
-    is_served: bool = True,
+    settings: Settings, rules: RetentionRules, items: ItemsEraser, blocks: BlocksEraser
 ) -> TextSweeper:
     return TextSweeper(
         settings.log_url,
@@ -103,7 +104,6 @@ def _made(
         ids=RandomIds(),
         erase_items=items,
         erase_blocks=blocks,
-        is_served=is_served,
     )
 
 

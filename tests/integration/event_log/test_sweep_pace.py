@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
+from ops.adapters.erasing.sweep import RetentionRules
+from ops.adapters.erasing.sweep_pace import PacedSweeps
+from ops.adapters.erasing.sweep_process import sweep_in_process
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock
@@ -44,16 +46,17 @@ def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path:
         clock.advance(REWRITE_S)
         erased.extend(jobs)
 
-    sweeper = TextSweeper(
-        f"sqlite:///{tmp_path / 'events.sqlite3'}",
+    url = f"sqlite:///{tmp_path / 'events.sqlite3'}"
+    paced = PacedSweeps(
+        url,
         RetentionRules(),
         clock=clock,
-        ids=RandomIds(),
+        sweep=partial(sweep_in_process, url=url, rules=RetentionRules()),
         erase_items=erase_items,
         erase_blocks=lambda _: None,
     )
-    with closing(sweeper):
+    with closing(paced):
         for name in ("job-1", "job-2"):
             _delete_job(log, name)
-            sweeper.run()
+            paced.run()
             assert name in erased
