@@ -23,9 +23,9 @@ from domain.values import JobId, Priority
 BrokerClient: TypeAlias = redis.Redis
 #: Longest time that a blocking command (``BLPOP``) waits. What it waits for wakes it at once, so a
 #: longer one only costs an idle service less.
-BLOCK_MAX_S = 2.0
+BLOCK_MAX_S = 3.0
 #: Longest wait for a reply; longer than ``BLOCK_MAX_S``, or a blocking command would time out.
-REPLY_TIMEOUT_S = 3.0
+REPLY_TIMEOUT_S = 4.0
 CONNECT_TIMEOUT_S = 2.0
 #: A connection that died while idle is reopened once. Every command may be repeated, since items
 #: and messages have their own ids.

@@ -38,7 +38,7 @@ PULSE_TTL_MS = 3000
 #: How long the workers report their rows after an overview was read.
 WATCH_TTL_MS = 5000
 #: How long the listener waits for a notification before it checks whether to stop, which wakes it.
-LISTEN_BLOCK_S = 2.0
+LISTEN_BLOCK_S = 3.0
 #: Pause after a lost connection.
 RETRY_S = 0.5
 _CANCEL = "cancel"
