@@ -140,6 +140,15 @@ def test_the_jobs_accepted_last_are_listed_newest_first(
     assert past.has_more is has_more
 
 
+def test_as_many_jobs_are_listed_as_are_asked_for() -> None:
+    log = InMemoryEventLog()
+    for number in range(103):
+        append(log, f"job-{number}", submitted())
+    past = state_at(log, jobs_max=102)
+    assert [job.id for job in past.jobs] == [f"job-{number}" for number in range(102, 0, -1)]
+    assert past.has_more
+
+
 def test_jobs_accepted_later_are_not_listed() -> None:
     log = InMemoryEventLog()
     for number in (1, 2, 3):
