@@ -225,7 +225,7 @@ def test_a_job_of_another_key_is_dropped_from_a_turn(origin: str) -> None:
     answer_job(log, "job-1", "Mine", owner="mine")
     answer_job(log, "job-2", "Hello", owner="theirs")
     answer_job(log, "job-3", "Hello")
-    request = chat(USER, said("Mine", origin="job-1"), said("Hello", origin=origin), USER)
+    request = chat(USER, said("Edited", origin="job-1"), said("Hello", origin=origin), USER)
     found = matched(log, request, None, "mine")
     assert found == replace(request, messages=(USER, request.messages[1], said("Hello"), USER))
     assert matched(log, request, None) is request
