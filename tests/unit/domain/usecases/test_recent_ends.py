@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from domain.events.event import Event
-from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
+from domain.events.job import JobAttached, JobCancelled, JobExpired, JobFailed, JobRetried
 from domain.log.record import LogHead
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.usecases.recent_ends import (
@@ -126,6 +126,14 @@ def test_a_job_that_ended_twice_since_the_last_call_is_shown_once(world: _World)
     assert world.latest() == ["job-2", "job-1"]
     append(world.log, "job-1", RETRIED, FAILED, RETRIED, completed())
     assert world.latest() == ["job-1", "job-2"]
+
+
+def test_a_job_that_is_joined_after_its_end_keeps_its_place(world: _World) -> None:
+    assert world.latest() == []
+    world.end("job-1", "job-2")
+    assert world.latest() == ["job-2", "job-1"]
+    append(world.log, "job-1", JobAttached(reason="retry"))
+    assert world.latest() == ["job-2", "job-1"]
 
 
 def test_a_job_that_only_an_archive_has_is_passed_over(world: _World) -> None:
