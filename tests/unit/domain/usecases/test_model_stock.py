@@ -15,6 +15,7 @@ from domain.model.inventory import ModelFiles, ModelState, ModelStatus
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.model_stock import ModelStock, serving_models
 from domain.values import ModelCard, StreamName, WorkerId
+from tests.support.builders.job_events import worker_event
 from tests.support.builders.log_events import append
 from tests.support.fakes.broker import FakeWorkerPulses
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -132,10 +133,13 @@ def test_events_are_read_once() -> None:
     log = _CountedLog()
     models = stock(log)
     append(log, "model-a", loaded("a"), ModelUnloaded(worker=WORKER, model="a"))
+    append(log, "worker-1", worker_event())
     append(log, "model-b", loaded("b"))
     models.all()
+    append(log, "worker-1", worker_event())
     models.all()
-    assert log.reads == [0, 3]
+    models.all()
+    assert log.reads == [0, 4, 4]
 
 
 @pytest.mark.parametrize(
