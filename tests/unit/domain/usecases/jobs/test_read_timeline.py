@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from domain.events.job import AttemptStarted
 from domain.events.worker import WorkerLost
 from domain.job.timeline import Timeline, build_timeline
 from domain.usecases.jobs.timeline import read_timeline
@@ -32,9 +31,7 @@ class _World:
         append(self.log, worker, WorkerLost(worker=WorkerId(worker), pid=7))
 
     def start(self, attempt: int, worker: str) -> None:
-        event = replace(started(attempt), worker=WorkerId(worker))
-        assert isinstance(event, AttemptStarted)
-        append(self.log, JOB, event)
+        append(self.log, JOB, replace(started(attempt), worker=WorkerId(worker)))
 
     def timeline(self) -> Timeline:
         found = read_timeline(self.log, JOB)
@@ -89,6 +86,19 @@ def test_only_the_loss_of_the_worker_of_an_attempt_counts() -> None:
     world.lose("worker-9")
     world.lose("worker-1")
     world.clock.advance(5)
+    world.start(2, "worker-2")
+    assert world.lost_after_ms() == [2000]
+
+
+def test_a_worker_that_was_found_dead_twice_was_lost_the_first_time() -> None:
+    world = _World()
+    append(world.log, JOB, submitted())
+    world.start(1, "worker-1")
+    world.clock.advance(2)
+    world.lose("worker-1")
+    world.clock.advance(1)
+    world.lose("worker-1")
+    world.clock.advance(4)
     world.start(2, "worker-2")
     assert world.lost_after_ms() == [2000]
 
