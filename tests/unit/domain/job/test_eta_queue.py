@@ -74,9 +74,9 @@ def test_each_running_job_has_a_place_until_its_own_end() -> None:
     }
 
 
-def test_running_batch_jobs_have_places_for_batch_jobs() -> None:
+def test_batch_jobs_wait_for_running_batch_jobs_also_where_a_place_is_free() -> None:
     line = QueueSnapshot(
-        state=turns(3, reserved=1),
+        state=turns(4, reserved=2),
         queued=[queued("c", BATCH), queued("d", INTERACTIVE)],
         running=[(running("a", BATCH), 0.25), (running("b", BATCH), 0.5)],
         pace=SECOND,
@@ -104,7 +104,7 @@ def test_batch_jobs_begin_one_by_one_where_they_have_one_place() -> None:
 
 def test_called_jobs_begin_now_and_have_places_of_their_queue() -> None:
     line = QueueSnapshot(
-        state=turns(3, reserved=1, called=["c", "b", "gone"]),
+        state=turns(4, reserved=2, called=["c", "b", "gone"]),
         queued=[queued("a", BATCH), queued("b", BATCH), queued("c", BATCH), queued("d")],
         pace=SECOND,
     )
