@@ -69,5 +69,5 @@ def answer_job(
     """Append a job that is completed with a text."""
     request = request or asked("hi")
     answer = StoredAnswer(text=text, token_ids=(1, 2))
-    events = [submission(request, agent=agent, owner=owner), started(), completion(answer)]
-    return store(log, job, events, request, answer)
+    accepted = submission(request, agent=agent, owner=owner)
+    return store(log, job, [accepted, started(), completion(answer)], request, answer)

@@ -181,7 +181,8 @@ def test_more_ends_than_one_read_returns_are_followed(world: _World, ends: int) 
     append(world.log, "job-1", submitted())
     append(world.log, "job-2", submitted())
     assert world.latest() == []
-    append(world.log, "job-1", *([FAILED, RETRIED] * (ends // 2 - 1)), FAILED)
+    further: list[Event] = [FAILED, RETRIED] * (ends // 2 - 1)
+    append(world.log, "job-1", *further, FAILED)
     append(world.log, "job-2", FAILED)
     assert world.latest() == ["job-2", "job-1"]
     world.end("job-3")

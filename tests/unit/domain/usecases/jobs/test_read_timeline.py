@@ -7,7 +7,7 @@ from dataclasses import replace
 from domain.events.worker import WorkerLost
 from domain.job.timeline import Timeline, build_timeline
 from domain.usecases.jobs.timeline import read_timeline
-from domain.values import JobId, WorkerId
+from domain.values import JobId, StreamName, WorkerId
 from tests.support.builders.job_events import (
     completed,
     recorded_at,
@@ -49,7 +49,7 @@ def test_the_timeline_of_a_job_is_that_of_its_events() -> None:
     world.clock.advance(2)
     append(world.log, JOB, completed())
     append(world.log, "job-2", started())
-    assert world.timeline() == build_timeline(world.log.load(JOB))
+    assert world.timeline() == build_timeline(world.log.load(StreamName(JOB)))
     assert (world.timeline().job, world.timeline().total_ms) == (JOB, 2000)
 
 
