@@ -51,7 +51,8 @@ class BatchWorld(JobWorld):
     def use(self, **changes: Any) -> None:
         self.driver = replace(self.driver, **changes)
 
-    def submit_batch(self, *lines: str, is_checked: bool = True) -> BatchId:
+    def submit_batch(self, *lines: str, is_checked: bool = True, **facts: Any) -> BatchId:
+        """Submit a batch; ``facts`` are further fields of ``BatchSubmitted``."""
         packed = pack("\n".join(lines).encode())
         batch_id = BatchId(BATCH_PREFIX + self.ids.job_id().removeprefix("job-"))
         submitted = BatchSubmitted(
@@ -60,6 +61,7 @@ class BatchWorld(JobWorld):
             content=packed.digest,
             lines=packed.lines,
             expires_at=rfc3339(self.clock.now() + timedelta(seconds=DAY_S)),
+            **facts,
         )
         self.batches.accept(
             batch_id,

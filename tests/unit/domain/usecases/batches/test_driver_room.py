@@ -1,0 +1,118 @@
+"""How many lines become jobs, and when no more do."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.batch.state import LineCounts
+from domain.errors import QuotaExceeded
+from domain.job.commands import SubmitJob
+from domain.usecases.batches.driver import ROUND_LINES_MAX
+from domain.usecases.jobs.submit import Accepted, JobSubmission
+from domain.values import JobId, Owner, Priority
+from tests.support.builders.batch_world import DAY_S, BatchWorld
+from tests.unit.domain.usecases.batches.test_driver import MANY, Crash, crash_after
+
+
+def reasons(world: BatchWorld) -> list[str]:
+    events = world.log.read_all(limit=1000, types=["JobCancelRequested"])
+    return [event.data["reason"] for event in events]
+
+
+@pytest.mark.parametrize("window", [1, ROUND_LINES_MAX, 2 * ROUND_LINES_MAX + 6])
+def test_step_submits_as_many_lines_as_the_window_has(window: int) -> None:
+    with BatchWorld() as world:
+        world.use(window=window)
+        batch_id = world.submit_batch(*MANY)
+        world.step()
+        assert world.views.tally(batch_id).jobs == window
+
+
+def test_full_queue_takes_no_line_of_another_batch() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        first = world.submit_batch(*MANY)
+        world.step()
+        second = world.submit_batch("one")
+        assert world.step() == 2
+        assert world.views.tally(first).jobs == 10
+        assert world.views.tally(second).jobs == 0
+        world.work(3)
+        world.step()
+        assert world.log.views.waiting(Priority.BATCH) == {None: 10}
+        assert world.views.tally(second).jobs == 1
+
+
+def test_batch_that_fails_its_check_takes_no_room() -> None:
+    with BatchWorld() as world:
+        world.use(window=1)
+        world.submit_batch("fault", is_checked=False)
+        other = world.submit_batch("one")
+        assert world.step() == 1
+        assert world.views.tally(other).jobs == 1
+
+
+def test_batch_whose_owner_has_no_quota_left_takes_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept = JobSubmission.submit
+
+    def refuse(submission: JobSubmission, command: SubmitJob, *, job_id: JobId) -> Accepted:
+        if command.owner == "alice":
+            raise QuotaExceeded("her texts fill it")
+        return accept(submission, command, job_id=job_id)
+
+    monkeypatch.setattr(JobSubmission, "submit", refuse)
+    with BatchWorld() as world:
+        world.use(window=1)
+        refused = world.submit_batch("one", owner=Owner("alice"))
+        other = world.submit_batch("two", owner=Owner("bob"))
+        assert world.step() == 2
+        assert world.views.tally(refused).jobs == 0
+        assert world.views.tally(other).jobs == 1
+
+
+def test_lines_that_a_crash_left_behind_are_counted_once() -> None:
+    with BatchWorld() as world:
+        world.use(window=2 * ROUND_LINES_MAX + 3)
+        batch_id = world.submit_batch(*MANY)
+        whole = world.driver.spread
+        world.use(spread=crash_after(2 * ROUND_LINES_MAX - 1))
+        with pytest.raises(Crash):
+            world.step()
+        world.use(spread=whole)
+        world.step()
+        assert world.views.tally(batch_id).jobs == 2 * ROUND_LINES_MAX + 3
+
+
+def test_no_line_becomes_a_job_at_the_end_of_the_window() -> None:
+    with BatchWorld() as world:
+        world.use(window=2)
+        batch_id = world.submit_batch("one", "two", "three")
+        world.step()
+        world.clock.advance(DAY_S)
+        assert world.step() == 0
+        assert world.counts(batch_id) == LineCounts(expired=3)
+        assert reasons(world) == ["deadline"] * 2
+
+
+def test_cancelled_batch_is_the_reason_for_which_its_jobs_end() -> None:
+    with BatchWorld() as world:
+        batch_id = world.submit_batch("one", "two")
+        world.step()
+        world.batches.cancel(batch_id)
+        world.step()
+        assert reasons(world) == ["batch_cancelled"] * 2
+
+
+def test_batch_whose_lines_were_erased_is_cancelled_and_keeps_its_answers() -> None:
+    with BatchWorld() as world:
+        world.use(window=1)
+        batch_id = world.submit_batch("one", "two")
+        world.step()
+        world.work()
+        world.log.lose_payload(world.batch(batch_id).facts.content)
+        assert world.step() == 1
+        assert world.batch_types(batch_id)[-1] == "BatchCancelRequested"
+        assert world.step() == 0
+        assert world.counts(batch_id) == LineCounts(succeeded=1, canceled=1)
