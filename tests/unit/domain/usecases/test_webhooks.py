@@ -189,6 +189,7 @@ def test_ends_without_receivers_move_the_position_a_page_at_a_time() -> None:
         world.run(f"job-{number}", completed(), url=None)
     world.collect()
     assert world.store.position() == 3 * PAGE_EVENTS
+    assert world.collector.collect(after=3 * PAGE_EVENTS) == 3 * (PAGE_EVENTS + 1)
 
 
 def test_a_store_that_is_away_leaves_the_log_to_be_read_again() -> None:

@@ -86,9 +86,9 @@ def test_job_of_a_line_has_the_terms_of_its_batch() -> None:
 
 def test_line_that_is_no_request_is_recorded_with_the_terms_of_its_batch() -> None:
     with BatchWorld() as world:
-        batch_id = world.submit_batch("bad", **FACTS)
+        batch_id = world.submit_batch("one", "bad", **FACTS)
         world.step()
-        job = recorded(world, batch_id, 0, "JobSubmitted")
+        job = recorded(world, batch_id, 1, "JobSubmitted")
         wanted = {
             "protocol": "anthropic",
             "model": "unknown",
@@ -104,7 +104,7 @@ def test_line_that_is_no_request_is_recorded_with_the_terms_of_its_batch() -> No
         assert {name: job[name] for name in wanted} == wanted
         assert job["sampling"] == asdict(SamplingWish())
         assert world.log.get(Digest(job["request"])) == b"bad"
-        attempt = recorded(world, batch_id, 0, "AttemptFailed")
+        attempt = recorded(world, batch_id, 1, "AttemptFailed")
         assert (attempt["attempt"], attempt["retryable"]) == (0, False)
 
 
