@@ -6,10 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from domain.chat.embedding import EmbeddingInputs
+from domain.chat.request import ChatRequest, Message
 from domain.events.job import JobSubmitted
+from domain.job.commands import SubmitJob
 from domain.log.codec import decode_recorded
 from domain.usecases.jobs.submit import idempotency_digest
-from domain.values import AgentId, Owner, Priority, StreamName, digest_of
+from domain.values import (
+    AgentId,
+    JobId,
+    JobStatus,
+    Owner,
+    Priority,
+    SamplingWish,
+    StreamName,
+    digest_of,
+)
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.job_queue import QueueTables
 
@@ -102,3 +114,40 @@ def test_every_term_of_a_request_is_recorded(world: JobWorld) -> None:
     assert submitted.wire == digest_of(b"{}")
     assert world.log.get(submitted.wire) == b"{}"
     assert first.correlation_id == "req_1"
+
+
+def test_job_of_an_agent_waits_in_the_line_of_the_agent(world: JobWorld) -> None:
+    other = world.accept(command={"agent": AgentId("coder")}).job_id
+    job_id = world.accept(command={"agent": AgentId("planner")}).job_id
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    assert world.broker.queue.waiting(Priority.INTERACTIVE) == [other]
+
+
+def test_fresh_job_is_claimed_when_it_stands_in_the_log_and_not_in_the_queue(
+    world: JobWorld,
+) -> None:
+    claimed: list[tuple[JobId, list[str], list[JobId]]] = []
+
+    def claim(job_id: JobId) -> None:
+        waiting = world.broker.queue.waiting(Priority.INTERACTIVE)
+        claimed.append((job_id, world.types(job_id), waiting))
+
+    request = ChatRequest(
+        model="m",
+        messages=(Message(role="user", content="hi"),),
+        max_tokens=9,
+        sampling=SamplingWish(seed=1),
+    )
+    command = SubmitJob(request=request, protocol="jobs", correlation_id="req_1", **KEY)
+    first = world.submission.submit(command, job_id=JobId("job-1"), claim=claim)
+    world.submission.submit(command, job_id=JobId("job-2"), claim=claim)
+    assert first.queued
+    assert claimed == [(JobId("job-1"), ["JobSubmitted"], [])]
+
+
+def test_request_for_vectors_records_how_many_it_asks_for(world: JobWorld) -> None:
+    texts = EmbeddingInputs(texts=("a", "b", "c"), dimensions=64)
+    job_id = world.accept(embedding=texts).job_id
+    submitted, asked = world.log.load(StreamName(job_id))
+    assert (submitted.type, asked.type) == ("JobSubmitted", "EmbeddingRequested")
+    assert dict(asked.data) == {"texts": 3, "dimensions": 64}
