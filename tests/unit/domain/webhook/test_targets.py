@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.errors import InvalidRequest
-from domain.webhook.targets import is_allowed, parse_target, refuse_literal, why_refused
+from domain.webhook.targets import (
+    URL_CHARS_MAX,
+    is_allowed,
+    parse_target,
+    refuse_literal,
+    why_refused,
+)
 
 PRIVATE_V4 = st.one_of(
     *(
@@ -170,3 +176,51 @@ def test_a_host_that_the_operator_names_may_be_anywhere() -> None:
 
 def test_link_local_zones_are_refused_whatever_they_carry() -> None:
     assert why_refused(ip_address("2606:4700::1%eth0"))
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1", "a loopback address"),
+        ("::1", "a loopback address"),
+        ("::ffff:127.0.0.1", "a loopback address"),
+        ("169.254.169.254", "a link-local address"),
+        ("fe80::1", "a link-local address"),
+        ("2606:4700::1%eth0", "a link-local address"),
+        ("224.0.0.1", "a multicast address"),
+        ("ff02::1", "a multicast address"),
+        ("10.0.0.1", "a private address"),
+        ("fd00::1", "a private address"),
+        ("100.64.0.1", "not a public address"),
+        ("2002:7f00:1::", "not a public address"),
+        ("4000::1", "not a public address"),
+        ("93.184.216.34", None),
+        ("2606:4700:4700::1111", None),
+    ],
+)
+def test_client_reads_why_an_address_is_refused(address: str, why: str | None) -> None:
+    assert why_refused(ip_address(address)) == why
+
+
+def test_refused_host_is_named_with_the_setting_that_allows_it() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_literal(parse_target("http://127.1/"), ())
+    wanted = "127.0.0.1 is a loopback address, and is not in webhooks.allow_hosts"
+    assert caught.value.message == wanted
+
+
+def test_longest_url_and_the_longest_name_pass() -> None:
+    url = "https://example.com/"
+    longest = url + "a" * (URL_CHARS_MAX - len(url))
+    assert parse_target(longest).path == longest.removeprefix("https://example.com")
+    with pytest.raises(InvalidRequest, match="at most 2048 characters"):
+        parse_target(longest + "a")
+    name = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 61])
+    assert parse_target(f"https://{name}/").host == name
+    with pytest.raises(InvalidRequest, match="has no host"):
+        parse_target(f"https://{name}d/")
+
+
+def test_url_that_cannot_be_split_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="is no URL: Port"):
+        parse_target("https://example.com:99999/")
