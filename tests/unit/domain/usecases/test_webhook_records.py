@@ -151,9 +151,11 @@ def test_settled_try_is_recorded_with_its_answer(*, delivered: bool) -> None:
     world.run("job-1", completed())
     (webhook,) = world.collect()
     world.clock.advance(1)
-    answer = DeliveryResult(status=200) if delivered else DeliveryResult(status=500, error="no")
+    answer = DeliveryResult(status=200)
+    if not delivered:
+        answer = DeliveryResult(status=500, error="no", retry_after_s=30)
     world.fail(answer)
     kept = world.store.rows[webhook.id]
     assert (kept.status, kept.error) == (answer.status, answer.error)
     assert kept.last_at == "2026-01-01T00:00:01.000000Z"
-    assert kept.next_at == (None if delivered else "2026-01-01T00:00:06.000000Z")
+    assert kept.next_at == (None if delivered else "2026-01-01T00:00:31.000000Z")
