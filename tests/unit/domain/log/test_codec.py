@@ -134,10 +134,15 @@ def test_an_unknown_type_or_a_missing_field_is_refused(name: str, data: dict[str
 
 
 @pytest.mark.parametrize(
-    "payload", [b'{"n":0,"a":1,"kind":"song"}', b'{"n":0,"a":1}', b'{"n":0,"a":1,"kind":"text"}']
+    ("payload", "why"),
+    [
+        (b'{"n":0,"a":1,"kind":"song"}', "unknown item kind 'song'"),
+        (b'{"n":0,"a":1}', "unknown item kind None"),
+        (b'{"n":0,"a":1,"kind":"text"}', "missing"),
+    ],
 )
-def test_an_unknown_item_is_refused(payload: bytes) -> None:
-    with pytest.raises(ValueError, match=r"unknown item kind ('song'|None)|missing"):
+def test_an_unknown_item_is_refused(payload: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         decode_item(payload)
 
 

@@ -160,17 +160,6 @@ def test_context_that_shares_most_is_compared_and_of_equals_the_newest() -> None
     assert found.compared_with == nearest
 
 
-@pytest.mark.parametrize(("tokens", "is_compared"), [(99, True), (100, True), (101, False)])
-def test_context_that_the_cache_held_whole_is_not_compared(
-    tokens: int, *, is_compared: bool
-) -> None:
-    answers = Answers()
-    longer = answers.add(SYSTEM, OTHER, prompt=300)
-    answers.add(SYSTEM, USER, prompt=tokens)
-    found = answers.diagnosis(answers.add(SYSTEM, USER, prompt=300, cached=100))
-    assert found.compared_with == (longer if is_compared else None)
-
-
 def test_other_weights_are_the_cause_where_the_model_changed() -> None:
     answers = Answers()
     answers.add(USER, prompt=300, attempt={"fingerprint": "old"})
