@@ -73,6 +73,7 @@ LOGPROB = TokenLogprob(0, b"\xff", -0.5, (Alternative(b"a", -0.7),))
             body=Progress(phase="queued", done=0, total=2, waiting_for=WaitingFor.MODEL),
         ),
         StreamItem(n=1, attempt=1, body=Progress(phase="prefill", done=0, total=2)),
+        StreamItem(n=1, attempt=1, body=Progress(phase="queued", done=0, total=0, model="m")),
         StreamItem(
             n=2,
             attempt=1,

@@ -45,7 +45,7 @@ class WiredLines(PlainLines):
     def faults(
         self, batch: Batch, lines: Iterable[tuple[int, bytes]]
     ) -> Sequence[Mapping[str, object]]:
-        return [one | {"of": batch.id} for one in map(dict, super().faults(batch, lines))]
+        return [{**one, "of": batch.id} for one in super().faults(batch, lines)]
 
     def measure(self, batch: Batch) -> Mapping[str, int]:
         return {part: size + batch.facts.lines for part, size in self.sizes.items()}

@@ -138,7 +138,13 @@ def test_fresh_job_is_claimed_when_it_stands_in_the_log_and_not_in_the_queue(
         max_tokens=9,
         sampling=SamplingWish(seed=1),
     )
-    command = SubmitJob(request=request, protocol="jobs", correlation_id="req_1", **KEY)
+    command = SubmitJob(
+        request=request,
+        protocol="jobs",
+        correlation_id="req_1",
+        idempotency=KEY["idempotency"],
+        asked=digest_of(b"hi"),
+    )
     first = world.submission.submit(command, job_id=JobId("job-1"), claim=claim)
     world.submission.submit(command, job_id=JobId("job-2"), claim=claim)
     assert first.queued
