@@ -221,6 +221,6 @@ def test_longest_url_and_the_longest_name_pass() -> None:
         parse_target(f"https://{name}d/")
 
 
-def test_url_that_cannot_be_split_says_so() -> None:
+def test_url_that_cannot_be_split_is_refused_with_the_reason() -> None:
     with pytest.raises(InvalidRequest, match="is no URL: Port"):
         parse_target("https://example.com:99999/")

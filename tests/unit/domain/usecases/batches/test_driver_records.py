@@ -154,7 +154,7 @@ def test_faults_are_those_of_the_batch_in_the_words_of_its_protocol() -> None:
         assert world.log.get(errors) == f'[{{"line":1,"of":"{batch_id}"}}]'.encode()
 
 
-def test_batch_whose_lines_were_erased_before_the_check_says_so() -> None:
+def test_batch_whose_lines_were_erased_before_the_check_fails_with_the_reason() -> None:
     with BatchWorld() as world:
         batch_id = world.submit_batch("one", is_checked=False)
         world.log.lose_payload(world.batch(batch_id).facts.content)

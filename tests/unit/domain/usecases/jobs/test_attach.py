@@ -50,7 +50,7 @@ def test_repeat_enqueues_a_job_that_the_queue_lost(world: JobWorld) -> None:
     assert world.broker.queue.waiting(Priority.INTERACTIVE) == [first.job_id]
 
 
-def test_repeat_says_that_the_broker_is_away(world: JobWorld) -> None:
+def test_repeat_is_not_queued_while_the_broker_is_away(world: JobWorld) -> None:
     assert world.accept(command=KEY).queued is True
     world.broker.down = True
     assert world.accept(command=KEY).queued is False

@@ -33,7 +33,7 @@ class MeasuredEta:
 
 
 class UnaskedEta(MeasuredEta):
-    """Nobody asks for the wait for memory: in the service that is a call to Redis."""
+    """Its wait for memory must not be read: in the service that is a call to Redis."""
 
     def full_s(self) -> float:
         raise AssertionError
@@ -137,7 +137,7 @@ def test_limit_of_less_than_a_second_refuses_too(world: JobWorld) -> None:
         )
 
 
-def test_without_a_limit_nobody_is_refused_for_memory(world: JobWorld) -> None:
+def test_without_a_limit_no_job_is_refused_for_memory(world: JobWorld) -> None:
     views = world.log.views
     require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=UnaskedEta())
     require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=MeasuredEta(3600.0))
