@@ -17,7 +17,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.values import JobId
 
 #: Jobs whose readership is remembered; that of older ones is unknown.
-JOBS_MAX: Final = 10_000
+JOBS_MAX: Final = 4_096
 #: How long the cancellation of an abandoned job may take, in seconds.
 CANCEL_TIMEOUT_S: Final = 10.0
 #: The reason of a cancellation whose client closed its connection.

@@ -174,7 +174,7 @@ def test_file_of_the_answers_belongs_to_the_batch_and_its_owner() -> None:
         world.step()
         files = world.log.read_all(types=["FileCreated"])
         assert {one.correlation_id for one in files} == {batch_id}
-        assert [one.stream for one in files] == [
+        assert [str(one.stream) for one in files] == [
             file_of_part(batch_id, "output"),
             file_of_part(batch_id, "error"),
         ]
