@@ -26,7 +26,7 @@ from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
 from domain.engine.control import EngineValues
 from domain.errors import SemanticError
-from domain.job.commands import CompleteAttempt, StartAttempt
+from domain.job.commands import CompleteAttempt
 from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelRegistry
@@ -40,7 +40,6 @@ from domain.values import (
     JobId,
     ModelCard,
     Priority,
-    Sampling,
     StopReason,
     Timings,
     Usage,
@@ -48,6 +47,7 @@ from domain.values import (
     digest_of,
 )
 from tests.support.builders.batch_services import batch_lines
+from tests.support.builders.job_events import start_command
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -216,17 +216,7 @@ class FakeApi:
 
     def begin(self, job_id: JobId) -> None:
         """Record that a worker has begun a job."""
-        command = StartAttempt(
-            worker=WorkerId("w1"),
-            model="demo",
-            fingerprint="f",
-            prompt_tokens=5,
-            cached_tokens=2,
-            cache_source="ram",
-            first_item=0,
-            sampling=Sampling(),
-            resumed_tokens=0,
-        )
+        command = start_command("w1", model="demo", prompt_tokens=5, cached_tokens=2)
         commit(job_id, command, log=self.log, ids=self.ports.ids)
 
     def complete(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.events.worker import WorkerDraining
+from domain.job.commands import StartAttempt
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
 from domain.values import (
     AgentId,
@@ -72,6 +76,22 @@ def started(attempt: int = 1) -> AttemptStarted:
         sampling=Sampling(),
         encoding=PromptEncoding.MARKS_AS_TEXT,
     )
+
+
+def start_command(worker: str = "worker-1", **changes: Any) -> StartAttempt:
+    """Return the command by which a worker takes a job; its event is ``started()``."""
+    command = StartAttempt(
+        worker=WorkerId(worker),
+        model="m",
+        fingerprint="f",
+        prompt_tokens=10,
+        cached_tokens=4,
+        cache_source="ram",
+        first_item=0,
+        sampling=Sampling(),
+        resumed_tokens=0,
+    )
+    return replace(command, **changes)
 
 
 def completed(attempt: int = 1) -> JobCompleted:

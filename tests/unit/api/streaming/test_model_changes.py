@@ -10,10 +10,10 @@ import pytest
 
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Body, Finished, Started, StreamItem, Text
-from domain.job.commands import StartAttempt
 from domain.usecases.jobs.commit import commit
-from domain.values import JobId, Sampling, StopReason, Usage, WorkerId
+from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, eventually, fake_api, first_piece, pieces_of
+from tests.support.builders.job_events import start_command
 from tests.support.clients.sse import events_in
 
 BEGUN = Started(prompt_tokens=5, cached_tokens=2)
@@ -41,17 +41,7 @@ def publish(api: FakeApi, job_id: JobId, *bodies: Body, epoch: int, first: int =
 
 def take_over(api: FakeApi, job_id: JobId) -> None:
     """Start an attempt under another fingerprint."""
-    command = StartAttempt(
-        worker=WorkerId("w2"),
-        model="other",
-        fingerprint="g",
-        prompt_tokens=5,
-        cached_tokens=0,
-        cache_source="none",
-        first_item=0,
-        sampling=Sampling(),
-        resumed_tokens=0,
-    )
+    command = start_command(model="other", fingerprint="g")
     commit(job_id, command, log=api.log, ids=api.ports.ids)
 
 

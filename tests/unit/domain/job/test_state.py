@@ -45,14 +45,12 @@ from domain.job.state import DEADLINE, Job, evolve, fold
 from domain.values import (
     JobId,
     JobStatus,
-    Sampling,
     StopReason,
     Timings,
     Usage,
-    WorkerId,
     digest_of,
 )
-from tests.support.builders.job_events import completed, started, submitted
+from tests.support.builders.job_events import completed, start_command, started, submitted
 from tests.support.builders.job_histories import commands, histories
 
 ID = JobId("job-1")
@@ -75,20 +73,6 @@ ENDINGS: dict[JobStatus, tuple[JobEvent, ...]] = {
     JobStatus.CANCELLED: (*RUNNING, CANCELLED),
     JobStatus.EXPIRED: (*QUEUED, JobExpired(deadline="2026-01-01T00:00:00Z")),
 }
-
-
-def _start() -> StartAttempt:
-    return StartAttempt(
-        worker=WorkerId("worker-1"),
-        model="m",
-        fingerprint="f",
-        prompt_tokens=10,
-        cached_tokens=4,
-        cache_source="ram",
-        first_item=0,
-        sampling=Sampling(),
-        resumed_tokens=0,
-    )
 
 
 def _complete(attempt: int) -> CompleteAttempt:
@@ -185,7 +169,7 @@ def test_a_new_job_is_submitted() -> None:
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 1), (BACK, 2), (RUNNING, 2)])
 def test_an_attempt_takes_the_next_number(history: tuple[JobEvent, ...], attempt: int) -> None:
     # A running job may be taken over: its worker may be dead, and if not, it is stale from now on.
-    assert decide(_job(history), _start()) == (started(attempt),)
+    assert decide(_job(history), start_command()) == (started(attempt),)
 
 
 def test_the_speaking_attempt_completes_the_job() -> None:
@@ -323,7 +307,11 @@ def test_a_job_is_submitted_only_once(history: tuple[JobEvent, ...]) -> None:
 @pytest.mark.parametrize("status", ENDINGS)
 @pytest.mark.parametrize(
     "command",
-    [_start(), FailAttempt(attempt=1, failure=RETRYABLE), FailAttempt(attempt=0, failure=FINAL)],
+    [
+        start_command(),
+        FailAttempt(attempt=1, failure=RETRYABLE),
+        FailAttempt(attempt=0, failure=FINAL),
+    ],
 )
 def test_an_ended_job_neither_starts_nor_fails(status: JobStatus, command: JobCommand) -> None:
     with pytest.raises(JobAlreadyTerminal) as caught:

@@ -10,13 +10,13 @@ import pytest
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import EngineFailure
 from domain.events.worker import WorkerLost
-from domain.job.commands import StartAttempt
 from domain.log.record import Draft
 from domain.log.trace import new_trace, trace_id_of
 from domain.usecases.jobs.attempts import AttemptReport
 from domain.usecases.jobs.commit import commit
-from domain.values import JobId, Sampling, StreamName, Timings, WorkerId
+from domain.values import JobId, StreamName, Timings, WorkerId
 from ops.tracing.span import NoSpans, Span
+from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from worker.recording.attempt_observer import JobObserver
 from worker.recording.attempt_spans import attempt_span, spans_of
@@ -62,16 +62,8 @@ def observed(world: JobWorld) -> tuple[Spans, Recorder]:
 def die_during(job_id: JobId, world: JobWorld, worker: str) -> None:
     """Record an attempt that never ends."""
     card = world.engine.card()
-    dead = StartAttempt(
-        worker=WorkerId(worker),
-        model=card.id,
-        fingerprint=card.fingerprint,
-        prompt_tokens=2,
-        cached_tokens=0,
-        cache_source="none",
-        first_item=0,
-        resumed_tokens=0,
-        sampling=Sampling(),
+    dead = start_command(
+        worker, model=card.id, fingerprint=card.fingerprint, prompt_tokens=2, cached_tokens=0
     )
     commit(job_id, dead, log=world.log, ids=world.ids)
 

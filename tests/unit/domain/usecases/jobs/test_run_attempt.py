@@ -13,7 +13,7 @@ from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.reasoning_limit import ThinkingLimit
 from domain.errors import DeviceFailed, LogUnavailable
 from domain.events.job import JobCompleted
-from domain.job.commands import FailAttempt, StartAttempt
+from domain.job.commands import FailAttempt
 from domain.job.suspicion import DEVICE_FAILURES_MAX
 from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
@@ -23,11 +23,10 @@ from domain.values import (
     JobId,
     JobStatus,
     PromptEncoding,
-    Sampling,
     StopReason,
     StreamName,
-    WorkerId,
 )
+from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
 from tests.support.polling import wait_until
@@ -51,15 +50,9 @@ def start_attempt(
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
 ) -> None:
     """Record an attempt of a worker that then died."""
-    dead = StartAttempt(
-        worker=WorkerId("dead"),
-        model="m",
+    dead = start_command(
+        "dead",
         fingerprint=fingerprint or world.engine.card().fingerprint,
-        prompt_tokens=2,
-        cached_tokens=0,
-        cache_source="none",
-        first_item=0,
-        sampling=Sampling(),
         resumed_tokens=resumed,
         thinking_limit=thinking_limit,
         encoding=encoding,

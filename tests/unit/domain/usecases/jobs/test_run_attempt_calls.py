@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from domain.chat.items import Body, StreamItem, ToolStart
-from domain.job.commands import StartAttempt
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import RunResult
-from domain.values import Digest, JobId, Sampling, StreamName, WorkerId
+from domain.values import Digest, JobId, StreamName
+from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 
 _TOOLS: tuple[dict[str, Any], ...] = (
@@ -65,17 +65,7 @@ def test_crash_after_any_item_of_a_call_loses_and_repeats_nothing(world: JobWorl
 
 def _die(world: JobWorld, job_id: JobId) -> None:
     """Record an attempt of a worker that then died."""
-    dead = StartAttempt(
-        worker=WorkerId("dead"),
-        model="m",
-        fingerprint="f",
-        prompt_tokens=2,
-        cached_tokens=0,
-        cache_source="none",
-        first_item=0,
-        sampling=Sampling(),
-        resumed_tokens=0,
-    )
+    dead = start_command("dead")
     commit(job_id, dead, log=world.log, ids=world.ids)
 
 

@@ -10,7 +10,7 @@ import pytest
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import LogUnavailable
-from domain.job.commands import CompleteAttempt, ConfirmCancel, Retry, StartAttempt
+from domain.job.commands import CompleteAttempt, ConfirmCancel, Retry
 from domain.log.record import RecordedEvent
 from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
@@ -21,30 +21,19 @@ from domain.values import (
     JobId,
     JobStatus,
     Priority,
-    Sampling,
     StopReason,
     StreamName,
     Timings,
     Usage,
-    WorkerId,
 )
+from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.job_queue import QueueTables
 from tests.support.polling import wait_until
 from worker.active_jobs import cancel_where_recorded
 
 LONG = "word " * 100
-START = StartAttempt(
-    worker=WorkerId("w"),
-    model="m",
-    fingerprint="f",
-    prompt_tokens=2,
-    cached_tokens=0,
-    cache_source="none",
-    first_item=0,
-    resumed_tokens=0,
-    sampling=Sampling(),
-)
+START = start_command()
 
 
 @pytest.fixture
