@@ -115,3 +115,18 @@ def test_size_context_and_digest_as_far_as_they_are_known() -> None:
     assert (here.context_length, here.digest) == (1000, "f")
     (unknown,) = take_stock(ModelRegistry([B]), inspect=lambda _: None, pasts={}, serving=[])
     assert (unknown.context_length, unknown.digest) == (None, None)
+
+
+def test_failure_of_a_load_has_its_words_and_its_instant() -> None:
+    past = _past(LOADED, FAILED)
+    assert (past.failure, past.failed_at) == ("it does not fit", NOON)
+    assert past.card is not None, "the last load that went well is still known"
+
+
+def test_status_has_the_files_of_its_own_entry() -> None:
+    other = replace(FILES, directory="/models/b")
+    found = {A.name: FILES, B.name: other}
+    stock = take_stock(
+        ModelRegistry([A, B]), inspect=lambda entry: found[entry.name], pasts={}, serving=[]
+    )
+    assert {one.entry.name: one.files for one in stock} == found

@@ -1,0 +1,123 @@
+"""Facts that errors carry beside their text."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.errors import (
+    AgentTurnConflict,
+    BatchNotEnded,
+    ConcurrencyConflict,
+    DiskFull,
+    IdempotencyKeyTaken,
+    InvalidRequest,
+    JobAlreadyTerminal,
+    MemoryFull,
+    ModelChanged,
+    ModelNotLoaded,
+    NotRetryable,
+    Overloaded,
+    PromptTooLong,
+    SemanticError,
+    StaleAttempt,
+)
+from domain.not_found import (
+    NAME_CHARS_MAX,
+    NAMES_MAX,
+    AgentNotFound,
+    BatchNotFound,
+    FileNotFound,
+    JobNotFound,
+    ModelNotFound,
+    PayloadMissing,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+    SwapNotFound,
+    WebhookNotFound,
+    WorkerNotFound,
+)
+
+
+def test_error_without_words_shows_its_code() -> None:
+    assert SemanticError().message == "internal_error"
+    assert InvalidRequest("no", field="a.b").message == "no"
+    assert InvalidRequest("no", field="a.b").field == "a.b"
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (PromptTooLong(50, 9), {"tokens": 50, "maximum": 9}),
+        (
+            ConcurrencyConflict("s", expected=2, actual=3),
+            {"stream": "s", "expected": 2, "actual": 3},
+        ),
+        (JobAlreadyTerminal("j", "failed"), {"status": "failed"}),
+        (IdempotencyKeyTaken("job-7"), {"job_id": "job-7"}),
+        (AgentTurnConflict("a", turn=4, job="job-7"), {"turn": 4, "job": "job-7"}),
+        (Overloaded("full"), {"retry_after_s": 1}),
+        (MemoryFull(12.4, retry_after_s=6), {"retry_after_s": 6}),
+        (DiskFull("full"), {"retry_after_s": 10, "retryable": True}),
+        (DiskFull("full", retry_after_s=3), {"retry_after_s": 3}),
+    ],
+)
+def test_fact_is_an_attribute(error: SemanticError, facts: dict[str, object]) -> None:
+    assert {name: getattr(error, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConcurrencyConflict("s", expected=2, actual=3), ["s", "version 3", "expected 2"]),
+        (StaleAttempt("j-1", attempt=1, current=2), ["attempt 1", "j-1", "attempt 2"]),
+        (JobAlreadyTerminal("j-1", "failed"), ["j-1", "failed"]),
+        (NotRetryable("j-1", "queued"), ["j-1 is queued", "expired ones retry"]),
+        (NotRetryable("j-1", "failed", why="its text is gone"), ["its text is gone"]),
+        (ModelNotLoaded("night", loaded="day"), ["night", "day is", "models swap night"]),
+        (ModelNotLoaded("night", loaded=None), ["night", "no model is"]),
+        (IdempotencyKeyTaken("job-7"), ["job-7"]),
+        (BatchNotEnded("b-1", "running"), ["b-1 is running"]),
+        (MemoryFull(12.4, retry_after_s=6), ["12 s"]),
+        (DiskFull("1 GB is missing"), ["1 GB is missing"]),
+        (ModelChanged(), ["send the request again"]),
+        (ModelChanged("it swapped"), ["it swapped"]),
+        (JobNotFound("j-1"), ["j-1"]),
+        (ResponseNotFound("r-1"), ["r-1"]),
+        (PreviousResponseNotFound("r-1"), ["r-1"]),
+        (SwapNotFound("s-1"), ["s-1"]),
+        (AgentNotFound("a-1"), ["a-1"]),
+        (BatchNotFound("b-1"), ["b-1"]),
+        (FileNotFound("f-1"), ["f-1"]),
+        (WebhookNotFound("w-1"), ["w-1"]),
+        (PayloadMissing("sha256:0"), ["sha256:0"]),
+        (WorkerNotFound("w-1", known=["w-2", "w-3"]), ["w-1", "w-2, w-3"]),
+        (WorkerNotFound("w-1", known=[]), ["there is: none"]),
+    ],
+)
+def test_message_names_what_it_is_about(error: SemanticError, words: list[str]) -> None:
+    assert [word for word in words if word not in error.message] == []
+
+
+def test_previous_response_is_a_field_of_the_request() -> None:
+    assert PreviousResponseNotFound("r-1").field == "previous_response_id"
+
+
+class TestModelNotFound:
+    """An unknown model, and the names that exist."""
+
+    @pytest.mark.parametrize(
+        ("known", "more"), [(NAMES_MAX, ""), (NAMES_MAX + 1, " and 1 more"), (25, " and 5 more")]
+    )
+    def test_first_names_are_listed_and_the_others_counted(self, known: int, more: str) -> None:
+        names = tuple(f"m{number}" for number in range(known))
+        listed = ", ".join(names[:NAMES_MAX])
+        message = ModelNotFound("x", known=names).message
+        assert message == f"model x is not served here; there is: {listed}{more}"
+
+    def test_without_names_it_ends_after_the_model(self) -> None:
+        assert ModelNotFound("x").message == "model x is not served here"
+
+    def test_long_name_is_cut(self) -> None:
+        whole, long = "a" * NAME_CHARS_MAX, "a" * (NAME_CHARS_MAX + 1)
+        assert f"model {whole} is" in ModelNotFound(whole).message
+        assert f"model {whole}… is" in ModelNotFound(long).message
