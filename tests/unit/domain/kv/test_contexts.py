@@ -197,6 +197,25 @@ def test_tokens_after_blocks_on_the_disk_are_not_in_memory() -> None:
     assert found.tokens == 2 * SIZE
 
 
+def test_tokens_after_the_last_whole_block_are_added_to_it() -> None:
+    context = context_of([*A, 7, 8])
+    found = index_of(context).find([*A, 7, 9])
+    assert found == KnownPrefix(
+        names=tuple(names_of(A)), pieces=(Piece(0, 7, context),), tokens=2 * SIZE + 1
+    )
+    assert found.cut(5) == (Piece(0, 5, context),)
+
+
+def test_partial_block_on_the_disk_is_known_until_a_token_of_it_is_trimmed() -> None:
+    context = context_of([*A, 7])
+    index = index_of(context)
+    context.tail = (names_of(A)[0], 2 * SIZE + 1)
+    index.trim_end(context, 2 * SIZE + 1)
+    assert context.tail == (names_of(A)[0], 2 * SIZE + 1)
+    index.trim_end(context, 2 * SIZE)
+    assert context.tail is None
+
+
 def test_fewer_tokens_than_a_block_are_found() -> None:
     context = context_of([1, 2])
     found = index_of(context).find([1, 2, 3])

@@ -125,3 +125,8 @@ def test_a_context_that_runs_again_belongs_to_the_owner_of_its_prompt(owner: Own
 def test_an_id_beyond_its_bits_is_refused() -> None:
     with pytest.raises(AssertionError):
         known([1 << 20], ANN)
+
+
+def test_owner_who_shares_blocks_has_a_name_that_no_key_has() -> None:
+    assert sharing_blocks(None) is None
+    assert sharing_blocks(Owner("alice")) == "shared:alice"

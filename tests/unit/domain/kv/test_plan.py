@@ -173,3 +173,16 @@ def test_a_disk_budget_below_all_contexts_is_named() -> None:
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_plan_repeats_what_it_was_made_of() -> None:
+    plan = planned(footprint(step=StepMemory(fixed_bytes=5, token_bytes=2)), 2000, tokens=12)
+    assert (plan.device_bytes, plan.usable_bytes, plan.weights_bytes) == (2000, 1800, 600)
+    assert plan.step_bytes == 5 + 2 * 12
+    assert plan.kv_token_bytes == 20
+    assert (plan.agents, plan.context_tokens) == (3, 12)
+
+
+def test_a_context_as_long_as_the_models_own_is_no_fault() -> None:
+    assert planned(footprint(), 10**6, tokens=1000).fits
+    assert not any("refused" in note for note in planned(footprint(), 10**6, tokens=1000).notes)

@@ -250,3 +250,42 @@ def test_memory_is_freed_to_the_end_and_nothing_in_use_or_unsaved_with_it(
     # What is left is in use, or the disk lacks it.
     assert all(one.users or not (one.is_saved or unsaved) for one in checkpoints)
     assert all(not one.is_idle or not (one.is_saved or unsaved) for one in index)
+
+
+# --- what could be freed at once -----------------------------------------------------------------
+
+
+def _sized(size: int, *, is_saved: bool = True, is_running: bool = False) -> Context:
+    context = _talk([size] * _SIZE, used=1, is_saved=is_saved, is_running=is_running)
+    context.size_bytes = size
+    return context
+
+
+def _end(size: int, *contexts: Context, is_saved: bool = True, users: int = 0) -> CacheCheckpoint:
+    end = _checkpoint(1, is_saved=is_saved, users=users)
+    end.size_bytes, end.contexts = size, set(contexts)
+    return end
+
+
+def test_parked_contexts_and_saved_checkpoints_can_be_freed_at_once() -> None:
+    saved, running = _sized(1), _sized(10, is_running=True)
+    read, unsaved = _sized(100), _sized(1000, is_saved=False)
+    read.users = 1
+    contexts = [saved, running, read, unsaved]
+    ends = [_end(10_000), _end(100_000, users=1), _end(1_000_000, is_saved=False)]
+    reclaimable = ReliefPolicy.reclaimable_bytes
+    assert reclaimable(contexts, ends, unsaved=False) == 1 + 10_000
+    assert reclaimable(contexts, [], unsaved=True) == 1 + 1000
+
+
+def test_pinned_checkpoints_go_only_with_all_their_contexts() -> None:
+    one, other, running = _sized(1), _sized(10, is_saved=False), _sized(100, is_running=True)
+    ends = [
+        _end(1000, one, other, is_saved=False, users=1),
+        _end(10_000, one, running, is_saved=False, users=1),
+        _end(100_000, is_saved=False, users=1),
+        _end(1_000_000, running, is_saved=False),
+    ]
+    contexts = [one, other, running]
+    assert ReliefPolicy.reclaimable_bytes(contexts, ends, unsaved=True) == 11 + 1_001_000
+    assert ReliefPolicy.reclaimable_bytes(contexts, ends, unsaved=False) == 1
