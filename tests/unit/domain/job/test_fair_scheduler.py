@@ -8,7 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from domain.job.fair_scheduler import BATCH_EVERY, Suspicion, TurnOrder
+from domain.job.fair_scheduler import (
+    BATCH_EVERY,
+    AgentQueueState,
+    Suspicion,
+    TurnOrder,
+    TurnState,
+)
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -120,6 +126,57 @@ def test_suspects_of_batches_leave_the_reserved_slots_free() -> None:
     assert order.next() == job(2)
     order.clear(job(2))
     assert order.next() is None
+
+
+def test_order_that_continues_another_one_keeps_the_turns_of_its_agents() -> None:
+    first = TurnOrder(slots=1, interactive_reserved=0)
+    for number, agent in enumerate(["a", "a", "b", "b", None]):
+        first.add(job(number), agent=agent, priority=INTERACTIVE)
+    assert [first.next(), first.next()] == [job(0), None]
+    first.release(job(0))
+    assert first.next() == job(2), "it is the turn of the next agent"
+    assert first.state() == TurnState(
+        slots=1,
+        interactive_reserved=0,
+        running=(job(2),),
+        lines=(
+            AgentQueueState(priority=INTERACTIVE, agent="a", turns_ago=1),
+            AgentQueueState(priority=INTERACTIVE, agent="b", turns_ago=0),
+            AgentQueueState(priority=INTERACTIVE, agent="", turns_ago=2),
+        ),
+    )
+    after = TurnOrder.like(first.state())
+    for number, agent in ((1, "a"), (3, "b"), (4, None)):
+        after.add(job(number), agent=agent, priority=INTERACTIVE)
+    assert drained(after) == [job(4), job(1), job(3)]
+
+
+def test_order_that_continues_another_one_counts_the_turns_of_batch_jobs_on() -> None:
+    first = TurnOrder(slots=1, interactive_reserved=0)
+    first.add(job(0), agent=None, priority=BATCH)
+    for number in range(1, BATCH_EVERY + 3):
+        first.add(job(number), agent=None, priority=INTERACTIVE)
+    for _ in range(BATCH_EVERY - 1):
+        ran = first.next()
+        assert ran is not None
+        first.release(ran)
+    assert first.state().passed_batch == BATCH_EVERY - 1
+    after = TurnOrder.like(first.state())
+    after.add(job(0), agent=None, priority=BATCH)
+    after.add(job(BATCH_EVERY), agent=None, priority=INTERACTIVE)
+    assert after.next() == job(0)
+    assert after.state().passed_batch == 0
+
+
+def test_reserve_is_kept_also_where_it_is_below_none() -> None:
+    assert TurnOrder(slots=2, interactive_reserved=-1).state().interactive_reserved == 0
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    order.occupy(job(1), BATCH)
+    order.add(job(2), agent=None, priority=BATCH)
+    assert order.next() is None
+    order.release(job(1))
+    order.release(job(1))
+    assert order.next() == job(2)
 
 
 class Turns(RuleBasedStateMachine):

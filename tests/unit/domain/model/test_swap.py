@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.events.model import ModelConfigured, ModelSwapRequested
+from domain.events.model import (
+    ModelConfigured,
+    ModelLoadLost,
+    ModelServed,
+    ModelSwapAdvanced,
+    ModelSwapRequested,
+    ModelSwapRolledBack,
+)
 from domain.model.swap import (
     AdvanceSwap,
     Configure,
@@ -18,11 +26,14 @@ from domain.model.swap import (
     SwapCommand,
     decide,
     evolve,
+    evolve_all,
 )
 from domain.model.wanted_model import (
+    DRAIN_S,
     SwapReason,
     SwapState,
     WantedModel,
+    WantedModels,
 )
 from domain.values import WorkerId
 
@@ -208,3 +219,64 @@ def test_every_history_wants_one_model_and_has_one_open_swap_at_most(state: Want
     for swap in state.swaps:
         if swap.state is SwapState.ROLLED_BACK:
             assert swap.why
+
+
+def test_events_of_a_swap_name_it_its_models_and_the_worker() -> None:
+    open_swap = run(REQUEST, *advance("s", NEW, SwapState.LOADING), state=SERVING)
+    (back,) = decide(open_swap, RollBack(swap="s", why="it does not fit"))
+    assert back == ModelSwapRolledBack(swap="s", model="b", before="a", reason="it does not fit")
+    (lost,) = decide(open_swap, RecordLoss(worker=NEW))
+    assert lost == ModelLoadLost(swap="s", worker=NEW)
+    (served,) = decide(open_swap, RecordServed(worker=NEW, model="b"))
+    assert served == ModelServed(worker=NEW, model="b", swap="s")
+    (first,) = decide(run(configure("a")), RecordServed(worker=OLD, model="a"))
+    assert first == ModelServed(worker=OLD, model="a", swap=None)
+    assert decide(SERVING, RecordServed(worker=NEW, model="a")) == (), "it is served already"
+    assert decide(open_swap, RecordServed(worker=OLD, model="b")) == (), "it does not load"
+
+
+def test_configured_model_that_changed_is_a_swap_of_its_own_id() -> None:
+    configured, requested = decide(SERVING, configure("b"))
+    assert configured == ModelConfigured(place=PLACE, model="b", choice="")
+    assert requested == ModelSwapRequested(
+        swap="configured-b",
+        model="b",
+        before="a",
+        reason=SwapReason.CONFIGURED,
+        drain_s=DRAIN_S,
+        place="",
+    )
+    chosen = decide(SERVING, configure("a", choice="c1"))
+    assert chosen == (ModelConfigured(place=PLACE, model="a", choice="c1"),)
+
+
+def test_phase_of_another_swap_changes_nothing() -> None:
+    open_swap = run(REQUEST, state=SERVING)
+    (other,) = advance("older", OLD, SwapState.DRAINING)
+    assert decide(open_swap, other) == ()
+    assert decide(SERVING, other) == ()
+
+
+def test_superseded_swap_has_the_instant_of_the_next_request() -> None:
+    state = run(REQUEST, RequestSwap(swap="t", model="c"), state=SERVING)
+    swap, version = state.get("s"), state.version
+    assert swap is not None
+    assert swap.times[SwapState.SUPERSEDED] == f"t{version}"
+    assert state.since == version
+    assert [one.id for one in state.swaps] == ["s", "t"]
+
+
+def test_each_place_has_the_version_of_the_stream_and_the_instants_of_its_events() -> None:
+    own = ModelSwapRequested(
+        swap="p", model="b", before="a", reason="request", drain_s=1.0, place="here"
+    )
+    state = evolve_all(WantedModels(), own, at="t1", version=1)
+    assert (state.version, state.at("here").version, state.default.version) == (1, 1, 0)
+    moved = ModelSwapAdvanced(swap="p", worker=NEW, phase=SwapState.DRAINING)
+    state = evolve_all(state, moved, at="t2", version=2)
+    swap = state.at("here").get("p")
+    assert swap is not None
+    assert swap.times == {SwapState.REQUESTED: "t1", SwapState.DRAINING: "t2"}
+    assert (state.version, state.at("here").version, state.default.version) == (2, 2, 2)
+    again = evolve_all(state, replace(own, swap="q"), at="t3", version=3)
+    assert [one.id for one in again.at("here").swaps] == ["p", "q"]

@@ -12,7 +12,7 @@ from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.stranded import ABSENT_S, REMOVED_S, StrandedJobs
-from domain.values import JobId, JobStatus, Priority, WorkerId
+from domain.values import JobId, JobStatus, Priority, StreamName, WorkerId
 from tests.support.builders.job_world import JobWorld
 from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
 
@@ -178,3 +178,53 @@ def test_parked_job_is_retried_after_it_expired(world: JobWorld, stranded: Stran
     assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
     job = world.job(job_id)
     assert (job.status, job.waited_in_vain) == (JobStatus.QUEUED, False)
+
+
+def test_job_that_was_accepted_as_long_ago_as_it_may_wait_still_waits(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    job_id = accept(world, parks=True)
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(PARK_MAX_S - 1)
+    assert stranded.end_stranded() == ()
+    world.clock.advance(0.001)
+    assert stranded.end_stranded() == (job_id,)
+
+
+def test_ends_name_the_model_and_all_jobs_are_returned(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    jobs = [accept(world, parks=False) for _ in range(3)]
+    spoken = accept(world, parks=False)
+    start_attempt(world, spoken)
+    items = [
+        StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0)),
+        StreamItem(n=1, attempt=1, body=Text(text="Ha", ids=(72, 97))),
+    ]
+    world.broker.items.publish([(spoken, item) for item in items])
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(ABSENT_S)
+    assert set(stranded.end_stranded()) == {*jobs, spoken}
+    for job_id, words in ((jobs[0], "model night is not loaded"), (spoken, "model night left")):
+        end = ending(world, job_id)
+        assert isinstance(end, Failed)
+        assert words in end.message
+        failed = [one for one in world.log.load(StreamName(job_id)) if one.type == "AttemptFailed"]
+        assert failed[-1].data["retryable"] is False
+
+
+def test_attempt_whose_worker_is_gone_ends_with_the_reason(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    job_id = accept(world, parks=True)
+    start_attempt(world, job_id)
+    have(world, "day")
+    stranded.end_stranded()
+    world.clock.advance(ABSENT_S)
+    assert stranded.end_stranded() == ()
+    last = world.log.load(StreamName(job_id))[-1]
+    assert (last.type, last.data["error"]) == ("AttemptFailed", "engine_lost")
+    assert last.data["retryable"] is True
+    assert "the worker is gone" in last.data["message"]
