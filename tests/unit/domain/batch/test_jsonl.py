@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.batch import jsonl
-from domain.batch.jsonl import pack, read_content, read_lines, read_numbered
+from domain.batch.jsonl import count_lines, pack, read_content, read_lines, read_numbered
 
 LINES = st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20)
 
@@ -28,3 +31,30 @@ def test_content_and_lines_come_back_whatever_the_chunks(
         assert list(read_lines(packed.digest, get, start=start)) == wanted[start:]
     numbered = [(number, line) for number, line in enumerate(stripped, 1) if line]
     assert list(read_numbered(packed.digest, get)) == numbered
+
+
+@pytest.mark.parametrize(
+    ("content", "chunks"),
+    [
+        (b"", []),
+        (b"aa\nbb\n", [b"aa\nbb\n"]),
+        (b"aaa\nbbb\n", [b"aaa\nbbb\n"]),
+        (b"aaa\nbbbb\n", [b"aaa\n", b"bbbb\n"]),
+        (b"a\nb\nc\nd\ne\nf", [b"a\nb\nc\nd\n", b"e\nf"]),
+        (b"0123456789\nbb\n", [b"0123456789\n", b"bb\n"]),
+        (b"aa\n0123456789", [b"aa\n", b"0123456789"]),
+        (b"\n\n\n\n\n\n\n\n\naa", [b"\n" * 8, b"\naa"]),
+    ],
+)
+def test_chunks_end_with_lines_and_are_as_long_as_they_may_be(
+    content: bytes, chunks: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "CHUNK_BYTES", 8)
+    packed = pack(content)
+    get = packed.payloads.__getitem__
+    assert list(read_content(packed.digest, get)) == chunks
+    manifest = json.loads(get(packed.digest))["chunks"]
+    assert [one["bytes"] for one in manifest] == [len(chunk) for chunk in chunks]
+    assert packed.bytes == len(content)
+    assert count_lines(packed.digest, get) == packed.lines
+    assert list(read_lines(packed.digest, get)) == content.split()

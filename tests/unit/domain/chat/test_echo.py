@@ -97,3 +97,21 @@ def test_white_space_is_the_client_s_affair_and_words_are_not() -> None:
     assert is_echo(_turn(content="One. Two."), answer), "the reasoning may have been left out"
     assert not is_echo(_turn(content="One."), answer)
     assert not is_echo(_turn(content="One. Two.", reasoning="Aha."), answer)
+
+
+def test_call_without_arguments_is_echoed_with_an_empty_object() -> None:
+    assert is_echo(_turn({}), _answer(arguments=""))
+    assert is_echo(_turn({"limit": ""}), _answer(arguments=""))
+
+
+def test_lists_of_another_length_or_with_another_element_are_new() -> None:
+    answer = _answer(arguments='{"paths": ["a", "b"]}')
+    assert is_echo(_turn({"paths": ["a", "b"]}), answer)
+    assert not is_echo(_turn({"paths": ["a"]}), answer)
+    assert not is_echo(_turn({"paths": ["a", "c"]}), answer)
+    assert not is_echo(_turn({"paths": {"a": "b"}}), answer)
+
+
+def test_white_space_within_words_joins_nothing_else() -> None:
+    assert is_echo(_turn(content="a b"), _answer(text="ab"))
+    assert not is_echo(_turn(content="a b"), _answer(text="axb"))

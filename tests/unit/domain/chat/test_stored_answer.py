@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.chat.request import canonical_json
@@ -35,6 +36,13 @@ PINNED = {
         (
             '{"logprobs":[[0,"H",-0.5,[["H",-0.5],[[226],-1.0]]]],'
             '"text":"H","thinking":"","token_ids":[7],"tool_calls":[]}'
+        ),
+    ),
+    "vectors": (
+        StoredAnswer(text="", token_ids=(), vectors=Vectors(dimensions=1, data=b"\0\0\x80?" * 2)),
+        (
+            '{"text":"","thinking":"","token_ids":[],"tool_calls":[],'
+            '"vectors":{"data":"AACAPwAAgD8=","dimensions":1}}'
         ),
     ),
     "no logprobs of no text": (
@@ -98,6 +106,7 @@ OLDER = {
             text="", calls=(EmittedCall(id="a", name="f", arguments="{}", is_complete=True),)
         ),
     ),
+    "no thinking": ({"text": "Hi", "token_ids": [1]}, StoredAnswer(text="Hi", token_ids=(1,))),
     "unknown keys": (
         {"text": "Hi", "thinking": "", "token_ids": [1], "tool_calls": [], "mood": "fine"},
         StoredAnswer(text="Hi", token_ids=(1,)),

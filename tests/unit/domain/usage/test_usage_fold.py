@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from domain.usage.figures import UsageFigures
 from domain.usage.fold import DURATION_MAX_US
 from domain.usage.histogram import BOUNDS_US, Measure, bucket_of
 from domain.usage.ports import UsageGroup
-from domain.values import JobId, StreamName, Timings, Usage
+from domain.values import JobId, Owner, StreamName, Timings, Usage
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
@@ -182,3 +183,31 @@ def test_a_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed(
     bucket = bucket_of(measure, us)
     assert us <= bounds[bucket]
     assert bucket == 0 or us > bounds[bucket - 1]
+
+
+def test_sums_are_kept_by_the_key_of_the_job() -> None:
+    world = World()
+    for number, owner in enumerate(("alice", "bob", None)):
+        asked = replace(submitted(), owner=None if owner is None else Owner(owner))
+        world.append(f"job-{number}", asked, started(), completed())
+    for owner in ("alice", "bob"):
+        found = world.log.usage.grouped(UsageGroup.MODEL, owner=Owner(owner))
+        assert {key: sums.completed for key, sums in found.items()} == {"m": 1}
+    assert world.sums().completed == 3
+
+
+def test_only_an_attempt_that_began_counts_as_failed() -> None:
+    world = World()
+    failed = AttemptFailed(attempt=1, error="e", message="m", retryable=True)
+    world.append("job-1", submitted(), started(), failed, replace(failed, attempt=2))
+    assert world.sums().failed_attempts == 2
+
+
+def test_reasoning_and_kept_tokens_are_summed() -> None:
+    world = World()
+    usage = Usage(prompt_tokens=9, completion_tokens=2, reasoning_tokens=1, kept_tokens=8)
+    world.append("job-1", submitted(), started(), replace(completed(), usage=usage))
+    sums = world.sums()
+    assert (sums.reasoning_tokens, sums.kept_tokens) == (1, 8)
+    # Of two tokens one follows the first.
+    assert world.log.usage.histograms()["m", Measure.INTER_TOKEN].sum_us == 4_125
