@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.errors import InvalidRequest
+from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.not_found import ModelNotFound
 
 QWEN = ModelEntry(name="qwen", source="org/Qwen", aliases=("big", "gpt-4o"))
@@ -54,3 +55,42 @@ def test_the_first_of_two_models_of_one_name_counts() -> None:
     assert registry.entries() == (QWEN,)
     assert registry.get("big") is QWEN
     assert registry.get("llama") is None
+
+
+VECTORS = ModelEntry(name="vectors", source="org/Vectors", kind=ModelKind.EMBEDDING)
+BOTH = ModelRegistry([QWEN, VECTORS])
+
+
+def test_source_is_a_name_where_no_model_has_it() -> None:
+    assert BOTH.get("org/Qwen") is QWEN
+    assert BOTH.bind("org/Qwen") == "qwen"
+    taken = ModelRegistry([ModelEntry(name="a", source="b"), ModelEntry(name="b", source="c")])
+    entry = taken.get("b")
+    assert entry is not None
+    assert entry.source == "c"
+
+
+def test_request_is_refused_by_a_model_of_the_other_kind() -> None:
+    assert BOTH.bind("vectors", embeds=True) == "vectors"
+    with pytest.raises(InvalidRequest, match="vectors generates no text") as refused:
+        BOTH.bind("vectors")
+    assert refused.value.field == "model"
+    with pytest.raises(InvalidRequest, match="qwen computes no vectors"):
+        BOTH.bind("qwen", embeds=True)
+
+
+def test_request_for_vectors_follows_no_model() -> None:
+    with pytest.raises(ModelNotFound, match=r"there is: vectors$"):
+        BOTH.bind("gpt-5", embeds=True)
+    assert BOTH.embedding_names() == ("vectors",)
+
+
+def test_models_of_other_machines_have_no_source_and_keep_the_patterns() -> None:
+    registry = ModelRegistry([QWEN], following=("x-*",))
+    assert registry.extended(["qwen", "big"]) is registry
+    wider = registry.extended(["night", "big", "night"])
+    assert [(one.name, one.source) for one in wider.entries()] == [
+        ("qwen", "org/Qwen"),
+        ("night", ""),
+    ]
+    assert wider.following == ("x-*",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from domain.model.swap import (
     evolve,
     evolve_all,
 )
-from domain.model.wanted_model import SwapState, WantedModel, WantedModels
+from domain.model.wanted_model import Swap, SwapState, WantedModel, WantedModels
 from domain.values import WorkerId
 
 PLACES = ("one", "two")
@@ -128,3 +130,50 @@ def test_requests_for_one_place_change_nothing_for_the_others(world: World) -> N
         assert all(swap.place in {"", place} for swap in wanted.swaps)
         if wanted.open_swap is not None:
             assert wanted.model == wanted.open_swap.model
+
+
+SWAP = Swap(
+    id="s",
+    model="b",
+    before="a",
+    reason="request",
+    drain_s=1.0,
+    version=3,
+    times={SwapState.REQUESTED: "t1"},
+)
+
+
+def test_swap_enters_each_phase_once_but_a_load_again() -> None:
+    draining = SWAP.enter(SwapState.DRAINING, "t2")
+    assert draining.times == {SwapState.REQUESTED: "t1", SwapState.DRAINING: "t2"}
+    assert draining.enter(SwapState.DRAINING, "t3") is draining
+    assert draining.enter(SwapState.REQUESTED, "t3") is draining
+    loading = draining.enter(SwapState.LOADING, "t4").enter(SwapState.LOADING, "t5")
+    assert loading.times[SwapState.LOADING] == "t5"
+    done = loading.enter(SwapState.DONE, "t6")
+    assert done.enter(SwapState.LOADING, "t7") is done
+    assert done.enter(SwapState.ROLLED_BACK, "t7") is done
+
+
+def test_worker_restarts_for_a_model_that_was_wanted_after_its_load_began() -> None:
+    state = WantedModel(version=5, model="b", since=3, swaps=(SWAP,))
+    assert not WantedModel().must_restart("b", since=0), "nothing is wanted yet"
+    assert state.must_restart("a", since=2)
+    assert not state.must_restart("a", since=3), "it has read this wish"
+    assert state.must_restart("b", since=2), "it was asked to load it anew"
+    over = SWAP.enter(SwapState.SUPERSEDED, "t2")
+    assert not replace(state, swaps=(over,)).must_restart("b", since=2)
+    later = replace(state, since=4)
+    assert not later.must_restart("b", since=3), "it has read that request"
+
+
+def test_swap_of_any_place_is_found_by_its_id() -> None:
+    models = WantedModels(
+        default=WantedModel(swaps=(SWAP,)),
+        own={"two": WantedModel(swaps=(replace(SWAP, id="t", place="two"),))},
+    )
+    for swap_id in ("s", "t"):
+        swap = models.get(swap_id)
+        assert swap is not None
+        assert swap.id == swap_id
+    assert models.get("u") is None
