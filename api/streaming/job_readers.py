@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 import structlog
@@ -16,8 +17,8 @@ from domain.job.request_dedup import Readership
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.values import JobId
 
-#: Jobs whose readership is remembered; that of older ones is unknown.
-JOBS_MAX: Final = 4_096
+#: Jobs without a reader whose readership is remembered; that of older ones is unknown.
+LEFT_MAX: Final = 4_096
 #: How long the cancellation of an abandoned job may take, in seconds.
 CANCEL_TIMEOUT_S: Final = 10.0
 #: The reason of a cancellation whose client closed its connection.
@@ -25,11 +26,9 @@ CLIENT_GONE: Final = "client_gone"
 
 
 @dataclass(slots=True)
-class _ReadJob:
+class _LeftJob:
     state: Readership
-    connections: int = 0
-    #: How often the last reader has left the job.
-    departures: int = 0
+    departure: int
 
 
 class ConnectionRegistry:
@@ -39,30 +38,31 @@ class ConnectionRegistry:
     unknown afterwards.
 
     Args:
-        jobs_max: Jobs that are remembered.
+        left_max: Jobs without a reader that are remembered.
     """
 
-    def __init__(self, *, jobs_max: int = JOBS_MAX) -> None:
-        self._jobs_max = jobs_max
-        self._jobs: OrderedDict[JobId, _ReadJob] = OrderedDict()
+    def __init__(self, *, left_max: int = LEFT_MAX) -> None:
+        self._left_max = left_max
+        self._connections = Counter[JobId]()
+        #: In the order in which their last readers left.
+        self._left: dict[JobId, _LeftJob] = {}
+        self._departures = count(1)
         self._departed: set[asyncio.Event] = set()
 
     def state(self, job_id: JobId) -> Readership:
         """Return what is known of the readers of a job."""
-        found = self._jobs.get(job_id)
-        return Readership.UNKNOWN if found is None else found.state
+        if job_id in self._connections:
+            return Readership.READING
+        left = self._left.get(job_id)
+        return Readership.UNKNOWN if left is None else left.state
 
     def begin(self, job_id: JobId) -> None:
         """Count a connection that waits for the answer; a lost job has a reader again."""
-        job = self._jobs.setdefault(job_id, _ReadJob(Readership.READING))
-        self._jobs.move_to_end(job_id)
-        job.state = Readership.READING
-        job.connections += 1
-        while len(self._jobs) > self._jobs_max:
-            self._jobs.popitem(last=False)
+        self._connections[job_id] += 1
+        self._left.pop(job_id, None)
 
     def end(self, job_id: JobId, *, delivered: bool) -> int | None:
-        """Remove a connection.
+        """Remove a connection that began; ``JobReading`` ends each once.
 
         Args:
             job_id: The job.
@@ -72,18 +72,17 @@ class ConnectionRegistry:
             A departure number for ``give_up`` if this was the last reader and the answer is not
             delivered, else ``None``.
         """
-        job = self._jobs.get(job_id)
-        if job is None:
-            # The registry dropped the job in favour of newer ones.
-            return None if delivered else 0
-        job.connections -= 1
-        if job.connections > 0:
+        self._connections[job_id] -= 1
+        if self._connections[job_id]:
             return None
-        job.state = Readership.DELIVERED if delivered else Readership.LOST
-        job.departures += 1
+        del self._connections[job_id]
+        state = Readership.DELIVERED if delivered else Readership.LOST
+        left = self._left[job_id] = _LeftJob(state, next(self._departures))
+        if len(self._left) > self._left_max:
+            del self._left[next(iter(self._left))]
         for event in self._departed:
             event.set()
-        return None if delivered else job.departures
+        return None if delivered else left.departure
 
     def give_up(self, job_id: JobId, departure: int) -> bool:
         """Close a lost job to further readers.
@@ -95,12 +94,13 @@ class ConnectionRegistry:
         Returns:
             Whether the job is still lost by that departure; ``False`` if a reader joined since.
         """
-        job = self._jobs.get(job_id)
-        if job is None:
-            return True
-        if job.state is not Readership.LOST or job.departures != departure:
+        left = self._left.get(job_id)
+        if left is None:
+            # It has a reader, or was dropped in favour of jobs that were left later.
+            return job_id not in self._connections
+        if left.state is not Readership.LOST or left.departure != departure:
             return False
-        job.state = Readership.GIVEN_UP
+        left.state = Readership.GIVEN_UP
         return True
 
     async def wait_for_departure(self, timeout_s: float) -> None:
