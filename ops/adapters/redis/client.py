@@ -30,8 +30,10 @@ CONNECT_TIMEOUT_S = 2.0
 #: A connection that died while idle is reopened once. Every command may be repeated, since items
 #: and messages have their own ids.
 RECONNECTS_MAX = 1
-#: Most connections of one client; more concurrent callers are a bug.
+#: Most connections of one client whose commands wait; more concurrent callers are a bug.
 CONNECTIONS_MAX = 512
+#: Most connections of one client for commands that return at once; other threads wait for one.
+COMMANDS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +151,47 @@ def connect(url: str) -> redis.Redis:
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
     """
-    client: redis.Redis = redis.Redis.from_url(
-        url, retry=Retry(NoBackoff(), RECONNECTS_MAX, (redis.ConnectionError,)), **_options()
+    commands = redis.BlockingConnectionPool.from_url(
+        url, **_options(COMMANDS_AT_ONCE), retry=_retry(), timeout=REPLY_TIMEOUT_S
     )
-    return client
+    blocking = redis.Redis.from_url(url, **_options(CONNECTIONS_MAX), retry=_retry())
+    return _Client(commands, blocking)
+
+
+class _Client(redis.Redis):
+    """Keeps commands that wait off the few connections of those that return at once.
+
+    A pool never closes a connection. Without a bound each burst of threads would leave more.
+
+    Args:
+        commands: Connections for commands that return at once.
+        blocking: For commands that wait.
+    """
+
+    def __init__(self, commands: redis.ConnectionPool, blocking: redis.Redis) -> None:
+        super().__init__(connection_pool=commands)
+        self._blocking = blocking
+
+    def blpop(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the library's signature
+        """See ``redis.Redis``."""
+        return self._blocking.blpop(*args, **kwargs)
+
+    def pubsub(self, **kwargs: Any) -> redis.client.PubSub:  # noqa: ANN401 - as above
+        """See ``redis.Redis``."""
+        subscription: redis.client.PubSub = self._blocking.pubsub(**kwargs)  # type: ignore[no-untyped-call]  # in redis
+        return subscription
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.connection_pool.disconnect()
+        self._blocking.close()
 
 
 def connect_async(url: str) -> redis.asyncio.Redis:
     """Return a client for the event loop that first uses it."""
     retry = redis.asyncio.retry.Retry(NoBackoff(), RECONNECTS_MAX, (redis.ConnectionError,))
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=retry, **_options())
+    options = _options(CONNECTIONS_MAX)
+    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=retry, **options)
     pool = client.connection_pool
     # `from_url` chooses the connection class by the address.
     is_local = issubclass(pool.connection_class, redis.asyncio.UnixDomainSocketConnection)
@@ -224,11 +257,15 @@ def broker_errors() -> Iterator[None]:
         raise QueueUnavailable(message) from error
 
 
-def _options() -> dict[str, Any]:
+def _retry() -> Retry:
+    return Retry(NoBackoff(), RECONNECTS_MAX, (redis.ConnectionError,))
+
+
+def _options(connections_max: int) -> dict[str, Any]:
     return {
         # Replies have another shape under protocol 3, the library's default.
         "protocol": 2,
         "socket_timeout": REPLY_TIMEOUT_S,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "max_connections": CONNECTIONS_MAX,
+        "max_connections": connections_max,
     }
