@@ -115,11 +115,13 @@ class TwoModels:
             time.sleep(0.003)
         raise AssertionError(f"{swap_id} did not come to {states}:\n{self.service.log()}")
 
-    def wait_served(self) -> str:
-        """Wait until a worker is ready and listed, and return its model."""
+    def wait_served(self, model: str | None = None) -> str:
+        """Wait until a worker is ready and listed, with a model if one is named; return its model.
+
+        The list may be a quarter of a second older than the state.
+        """
         self.service.wait_ready()
-        # The list may be a quarter of a second older than the state.
-        wait_until(lambda: len(self._loaded()) == 1)
+        wait_until(lambda: len(found := self._loaded()) == 1 and model in {None, *found})
         (loaded,) = self._loaded()
         return loaded
 
