@@ -164,6 +164,26 @@ def test_a_window_is_dropped_where_it_has_moved_on() -> None:
     assert not caches.can_end_at(HELD, HELD)
 
 
+def test_a_context_ends_as_far_back_as_a_whole_window_is_stored() -> None:
+    """One token further the window of the next token is whole, and a checkpoint would not be."""
+    held = 3 * HELD
+    caches = prefilled(GEMMA3, PROMPT * 3)
+    windows = [
+        (leaf.length, layer.window)
+        for leaf, layer in zip(
+            caches.leaves, probe_spec(network(GEMMA3), BLOCK).layers, strict=True
+        )
+        if layer.kind is LayerKind.SLIDING
+    ]
+    back = min(length - window for length, window in windows)
+    assert 0 < back < held - max(window for _, window in windows), "the windows have dropped tokens"
+    assert not caches.can_end_at(held - back - 1, held)
+    assert caches.can_end_at(held - back, held)
+    other = prefilled(GEMMA3, PROMPT * 3)
+    done(other.copy_ends(caches, held - back, held))
+    assert other.can_end_at(held - back, held - back)
+
+
 @architectures
 def test_a_shorter_segment_has_its_tokens_and_no_ends(architecture: Architecture) -> None:
     caches, whole = prefilled(architecture, PROMPT), prefilled(architecture, PROMPT)

@@ -236,7 +236,7 @@ class ContextCaches:
         return all(
             all(one is not None for one in leaf.cache) and tokens == held
             if layer.kind is LayerKind.STATE
-            else leaf.offset == held and leaf.trimmable >= held - tokens
+            else leaf.offset == held and leaf.length - (held - tokens) >= layer.kept_tokens(tokens)
             for _, leaf, layer in self._ends()
         )
 
