@@ -35,16 +35,20 @@ def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
     return "texts" if not prompt or isinstance(prompt[0], str) else "ids"
 
 
+def _by_form(error_type: str) -> Discriminator:
+    return Discriminator(
+        _form,
+        custom_error_type=error_type,
+        custom_error_message="must be a text, token ids, or a list of either",
+    )
+
+
 Prompt = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[Texts, Tag("texts")]
     | Annotated[Ids, Tag("ids")]
     | Annotated[ManyIds, Tag("many")],
-    Discriminator(
-        _form,
-        custom_error_type="prompt_form",
-        custom_error_message="must be a text, token ids, or a list of either",
-    ),
+    _by_form("prompt_form"),
 ]
 
 
@@ -91,11 +95,7 @@ EmbeddingInput = Annotated[
     | Annotated[InputTexts, Tag("texts")]
     | Annotated[Ids, Tag("ids")]
     | Annotated[InputIds, Tag("many")],
-    Discriminator(
-        _form,
-        custom_error_type="input_form",
-        custom_error_message="must be a text, token ids, or a list of either",
-    ),
+    _by_form("input_form"),
 ]
 
 
