@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import redis
 
-from ops.adapters.redis.client import COMMANDS_AT_ONCE, REPLY_TIMEOUT_S, Keys, connect
+from ops.adapters.redis.client import BLOCK_MAX_S, COMMANDS_AT_ONCE, Keys, connect
 from tests.support.polling import WITHIN_S, wait_until
 
 #: Milliseconds of work in the server, so that the commands of all threads meet there.
@@ -28,15 +28,13 @@ def test_a_burst_of_threads_leaves_few_connections(client: redis.Redis) -> None:
 
 
 def test_commands_that_wait_hold_up_no_others(client: redis.Redis, keys: Keys) -> None:
-    before, key = _connections(client), keys.release("burst")
-    with ThreadPoolExecutor(THREADS) as pool:
-        waiting = [
-            pool.submit(client.blpop, [key], timeout=REPLY_TIMEOUT_S / 2) for _ in range(THREADS)
-        ]
-        wait_until(lambda: _connections(client) >= before + THREADS)
+    before, key, count = _connections(client), keys.release("burst"), COMMANDS_AT_ONCE + 4
+    with ThreadPoolExecutor(count) as pool:
+        waiting = [pool.submit(client.blpop, [key], timeout=BLOCK_MAX_S) for _ in range(count)]
+        wait_until(lambda: _connections(client) >= before + count)
         assert client.ping()
         assert not any(one.done() for one in waiting), "they wait, and the ping did not"
-        client.rpush(key, *range(THREADS))
+        client.rpush(key, *range(count))
         assert {one.result(WITHIN_S) is not None for one in waiting} == {True}
 
 
