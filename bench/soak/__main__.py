@@ -40,6 +40,10 @@ SHOWN_MAX: Final = 20
 #: Where the logs of failed runs stay.
 FAILED: Final = Path("soak-failed")
 
+#: Most samples, and most turns, in the result.
+PLOTTED: Final = 200
+PLOTTED_TURNS: Final = 4000
+
 
 def main() -> int:
     """Run, print the result, write it where ``--json`` asks for it, and return the exit code."""
@@ -148,8 +152,12 @@ def _result(
         "swap_ms": record.swap_ms,
         "faults": record.faults,
         "violations": violations,
-        "samples": samples,
-        "latencies": [(round(at_s, 1), round(ms, 1)) for at_s, ms in record.first_ms],
+        # The verdict is about all of them; a plot needs fewer.
+        "samples": samples[:: len(samples) // PLOTTED + 1],
+        "latencies": [
+            (round(at_s, 1), round(ms, 1))
+            for at_s, ms in record.first_ms[:: len(record.first_ms) // PLOTTED_TURNS + 1]
+        ],
     }
 
 
