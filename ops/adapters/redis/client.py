@@ -30,7 +30,8 @@ CONNECT_TIMEOUT_S = 2.0
 #: A connection that died while idle is reopened once. Every command may be repeated, since items
 #: and messages have their own ids.
 RECONNECTS_MAX = 1
-#: Most connections of one client whose commands wait; more concurrent callers are a bug.
+#: Most connections of an event loop, or of one client for commands that wait; more concurrent
+#: callers are a bug.
 CONNECTIONS_MAX = 512
 #: Most connections of one client for commands that return at once; other threads wait for one.
 COMMANDS_AT_ONCE = 8

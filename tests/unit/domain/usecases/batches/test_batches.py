@@ -15,6 +15,7 @@ from domain.usecases.batches.batches import fill_page
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Owner, StreamName
 from tests.support.builders.batch_world import BatchWorld
+from tests.support.fakes.conflicts import ConflictingAppends
 
 
 @pytest.fixture
@@ -53,32 +54,16 @@ def test_command_names_its_cause_and_its_request(world: BatchWorld) -> None:
     assert len(types_of(world, batch_id)) == len(events), "it is recorded once"
 
 
-class Conflicts:
-    """Lets other writers append first."""
-
-    def __init__(self, world: BatchWorld, count: int) -> None:
-        self.left, self.tries = count, 0
-        self._append = world.log.append
-        world.log.append = self  # type: ignore[method-assign]  # a race
-
-    def __call__(self, stream: StreamName, *args: Any, **kwargs: Any) -> Any:
-        self.tries += 1
-        if self.left:
-            self.left -= 1
-            raise ConcurrencyConflict(stream, expected=1, actual=2)
-        return self._append(stream, *args, **kwargs)
-
-
 def test_command_is_decided_again_after_concurrent_appends(world: BatchWorld) -> None:
     batch_id = world.submit_batch("one")
-    conflicts = Conflicts(world, COMMIT_TRIES_MAX - 1)
+    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX - 1)
     world.batches.cancel(batch_id)
     assert conflicts.tries == COMMIT_TRIES_MAX
 
 
 def test_writer_that_loops_is_an_error(world: BatchWorld) -> None:
     batch_id = world.submit_batch("one")
-    conflicts = Conflicts(world, COMMIT_TRIES_MAX)
+    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX)
     with pytest.raises(ConcurrencyConflict):
         world.batches.cancel(batch_id)
     assert conflicts.tries == COMMIT_TRIES_MAX

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from domain.usecases.jobs.commit import COMMIT_TRIES_MAX, commit, load_job
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
+from tests.support.fakes.conflicts import ConflictingAppends
 
 BROKEN = Failed(error="engine_failure", message="gone", retryable=False)
 
@@ -72,25 +72,9 @@ def test_command_that_changes_nothing_appends_nothing(world: JobWorld) -> None:
     assert world.types(job_id) == ["JobSubmitted", "JobCancelRequested"]
 
 
-class Conflicts:
-    """Lets other writers append first."""
-
-    def __init__(self, world: JobWorld, count: int) -> None:
-        self.left, self.tries = count, 0
-        self._append = world.log.append
-        world.log.append = self  # type: ignore[method-assign]  # a race
-
-    def __call__(self, stream: StreamName, *args: Any, **kwargs: Any) -> Any:
-        self.tries += 1
-        if self.left:
-            self.left -= 1
-            raise ConcurrencyConflict(stream, expected=1, actual=2)
-        return self._append(stream, *args, **kwargs)
-
-
 def test_decision_is_made_again_after_concurrent_appends(world: JobWorld) -> None:
     job_id = world.submit()
-    conflicts, seen = Conflicts(world, COMMIT_TRIES_MAX - 1), list[JobStatus]()
+    conflicts, seen = ConflictingAppends(world.log, COMMIT_TRIES_MAX - 1), list[JobStatus]()
 
     def command(job: Job) -> JobCommand:
         seen.append(job.status)
@@ -104,7 +88,7 @@ def test_decision_is_made_again_after_concurrent_appends(world: JobWorld) -> Non
 
 def test_writer_that_loops_is_an_error(world: JobWorld) -> None:
     job_id = world.submit()
-    conflicts = Conflicts(world, COMMIT_TRIES_MAX)
+    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX)
     with pytest.raises(ConcurrencyConflict):
         run(world, job_id, RequestCancel(reason="api"))
     assert conflicts.tries == COMMIT_TRIES_MAX

@@ -48,6 +48,16 @@ def accept(world: JobWorld, *, parks: bool, model: str = "night") -> JobId:
     return world.accept(command=command).job_id
 
 
+def speak(world: JobWorld, job_id: JobId) -> None:
+    """Start an attempt that emits a word."""
+    start_attempt(world, job_id)
+    items = [
+        StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0)),
+        StreamItem(n=1, attempt=1, body=Text(text="Ha", ids=(72, 97))),
+    ]
+    world.broker.items.publish([(job_id, item) for item in items])
+
+
 def ending(world: JobWorld, job_id: JobId) -> Failed | Finished | None:
     return world.job(job_id).ending
 
@@ -71,12 +81,7 @@ def test_job_of_a_waiting_client_fails_after_its_model_was_away(
 
 def test_job_with_output_ends_with_model_changed(world: JobWorld, stranded: StrandedJobs) -> None:
     job_id = accept(world, parks=False)
-    start_attempt(world, job_id)
-    items = [
-        StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0)),
-        StreamItem(n=1, attempt=1, body=Text(text="Ha", ids=(72, 97))),
-    ]
-    world.broker.items.publish([(job_id, item) for item in items])
+    speak(world, job_id)
     have(world, "day")
     stranded.end_stranded()
     world.clock.advance(ABSENT_S)
@@ -197,12 +202,7 @@ def test_ends_name_the_model_and_all_jobs_are_returned(
 ) -> None:
     jobs = [accept(world, parks=False) for _ in range(3)]
     spoken = accept(world, parks=False)
-    start_attempt(world, spoken)
-    items = [
-        StreamItem(n=0, attempt=1, body=Started(prompt_tokens=2, cached_tokens=0)),
-        StreamItem(n=1, attempt=1, body=Text(text="Ha", ids=(72, 97))),
-    ]
-    world.broker.items.publish([(spoken, item) for item in items])
+    speak(world, spoken)
     have(world, "day")
     stranded.end_stranded()
     world.clock.advance(ABSENT_S)
