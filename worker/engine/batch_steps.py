@@ -144,8 +144,9 @@ class BatchSteps:
         sequence = self._scheduler.running[fault.uid]
         # The failure of the job has the message of the error only.
         _log.warning("generation_failed", exc_info=fault.error, **sequence.log_ids)
-        if fault.is_shared:
-            self._put_back(sequence, is_alone=True)
+        is_restore = fault.is_restore and not sequence.admission.is_cold
+        if fault.is_shared or is_restore:
+            self._put_back(sequence, is_alone=fault.is_shared, is_cold=is_restore)
             return
         del self._scheduler.running[fault.uid]
         if self._quarantine.is_active:
@@ -174,13 +175,15 @@ class BatchSteps:
             else:
                 self._put_back(sequence)
 
-    def _put_back(self, sequence: Sequence, *, is_alone: bool = False) -> None:
+    def _put_back(
+        self, sequence: Sequence, *, is_alone: bool = False, is_cold: bool = False
+    ) -> None:
         constraint, answered = sequence.admission.constraint, sequence.answered
         if constraint is not None and constraint.accepted_count > len(answered):
             # A failed step drew a token that is not committed, and the constraint accepted it.
             fresh = constraint_of(self._model, sequence.task.prompt, answered)
             sequence.admission = replace(sequence.admission, constraint=fresh)
-        self._scheduler.put_back(sequence, is_alone=is_alone)
+        self._scheduler.put_back(sequence, is_alone=is_alone, is_cold=is_cold)
 
     def _fail(self, sequence: Sequence, error: Exception, *, retryable: bool) -> None:
         self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=retryable))

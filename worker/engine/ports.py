@@ -83,6 +83,7 @@ class Admission:
         checkpoints: Positions among the tokens from which other sequences are likely to continue
             differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
         is_alone: Whether no other prompt is prefilled in the same pass.
+        is_cold: Whether nothing is restored: the cache's tokens could not be.
         priority: Batch work makes room for interactive work.
     """
 
@@ -96,6 +97,7 @@ class Admission:
     logprobs: int | None = None
     checkpoints: tuple[int, ...] = ()
     is_alone: bool = False
+    is_cold: bool = False
     priority: Priority = Priority.INTERACTIVE
 
 
@@ -138,12 +140,15 @@ class Fault:
         retryable: Whether another attempt may succeed.
         is_shared: Whether several prompts were computed in the pass that failed, so that the cause
             may be another one. The engine inserts each again with ``Admission.is_alone``.
+        is_restore: Whether cached tokens could not be restored. The engine inserts the sequence
+            again with ``Admission.is_cold``, once.
     """
 
     uid: int
     error: Exception
     retryable: bool = False
     is_shared: bool = False
+    is_restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)

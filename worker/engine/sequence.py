@@ -197,7 +197,7 @@ class Sequence:
         """The tokens of the answer over all attempts, as the engine thread knows them."""
         return (*self.admission.tokens[len(self.task.prompt.tokens) :], *self.decoded)
 
-    def prepare_resume(self, *, is_alone: bool = False) -> None:
+    def prepare_resume(self, *, is_alone: bool = False, is_cold: bool = False) -> None:
         """Make an admission that continues after the decoded tokens."""
         decoded, admission = self.decoded, self.admission
         constraint = admission.constraint
@@ -211,6 +211,7 @@ class Sequence:
             first_index=admission.first_index + len(decoded),
             max_new_tokens=admission.max_new_tokens - len(decoded),
             is_alone=is_alone,
+            is_cold=is_cold,
         )
         self.uid, self.decoded = None, []
 

@@ -135,16 +135,19 @@ class SequenceScheduler:
         self._waiting.admit(now, places, room)
         self._report(now)
 
-    def put_back(self, sequence: Sequence, *, is_alone: bool = False) -> None:
+    def put_back(
+        self, sequence: Sequence, *, is_alone: bool = False, is_cold: bool = False
+    ) -> None:
         """Let a sequence that left the batch wait for a place again, first of its priority.
 
         Args:
             sequence: It continues after its last token.
             is_alone: Whether its prompt is prefilled alone then.
+            is_cold: Whether the cache is not used then.
         """
         if sequence.uid is not None:
             self.running.pop(sequence.uid, None)
-        sequence.prepare_resume(is_alone=is_alone)
+        sequence.prepare_resume(is_alone=is_alone, is_cold=is_cold)
         self._waiting.put_back(sequence, rank=_rank(sequence))
 
     def withdraw(self, sequence: Sequence, runner: ModelRunner) -> None:

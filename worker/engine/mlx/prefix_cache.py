@@ -167,7 +167,7 @@ class PrefixCache:
         ``sequences.open_rows`` restores its known tokens; ``opened`` must follow.
         """
         tokens = cache_ids(admission.tokens)
-        plan = self._rows.admit(tokens, running=len(self._tracked))
+        plan = self._rows.admit(tokens, running=len(self._tracked), is_cold=admission.is_cold)
         if plan is None:
             return None
         context, caches = self._rows.begin(plan, len(tokens))

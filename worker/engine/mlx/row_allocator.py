@@ -52,13 +52,21 @@ class RowAllocator:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
         return self._spec.live_bytes(row_slots(self._spec, tokens))
 
-    def admit(self, tokens: Sequence[int], *, running: int) -> StartPlan | None:
-        """Plan a start for which there is memory, and pin what it uses."""
+    def admit(
+        self, tokens: Sequence[int], *, running: int, is_cold: bool = False
+    ) -> StartPlan | None:
+        """Plan a start for which there is memory, and pin what it uses.
+
+        Args:
+            tokens: The prompt.
+            running: Number of sequences that run.
+            is_cold: Whether the start restores nothing.
+        """
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
         if needed_bytes > self._store.attainable_bytes():
             return None  # before the prompt is hashed: a refused one is tried again soon
-        for adopts in (False, True):
+        for adopts in () if is_cold else (False, True):
             plan = self._planner.plan(tokens[:-1], adopts=adopts)
             _pin(plan, 1)
             held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
@@ -70,7 +78,7 @@ class RowAllocator:
         if not self._store.make_room(needed_bytes, lose=self._is_blocked(running)):
             return None
         self._blocked_since_s = None
-        plan = self._planner.plan(tokens[:-1], adopts=True)
+        plan = StartPlan() if is_cold else self._planner.plan(tokens[:-1], adopts=True)
         _pin(plan, 1)
         return plan
 

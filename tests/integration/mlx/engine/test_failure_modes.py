@@ -19,6 +19,7 @@ from tests.support.models.runner_probe import BLOCK, Bench, MakeBench
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
+from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening, Steps
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.rows import decode_rows, running_sequences
 from worker.engine.mlx.runner import BatchRunner
@@ -237,6 +238,34 @@ class TestWholeEngine:
             items = sink.numbered(f"job-{number}")
             assert [item.n for item in items] == list(range(1, len(items) + 1))
             assert text_in(items) == whole.text
+
+    @pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
+    def test_prompt_whose_restore_fails_is_computed_instead(
+        self, start: Callable[..., BatchEngine], monkeypatch: pytest.MonkeyPatch, *, always: bool
+    ) -> None:
+        engine, request = start(CollectingSink(), 1 << 24), ask("tell me", max_tokens=40)
+        whole = finished(submit(engine, "job-whole", request))
+        run = RowOpener.run
+
+        def failing(opener: RowOpener, opening: RowOpening, slots: int) -> Steps:
+            if always or opening.plan.tokens:
+                yield True
+                msg = "a window is incomplete"
+                raise AssertionError(msg)
+            return (yield from run(opener, opening, slots))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RowOpener, "run", failing)
+            cold = finished(submit(engine, "job-cold", request))
+        if always:
+            assert cold.failure is not None
+            assert (cold.failure.error, cold.failure.retryable) == ("engine_failure", True)
+        else:
+            assert (cold.failure, cold.token_ids) == (None, whole.token_ids)
+            assert cold.usage.cached_tokens == 0
+        warm = finished(submit(engine, "job-warm", request))
+        assert (warm.failure, warm.token_ids) == (None, whole.token_ids)
+        assert warm.usage.cached_tokens > 0
 
     def test_prompt_that_can_never_fit_is_refused_and_named(
         self, start: Callable[..., BatchEngine]

@@ -248,7 +248,7 @@ class RunningSequences:
 
     def _fail(self, uid: int, error: Exception) -> None:
         del self._joining[uid]
-        self._failed.append(Fault(uid, error, retryable=True))
+        self._failed.append(Fault(uid, error, retryable=True, is_restore=True))
 
     def _queue_prompt(self, row: Row, join: JoinRequest, restored: int) -> None:
         """Queue the tokens of a prompt that are to be computed."""
