@@ -41,14 +41,14 @@ class TurnScheduler:
         self,
         job_id: JobId,
         *,
-        agent: str | None,
+        line: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
         has_begun: bool = False,
     ) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
         turn = WaitingTurn(self, job_id)
-        add = partial(self._order.add, job_id, agent=agent, priority=priority, suspicion=suspicion)
+        add = partial(self._order.add, job_id, line=line, priority=priority, suspicion=suspicion)
         with self._lock:
             if self._closed:
                 turn.decide(has_slot=False)

@@ -35,7 +35,7 @@ class QueuedJob:
 
     Attributes:
         id: The job.
-        agent: Its agent, if it has one.
+        line: Its line; see ``line_of``.
         priority: Its queue.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
         max_tokens: Most tokens to generate.
@@ -43,7 +43,7 @@ class QueuedJob:
     """
 
     id: JobId
-    agent: str | None
+    line: str | None
     priority: Priority
     request_bytes: int | None = None
     max_tokens: int | None = None
@@ -292,7 +292,7 @@ class _QueueSimulation:
                 self._occupy(job_id, called.priority, self._begin(called, 0.0))
         for queued in self._queued.values():
             if queued.id not in self.forecasts:
-                self._order.add(queued.id, agent=queued.agent, priority=queued.priority)
+                self._order.add(queued.id, line=queued.line, priority=queued.priority)
 
     def run(self) -> None:
         """Start one job after another until none waits."""

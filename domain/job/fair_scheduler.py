@@ -5,7 +5,7 @@
 - Within a queue the agents take turns: the agent whose last turn is the oldest is next. A new or
   returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
 - The jobs of one agent start in the order in which they were accepted (ids sort by acceptance).
-  Jobs without an agent share one turn.
+  Jobs of one API key without an agent share one turn, so they delay no other key's for long.
 - Jobs whose worker died are suspects. A suspect that emitted no token before is tried first: no
   other job starts until it has computed its first tokens. Suspects of several deaths never run
   beside each other. So a job that kills its workers does not use up the attempts of the others.
@@ -34,9 +34,25 @@ class Suspicion(IntEnum):
     APART = 2
 
 
+def line_of(agent: str | None, owner: str | None) -> str | None:
+    """Return the name of the queue in which a job takes its turns.
+
+    Args:
+        agent: Its agent; each one has a queue.
+        owner: Name of the API key of its request. The jobs of a key without an agent share a queue,
+            whose name no agent has: none contains ``=``.
+    """
+    if agent is not None or owner is None:
+        return agent
+    return f"key={owner}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentQueueState:
-    """The queue of one agent; ``turns_ago`` is the number of turns since its last one."""
+    """The queue of a line; ``turns_ago`` is the number of turns since its last one.
+
+    ``agent`` has the name of the line, see ``line_of``.
+    """
 
     priority: Priority
     agent: str
@@ -140,14 +156,14 @@ class TurnOrder:
         self,
         job_id: JobId,
         *,
-        agent: str | None,
+        line: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
     ) -> None:
         """Add a waiting job."""
         assert job_id not in self._waiting, "it waits already"
         assert job_id not in self._running, "it runs already"
-        owner = agent or ""
+        owner = line or ""
         if suspicion:
             self._suspects[job_id] = suspicion
             self._waiting[job_id] = (priority, owner)
@@ -273,7 +289,7 @@ class FairScheduler(Protocol):
         self,
         job_id: JobId,
         *,
-        agent: str | None,
+        line: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
         has_begun: bool = False,

@@ -28,8 +28,8 @@ class JobQueue(Protocol):
     """The hint that a job wants to run. Losing it loses nothing: the reconciler fills it again.
 
     Each agent has a FIFO queue of its own, in order of acceptance (ids sort by it), and the agents
-    take turns. A new agent waits for one job of each waiting agent. Jobs without an agent share
-    one queue.
+    take turns. A new agent waits for one job of each waiting agent. Jobs of one API key without an
+    agent share one queue.
 
     Jobs that are bound to a model wait in a line of that model, apart from all others: only
     workers that have the model take them.
@@ -40,7 +40,7 @@ class JobQueue(Protocol):
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
@@ -48,7 +48,7 @@ class JobQueue(Protocol):
         Args:
             job_id: The job.
             priority: Its queue.
-            agent: Its agent.
+            line: Its line; see ``line_of``.
             model: The model that it is bound to.
 
         Raises:
@@ -61,7 +61,7 @@ class JobQueue(Protocol):
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         """Take a job out of the queue before any worker took it; atomic.
@@ -69,7 +69,7 @@ class JobQueue(Protocol):
         Args:
             job_id: The job.
             priority: Its queue.
-            agent: Its agent.
+            line: Its line; see ``line_of``.
             model: The model that it is bound to.
 
         Returns:

@@ -14,7 +14,7 @@ import pytest
 from domain.errors import IdempotencyKeyTaken
 from domain.events.job import JobCancelRequested
 from domain.job.eta import QueuedJob
-from domain.values import JobId, JobStatus, Priority, StreamName, digest_of
+from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store
 
@@ -108,10 +108,13 @@ def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> 
     _accept(store, "job-3")
     store.log.append(StreamName("job-3"), [draft(started())], expected_version=1)
     assert store.queue_views.queued(Priority.INTERACTIVE, limit=9) == (
-        QueuedJob(id=JobId("job-1"), agent="a", priority=Priority.INTERACTIVE, max_tokens=16),
+        QueuedJob(id=JobId("job-1"), line="a", priority=Priority.INTERACTIVE, max_tokens=16),
     )
     assert [one.id for one in store.queue_views.queued(Priority.BATCH, limit=9)] == ["job-2"]
-    _accept(store, "job-4")
+    of_a_key = draft(replace(submitted(), owner=Owner("mine")))
+    store.log.append(StreamName("job-4"), [of_a_key], expected_version=0)
+    lines = [one.line for one in store.queue_views.queued(Priority.INTERACTIVE, limit=9)]
+    assert lines == ["a", "key=mine"]
     assert [one.id for one in store.queue_views.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
     assert [store.views.waiting(priority) for priority in Priority] == [{None: 2}, {None: 1}]
 

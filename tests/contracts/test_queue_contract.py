@@ -214,16 +214,16 @@ def test_job_of_another_queue_or_of_none_is_neither_found_nor_removed(
 
 
 def test_bound_job_waits_in_the_line_of_its_model_alone(broker: QueueUnderTest) -> None:
-    assert broker.queue.enqueue(A, INTERACTIVE, agent="one", model=MODEL)
-    assert not broker.queue.enqueue(A, INTERACTIVE, agent="one", model=MODEL)
-    assert broker.queue.enqueue(B, INTERACTIVE, agent="one", model="another.model")
-    assert broker.queue.enqueue(C, INTERACTIVE, agent="one")
+    assert broker.queue.enqueue(A, INTERACTIVE, line="one", model=MODEL)
+    assert not broker.queue.enqueue(A, INTERACTIVE, line="one", model=MODEL)
+    assert broker.queue.enqueue(B, INTERACTIVE, line="one", model="another.model")
+    assert broker.queue.enqueue(C, INTERACTIVE, line="one")
     assert taken(broker) == [C]
     assert broker.bound.take() == A
     broker.bound.ack(A)
     assert broker.bound.take() is None
-    assert not broker.queue.remove(B, INTERACTIVE, agent="one", model=MODEL)
-    assert broker.queue.remove(B, INTERACTIVE, agent="one", model="another.model")
+    assert not broker.queue.remove(B, INTERACTIVE, line="one", model=MODEL)
+    assert broker.queue.remove(B, INTERACTIVE, line="one", model="another.model")
 
 
 def test_jobs_in_hand_at_a_swap_go_back_to_the_line_of_their_model(broker: QueueUnderTest) -> None:
@@ -247,11 +247,11 @@ def taken(broker: QueueUnderTest) -> list[JobId]:
 def test_agents_take_turns_however_many_jobs_one_has(broker: QueueUnderTest) -> None:
     busy = [JobId(f"job-a{number:02d}") for number in range(20)]
     for job in busy:
-        broker.queue.enqueue(job, INTERACTIVE, agent="busy")
+        broker.queue.enqueue(job, INTERACTIVE, line="busy")
     first = broker.consumer.take()
     assert first is not None
     broker.consumer.ack(first)
-    broker.queue.enqueue(B, INTERACTIVE, agent="late")
+    broker.queue.enqueue(B, INTERACTIVE, line="late")
     broker.queue.enqueue(C, INTERACTIVE)
     ran = [first, *taken(broker)]
     assert {B, C} <= set(ran[:4])
@@ -262,20 +262,20 @@ def test_jobs_of_an_agent_come_as_accepted_whatever_order_they_are_queued_in(
     broker: QueueUnderTest,
 ) -> None:
     for job in (C, A, B):
-        broker.queue.enqueue(job, INTERACTIVE, agent="one")
+        broker.queue.enqueue(job, INTERACTIVE, line="one")
     assert taken(broker) == [A, B, C]
 
 
 def test_agent_whose_jobs_were_removed_or_taken_comes_back_like_a_new_one(
     broker: QueueUnderTest,
 ) -> None:
-    broker.queue.enqueue(A, INTERACTIVE, agent="one")
-    assert not broker.queue.remove(A, INTERACTIVE, agent="two")
-    assert broker.queue.remove(A, INTERACTIVE, agent="one")
-    broker.queue.enqueue(B, INTERACTIVE, agent="two")
-    broker.queue.enqueue(A, INTERACTIVE, agent="one")
+    broker.queue.enqueue(A, INTERACTIVE, line="one")
+    assert not broker.queue.remove(A, INTERACTIVE, line="two")
+    assert broker.queue.remove(A, INTERACTIVE, line="one")
+    broker.queue.enqueue(B, INTERACTIVE, line="two")
+    broker.queue.enqueue(A, INTERACTIVE, line="one")
     assert taken(broker) == [B, A]
-    broker.queue.enqueue(C, INTERACTIVE, agent="one")
+    broker.queue.enqueue(C, INTERACTIVE, line="one")
     assert taken(broker) == [C]
 
 

@@ -50,13 +50,13 @@ class _Turns:
         self,
         job_id: JobId,
         *,
-        agent: str | None,
+        line: str | None,
         priority: Priority,
         suspicion: Suspicion = Suspicion.NONE,
         has_begun: bool = False,
     ) -> _Turn:
         turn = self.gate.request_turn(
-            job_id, agent=agent, priority=priority, suspicion=suspicion, has_begun=has_begun
+            job_id, line=line, priority=priority, suspicion=suspicion, has_begun=has_begun
         )
         return _Turn(self._process, turn)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from domain.errors import QueueUnavailable
 from domain.job.commands import ConfirmCancel, RequestCancel
+from domain.job.fair_scheduler import line_of
 from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
 from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
@@ -66,7 +67,9 @@ class JobCancellation:
         """
         asked = job.submitted
         assert asked is not None
-        return self.queue.remove(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
+        return self.queue.remove(
+            job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
+        )
 
     def put_back(self, job: Job) -> None:
         """Put a job that was taken out of its queue back into it.
@@ -76,7 +79,9 @@ class JobCancellation:
         """
         asked = job.submitted
         assert asked is not None
-        self.queue.enqueue(job.id, asked.priority, agent=asked.agent, model=asked.bound_model)
+        self.queue.enqueue(
+            job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
+        )
 
     def publish_end(self, job: Job) -> None:
         """Publish the terminal item of an ended job, unless it is there or its text is lost.

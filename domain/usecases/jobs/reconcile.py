@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
 from domain.values import JobId, Priority
@@ -37,6 +38,9 @@ class JobReconciler:
             view.id
             for view in self.views.unfinished()
             if self.queue.enqueue(
-                view.id, Priority(view.priority), agent=view.agent, model=view.bound_model
+                view.id,
+                Priority(view.priority),
+                line=line_of(view.agent, view.owner),
+                model=view.bound_model,
             )
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from domain.errors import NotRetryable, QueueUnavailable
 from domain.job.commands import Retry
 from domain.job.decisions import require_retryable
+from domain.job.fair_scheduler import line_of
 from domain.job.ports import ItemBacklog, JobQueue
 from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
@@ -67,5 +68,10 @@ class JobRetry:
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
             asked = job.submitted
-            self.queue.enqueue(job_id, asked.priority, agent=asked.agent, model=asked.bound_model)
+            self.queue.enqueue(
+                job_id,
+                asked.priority,
+                line=line_of(asked.agent, asked.owner),
+                model=asked.bound_model,
+            )
         return job

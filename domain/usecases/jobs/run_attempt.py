@@ -38,7 +38,7 @@ from domain.job.commands import (
     RequestCancel,
     StartAttempt,
 )
-from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion
+from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion, line_of
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
 from domain.job.state import DEADLINE, Job, epoch_after
 from domain.job.suspicion import suspicion_of, worn_out
@@ -157,7 +157,7 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     runner = runner.lanes.get(job.submitted.bound_model or "", runner)
     turn = runner.turns.request_turn(
         job.id,
-        agent=job.submitted.agent,
+        line=line_of(job.submitted.agent, job.submitted.owner),
         priority=job.submitted.priority,
         suspicion=_suspicion(job, runner),
         # After a retry by the user the number is higher than that of the latest start.

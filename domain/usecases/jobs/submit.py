@@ -17,6 +17,7 @@ from domain.events.job import EmbeddingRequested, JobSubmitted
 from domain.job.commands import Attach, CreateJob, SubmitJob
 from domain.job.decisions import decide
 from domain.job.eta import EtaSource, retry_after_s
+from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
 from domain.job.state import Job
@@ -129,7 +130,10 @@ class JobSubmission:
     def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
         try:
             self.queue.enqueue(
-                job_id, submitted.priority, agent=submitted.agent, model=submitted.bound_model
+                job_id,
+                submitted.priority,
+                line=line_of(submitted.agent, submitted.owner),
+                model=submitted.bound_model,
             )
         except QueueUnavailable:
             return False

@@ -115,9 +115,9 @@ class Keys:
         """Prefix of the agents' queues of a queue."""
         return f"{self.prefix}:{queue}.line:"
 
-    def agent_queue(self, queue: str, agent: str | None) -> str:
-        """Sorted set of an agent's waiting message ids; jobs without an agent share one."""
-        return f"{self.agent_queue_prefix(queue)}{agent or ''}"
+    def agent_queue(self, queue: str, line: str | None) -> str:
+        """Sorted set of the waiting message ids of a line; see ``line_of``."""
+        return f"{self.agent_queue_prefix(queue)}{line or ''}"
 
     def messages(self, queue: str) -> str:
         """Dramatiq's hash of messages by id, waiting and unacknowledged."""

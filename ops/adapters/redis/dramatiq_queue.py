@@ -4,7 +4,7 @@ The producer writes Dramatiq's message format by one script and needs neither it
 actors. The consumer side is Dramatiq's broker with another consumer: while idle it blocks on the
 *wakeup* list, to which every enqueue pushes, instead of polling.
 
-    {prefix}:{queue}.line:{agent}  waiting ids of one agent, in order of acceptance (sorted set)
+    {prefix}:{queue}.line:{line}   waiting ids of one line, in order of acceptance (sorted set)
     {prefix}:{queue}.ring          agents with waiting ids, in the order of their turns (list)
     {prefix}:{queue}               ready ids, which consumers fetch next (list)
     {prefix}:{queue}.msgs          messages by id, waiting or unacknowledged (hash)
@@ -72,18 +72,18 @@ class DramatiqJobQueue:
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         """Enqueue a job unless it waits or is unacknowledged; atomic and idempotent."""
         keys, queue = self._keys, queue_name(priority, model)
         names = [keys.ready(queue), keys.messages(queue), keys.wakeup(queue)]
-        names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, agent)]
+        names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, line)]
         message = message_of(job_id, queue).encode()
         with broker_errors():
             added = self._enqueue(
                 keys=names,
-                args=[job_id, message, keys.unacked_prefix, queue, agent or ""],
+                args=[job_id, message, keys.unacked_prefix, queue, line or ""],
             )
         return bool(added)
 
@@ -92,14 +92,14 @@ class DramatiqJobQueue:
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         """Remove a waiting job; ``False`` if a live worker has it or it is not queued."""
         keys, queue = self._keys, queue_name(priority, model)
         names = [keys.ready(queue), keys.messages(queue), keys.heartbeats]
-        names += [keys.agent_ring(queue), keys.agent_queue(queue, agent)]
-        args = [job_id, keys.unacked_prefix, queue, agent or "", HEARTBEAT_TIMEOUT_MS]
+        names += [keys.agent_ring(queue), keys.agent_queue(queue, line)]
+        args = [job_id, keys.unacked_prefix, queue, line or "", HEARTBEAT_TIMEOUT_MS]
         with broker_errors():
             return bool(self._remove(keys=names, args=args))
 

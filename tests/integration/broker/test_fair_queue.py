@@ -36,7 +36,7 @@ class Worker:
         self.ends = threading.Semaphore(0)
 
     def run(self, job_id: JobId) -> None:
-        turn = self.gate.request_turn(job_id, agent=agent_of(job_id), priority=Priority.INTERACTIVE)
+        turn = self.gate.request_turn(job_id, line=agent_of(job_id), priority=Priority.INTERACTIVE)
         if agent_of(job_id) == LATE:
             self.late_in_hand.set()
         with turn:
@@ -53,7 +53,7 @@ class Worker:
 @contextmanager
 def busy_worker(client: redis.Redis, keys: Keys, jobs: DramatiqJobQueue) -> Iterator[Worker]:
     for number in range(JOBS):
-        jobs.enqueue(JobId(f"job-{BUSY}-{number:03d}"), Priority.INTERACTIVE, agent=BUSY)
+        jobs.enqueue(JobId(f"job-{BUSY}-{number:03d}"), Priority.INTERACTIVE, line=BUSY)
     worker = Worker()
     with running_worker(client, keys, worker.run, threads=THREADS):
         try:
@@ -70,7 +70,7 @@ def test_job_of_another_agent_starts_after_a_few_of_two_hundred(
     with busy_worker(client, keys, jobs) as worker:
         begun = [worker.started.get(timeout=WITHIN_S) for _ in range(2)]
         late = JobId(f"job-{LATE}-999")
-        jobs.enqueue(late, Priority.INTERACTIVE, agent=LATE)
+        jobs.enqueue(late, Priority.INTERACTIVE, line=LATE)
         # A thread falls free with each end; the late job gets the first of them.
         begun += [worker.next_start() for _ in range(2)]
         assert worker.late_in_hand.wait(WITHIN_S)

@@ -10,6 +10,7 @@ from typing import Self
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobPage, OpenJobs
 from domain.job.view import JobView, is_job_event, job_id_of, project_job
 from domain.log.record import (
@@ -136,7 +137,7 @@ class InMemoryQueueViews:
         found = [
             QueuedJob(
                 id=view.id,
-                agent=view.agent,
+                line=line_of(view.agent, view.owner),
                 priority=priority,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),

@@ -77,12 +77,12 @@ class FakeJobQueue:
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         self._outage.check()
         with self._lock:
-            table, name = self._table(priority, model), agent or ""
+            table, name = self._table(priority, model), line or ""
             if job_id in table.messages and self._is_somewhere(job_id, table, name):
                 return False
             table.messages.add(job_id)
@@ -96,12 +96,12 @@ class FakeJobQueue:
         job_id: JobId,
         priority: Priority,
         *,
-        agent: str | None = None,
+        line: str | None = None,
         model: str | None = None,
     ) -> bool:
         self._outage.check()
         with self._lock:
-            table, name = self._table(priority, model), agent or ""
+            table, name = self._table(priority, model), line or ""
             if job_id in table.agent_queues.get(name, []):
                 table.leave(job_id, name)
                 if name not in table.agent_queues:

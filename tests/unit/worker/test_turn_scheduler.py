@@ -19,7 +19,7 @@ def gate_of(slots: int) -> TurnScheduler:
 
 
 def ask(gate: TurnScheduler, number: int) -> WaitingTurn:
-    return gate.request_turn(JobId(f"job-{number}"), agent=None, priority=Priority.INTERACTIVE)
+    return gate.request_turn(JobId(f"job-{number}"), line=None, priority=Priority.INTERACTIVE)
 
 
 def test_released_slot_is_granted_to_the_next_thread() -> None:
@@ -71,7 +71,7 @@ def test_job_that_has_begun_goes_on_while_the_others_are_paused() -> None:
         gate.set_paused(paused=True)
         new = ask(gate, 4)
         begun = gate.request_turn(
-            JobId("job-5"), agent=None, priority=Priority.INTERACTIVE, has_begun=True
+            JobId("job-5"), line=None, priority=Priority.INTERACTIVE, has_begun=True
         )
     assert begun.wait()
     assert gate.state().running == (begun.job_id,)

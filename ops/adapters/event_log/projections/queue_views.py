@@ -7,6 +7,7 @@ import json
 from sqlalchemy import Engine, Select, bindparam, func, select
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
+from domain.job.fair_scheduler import line_of
 from domain.job.listing import OpenJobs
 from domain.values import JobId, JobStatus, Priority
 from ops.adapters.event_log.database import reading
@@ -78,13 +79,14 @@ class SqlQueueViews:
         return tuple(
             QueuedJob(
                 id=JobId(job_id),
-                agent=agent,
+                line=line_of(agent, submitted.get("owner")),
                 priority=priority,
                 request_bytes=size,
-                max_tokens=_max_tokens(data),
+                max_tokens=submitted.get("max_tokens"),
                 bound_model=bound_model,
             )
             for job_id, agent, bound_model, size, data in rows
+            for submitted in (json.loads(data),)
         )
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:

@@ -110,7 +110,7 @@ class AgentMachine(RuleBasedStateMachine):
         if has_answer:
             answer = self._fresh("answer")
             agent = self.api.log.views.rows[job_id].agent
-            assert self.api.broker.queue.remove(job_id, Priority.INTERACTIVE, agent=agent)
+            assert self.api.broker.queue.remove(job_id, Priority.INTERACTIVE, line=agent)
             self.api.begin(job_id)
             self.api.complete(job_id, answer)
             life.said += [life.asked, answer]

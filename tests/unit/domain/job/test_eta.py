@@ -37,7 +37,7 @@ def job(number: int) -> JobId:
 def queued(
     number: int, agent: str | None = None, priority: Priority = INTERACTIVE, tokens: int = 1
 ) -> QueuedJob:
-    return QueuedJob(id=job(number), agent=agent, priority=priority, max_tokens=tokens)
+    return QueuedJob(id=job(number), line=agent, priority=priority, max_tokens=tokens)
 
 
 def running(number: int, priority: Priority = INTERACTIVE) -> RunningJob:
@@ -76,7 +76,7 @@ def lines(draw: st.DrawFn) -> QueueSnapshot:
     waiting = [
         QueuedJob(
             id=job(number),
-            agent=draw(st.sampled_from(["a", "b", "c", None])),
+            line=draw(st.sampled_from(["a", "b", "c", None])),
             priority=draw(st.sampled_from(Priority)),
             request_bytes=draw(st.none() | st.integers(0, 10**6)),
             max_tokens=draw(st.none() | st.integers(0, 10**4)),
@@ -181,11 +181,11 @@ def test_order_foreseen_is_the_order_in_which_the_turns_come(
 ) -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
     waiting = [
-        QueuedJob(id=job(number), agent=agent, priority=priority)
+        QueuedJob(id=job(number), line=agent, priority=priority)
         for number, (agent, priority) in enumerate(jobs)
     ]
     for one in waiting:
-        order.add(one.id, agent=one.agent, priority=one.priority)
+        order.add(one.id, line=one.line, priority=one.priority)
     left = {one.id: one for one in waiting}
     for _ in range(begun):
         if (called := order.next()) is not None:

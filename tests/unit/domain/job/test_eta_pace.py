@@ -34,7 +34,7 @@ NOTHING = MeasuredJob(
 def queued(request_bytes: int | None, max_tokens: int | None = 1) -> QueuedJob:
     return QueuedJob(
         id=JobId("job-1"),
-        agent=None,
+        line=None,
         priority=Priority.INTERACTIVE,
         request_bytes=request_bytes,
         max_tokens=max_tokens,

@@ -28,7 +28,7 @@ SECOND = Pace(
 
 
 def queued(name: str, priority: Priority = INTERACTIVE) -> QueuedJob:
-    return QueuedJob(id=JobId(name), agent=None, priority=priority)
+    return QueuedJob(id=JobId(name), line=None, priority=priority)
 
 
 def running(name: str, priority: Priority = INTERACTIVE) -> RunningJob:

@@ -49,7 +49,7 @@ def live(works: dict[JobId, Work], delivered: list[JobId]) -> None:
     order = TurnOrder(slots=SLOTS, interactive_reserved=0)
     for one in delivered:
         suspicion = suspicion_of(works[one].job, works[one].tokens)
-        order.add(one, agent=None, priority=Priority.INTERACTIVE, suspicion=suspicion)
+        order.add(one, line=None, priority=Priority.INTERACTIVE, suspicion=suspicion)
     running: dict[JobId, Work] = {}
     while True:
         while (job_id := order.next()) is not None:

@@ -214,11 +214,11 @@ def test_terminal_item_of_a_waiting_job_shuts_out_an_attempt_that_just_began(
     remove = world.broker.queue.remove
 
     def overtaken(
-        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+        job: JobId, priority: Priority, *, line: str | None = None, model: str | None = None
     ) -> bool:
         # A broker that lost its data had it in two places.
         commit(job, START, log=world.log, ids=world.ids)
-        return remove(job, priority, agent=agent, model=model)
+        return remove(job, priority, line=line, model=model)
 
     world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
     ended = world.cancel(job_id)
@@ -234,7 +234,7 @@ def test_cancellation_behind_the_end_publishes_no_end_without_its_text(world: Jo
     remove = world.broker.queue.remove
 
     def overtaken(
-        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+        job: JobId, priority: Priority, *, line: str | None = None, model: str | None = None
     ) -> bool:
         # A worker ends the job, and the broker loses the items of the answer.
         complete = CompleteAttempt(
@@ -248,7 +248,7 @@ def test_cancellation_behind_the_end_publishes_no_end_without_its_text(world: Jo
         )
         commit(job, START, log=world.log, ids=world.ids)
         commit(job, complete, log=world.log, ids=world.ids)
-        return remove(job, priority, agent=agent, model=model)
+        return remove(job, priority, line=line, model=model)
 
     world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
     assert world.cancel(job_id).status is JobStatus.COMPLETED
@@ -262,13 +262,13 @@ def test_cancellation_behind_end_and_retry_leaves_the_retried_job_in_its_queue(
     remove = world.broker.queue.remove
 
     def overtaken(
-        job: JobId, priority: Priority, *, agent: str | None = None, model: str | None = None
+        job: JobId, priority: Priority, *, line: str | None = None, model: str | None = None
     ) -> bool:
         # Another cancellation ends the job, and its user retries it.
-        was_there = remove(job, priority, agent=agent, model=model)
+        was_there = remove(job, priority, line=line, model=model)
         commit(job, ConfirmCancel(attempt=0, usage=Usage()), log=world.log, ids=world.ids)
         world.retry(job)
-        remove(job, priority, agent=agent, model=model)
+        remove(job, priority, line=line, model=model)
         return was_there
 
     world.broker.queue.remove = overtaken  # type: ignore[method-assign,assignment]  # a race
