@@ -194,6 +194,7 @@ def soak(found: dict[str, Any]) -> Section:
     grown = ", ".join(found["grown"]) or "nothing"
     figure = (
         f"{grown} grew; {len(found['violations'])} promises were broken;"
+        f" {len(found['errors'])} errors in the log;"
         f" last over first third of the latencies: {found['latency_drift']}"
     )
     done = ", ".join(f"{number:,} {name}" for name, number in found["operations"].items())

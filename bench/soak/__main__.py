@@ -4,8 +4,8 @@
 that take turns every ten minutes. Agents with tools, forks, batches and clients that leave work all
 the time, beside the clients of ``bench.chaos``, whose checker judges the log at the end. Memory of
 each process, descriptors, threads, Redis and the disk are sampled. The exit code is 1 if a series
-grows by more than 5 % an hour after the warm-up, if answers become slower, or if a promise was
-broken; ``--keep`` names where the logs of such a run stay.
+grows by more than 5 % an hour after the warm-up, if answers become slower, if a promise was broken
+or if the service logged an error; ``--keep`` names where the logs of such a run stay.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def main() -> int:
     violations = [
         f"{one.promise}: {one.subject}: {one.what}" for one in check(history, others=CLIENTS)
     ]
-    result = _result(samples, record, violations, minutes=options.minutes)
-    result["errors"] = errors_of(service.log_file)
+    errors = errors_of(service.log_file)
+    result = result_of(samples, record, violations, errors, minutes=options.minutes)
     _print(result)
     print_conditions(began)
     if options.json:
@@ -134,16 +134,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _result(
-    samples: list[Sample], record: Record, violations: list[str], *, minutes: float
+def result_of(
+    samples: list[Sample],
+    record: Record,
+    violations: list[str],
+    errors: list[dict[str, Any]],
+    *,
+    minutes: float,
 ) -> dict[str, Any]:
+    """Return the figures of a run and whether it passed.
+
+    Args:
+        samples: Figures of the processes, in order.
+        record: What the load did.
+        violations: Promises that were broken.
+        errors: Errors in the log of the service.
+        minutes: Length of the load.
+    """
     trends, drift = trends_of(samples), drift_of(record.first_ms)
     grown = [name for name, trend in trends.items() if trend.grows]
     slow = drift is not None and drift > DRIFT_MAX
     first = [ms for _, ms in record.first_ms]
     return {
         "minutes": minutes,
-        "passed": not (grown or slow or violations or record.faults),
+        "passed": not (grown or slow or violations or errors or record.faults),
         "grown": grown,
         "trends": {name: asdict(trend) for name, trend in trends.items()},
         "first_text_ms": round(statistics.median(first), 1) if first else None,
@@ -152,6 +166,7 @@ def _result(
         "swap_ms": record.swap_ms,
         "faults": record.faults,
         "violations": violations,
+        "errors": errors,
         # The verdict is about all of them; a plot needs fewer.
         "samples": samples[:: len(samples) // PLOTTED + 1],
         "latencies": [

@@ -68,6 +68,7 @@ FIGURES: dict[str, Any] = {
         "latencies": [(1.0, 50.0), (2.0, 60.0)],
         "latency_drift": 1.1,
         "violations": [],
+        "errors": [],
         "operations": {"turns": 5},
         "swap_ms": [900.0],
     },

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from bench.soak.__main__ import result_of
 from bench.soak.evidence import ERRORS_MAX, errors_of, keep
+from bench.soak.load import Record
 
 
 def write_log(directory: Path, *lines: object) -> Path:
@@ -38,3 +40,10 @@ def test_logs_of_the_service_and_its_events_stay(tmp_path: Path) -> None:
     found = {file.relative_to(kept).as_posix() for file in kept.rglob("*") if file.is_file()}
     assert found == {"data.serve.log", "events.sqlite3", "events.sqlite3-wal", "logs/worker.log"}
     assert (kept / "data.serve.log").read_text() == "printed\n"
+
+
+def test_run_with_an_error_in_its_log_fails() -> None:
+    crash = {"level": "error", "message": "attempt_crashed"}
+    calm = result_of([], Record(), [], [], minutes=1)
+    assert (calm["passed"], calm["errors"]) == (True, [])
+    assert not result_of([], Record(), [], [crash], minutes=1)["passed"]
