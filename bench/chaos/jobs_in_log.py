@@ -18,6 +18,8 @@ ENDS: Final = {
 _AFTER_THE_END: Final = {"JobAttached", "JobHidden"}
 #: Errors of ``JobFailed`` where the limit of worker deaths or of attempts ended a job.
 _GIVEN_UP: Final = "given up: "
+#: Errors of ``AttemptFailed`` that no injected fault explains: the code itself is at fault.
+_OWN_FAULTS: Final = {"internal_error", "engine_failure"}
 
 
 def check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
@@ -73,6 +75,9 @@ def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
     current, speaking = 0, False
     for event in events:
         number = event.data.get("attempt")
+        if event.type == "AttemptFailed" and event.data.get("error") in _OWN_FAULTS:
+            what = f"attempt {number}: {event.data.get('message', 'no word why')}"
+            yield Violation(promise="no attempt fails by itself", subject=job, what=what)
         if event.type == "AttemptStarted":
             if number != current + 1:
                 what = f"attempt {number} started after attempt {current}"
