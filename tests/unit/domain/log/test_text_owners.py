@@ -236,3 +236,35 @@ def test_the_cut_to_size_keeps_the_other_rule_and_what_ends_later() -> None:
 def test_a_text_that_is_not_stored_has_no_size() -> None:
     owners = _owners([_job("job-1")], [])
     assert cut_to_size(owners, {}, 0, NOTHING, now="8") == NOTHING
+
+
+def test_only_open_jobs_from_before_the_deletion_are_waited_for() -> None:
+    jobs = [
+        _job("job-1", 2, ended_at=None, agent="a"),
+        _job("job-2", 4, ended_at=None, agent="a"),
+        _job("job-3", 0, ended_at=None),
+        _job("job-4", 2, agent="a"),
+    ]
+    assert _owners(jobs, []).waiting() == 0
+    assert _owners(jobs, [_event(3, "agent-a", "AgentDeleted")]).waiting() == 1
+
+
+def test_a_file_that_has_expired_keeps_no_lines() -> None:
+    events = [
+        _event(1, "file-in", "FileCreated", content="m", expires_at="7"),
+        _event(2, "batch-1", "BatchSubmitted", content="m", input_file="file-in"),
+        _event(3, "batch-1", "BatchEnded"),
+        _event(4, "file-out", "FileCreated", batch="batch-1", part="output", expires_at="7"),
+    ]
+    jobs = [_job("job-1", 2, batch="batch-1")]
+    assert "job-1 text" in _owners(jobs, events).kept(RetentionCut(ended_before="9"))
+    assert "job-1 text" not in _owners(jobs, events).kept(ALL_OLD)
+
+
+def test_the_end_of_a_batch_that_names_no_faults_keeps_those_of_before() -> None:
+    events = [
+        _event(1, "batch-1", "BatchSubmitted", content="m"),
+        _event(2, "batch-1", "BatchFailed", errors="faults"),
+        _event(3, "batch-1", "BatchEnded"),
+    ]
+    assert "faults" in _owners([], events).kept(NOTHING)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import pytest
+
 from domain.usage.figures import UsageFigures
 from domain.usage.rates import hour_name, rates_of_hour
 
@@ -35,3 +40,21 @@ def test_hour_without_jobs_has_no_means() -> None:
 
 def test_name_of_an_hour_is_that_of_the_sums() -> None:
     assert hour_name(1_795_374_000) == "2026-11-22T19"
+    assert rates_of_hour(SUMS, 1_795_374_000, 1_795_380_000).at_s == 1_795_374_000
+
+
+def test_name_of_an_hour_is_the_same_in_every_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert hour_name(1_795_374_000) == "2026-11-22T19"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_means_of_few_jobs_have_no_offset() -> None:
+    answered = replace(SUMS, started_jobs=0)
+    assert rates_of_hour(answered, 0, 10_000).rates.first_token_ms == 1500
+    known = replace(SUMS, cached_tokens=7200)
+    assert rates_of_hour(known, 0, 10_000).rates.prompt_tokens_per_s == 0

@@ -8,9 +8,9 @@ from typing import Self
 import pytest
 
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL
-from domain.errors import ModelNotLoaded
+from domain.errors import ModelNotLoaded, QueueUnavailable
 from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse
+from domain.job.ports import ControlTopic, WorkerPulse
 from domain.model.on_demand import OnDemandRules
 from domain.model.presence import LoadedModels
 from domain.model.swap import (
@@ -149,6 +149,69 @@ def test_a_model_that_could_not_be_loaded_is_left_alone_for_a_while(world: World
     assert world.on_demand.swap_if_due() is None
     world.clock.advance(1)
     assert world.on_demand.swap_if_due() is not None
+
+
+def test_a_model_that_failed_holds_up_no_other(world: World) -> None:
+    for model in ("night", "other"):
+        world.ask(model)
+    world.clock.advance(60)
+    swap = world.on_demand.swap_if_due()
+    assert swap is not None
+    world.swaps.apply(RollBack(swap=swap.id, why="too large"))
+    again = world.on_demand.swap_if_due()
+    assert again is not None
+    assert {swap.model, again.model} == {"night", "other"}
+
+
+def test_a_wait_counts_from_its_beginning_whatever_models_were_replaced_since(
+    world: World,
+) -> None:
+    world.ask("third")
+    world.clock.advance(1)
+    requested = world.swaps.request("night")
+    assert requested is not None
+    world.serve("night")
+    world.ask("night")
+    world.clock.advance(297)
+    assert world.on_demand.swap_if_due() is None
+    world.clock.advance(1)
+    swap = world.on_demand.swap_if_due()
+    assert swap is not None
+    assert swap.model == "third"
+
+
+def test_a_swap_that_was_rolled_back_replaced_no_model(world: World) -> None:
+    world.ask("night")
+    world.clock.advance(300)
+    for model in ("night", "other"):
+        swap = world.swaps.request(model)
+        assert swap is not None
+        if model == "other":
+            world.swaps.apply(RollBack(swap=swap.id, why="too large"))
+        else:
+            world.serve(model)
+    world.ask("day")
+    world.clock.advance(300)
+    again = world.on_demand.swap_if_due()
+    assert again is not None
+    assert again.model == "day"
+
+
+def test_workers_learn_of_a_swap_and_a_broker_that_is_away_stops_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ask("night")
+    world.clock.advance(60)
+    nudged: list[ControlTopic] = []
+
+    def nudge(topic: ControlTopic) -> None:
+        nudged.append(topic)
+        msg = "the broker is down"
+        raise QueueUnavailable(msg)
+
+    monkeypatch.setattr(world.on_demand.signals, "nudge", nudge)
+    assert world.on_demand.swap_if_due() is not None
+    assert nudged == [ControlTopic.MODELS]
 
 
 def test_a_swap_that_a_user_requested_is_not_superseded(world: World) -> None:
