@@ -14,6 +14,7 @@ from domain.kv.plan import (
     kv_budget,
     metal_working_set,
     plan_memory,
+    planned_mac,
     planned_share,
     size_text,
 )
@@ -70,6 +71,14 @@ def test_working_set_is_near_the_values_that_macs_report(
     memory_gib: int, working_set_gib: float
 ) -> None:
     assert metal_working_set(memory_gib * GIB) == int(working_set_gib * GIB)
+
+
+def test_mac_is_planned_with_nine_tenths_of_its_working_set() -> None:
+    mac = planned_mac(24 * GIB)
+    assert (mac.memory_bytes, mac.device_bytes) == (24 * GIB, 16 * GIB)
+    assert mac.usable_bytes == 16 * GIB * 9 // 10
+    assert "Metal" in mac.source
+    assert isinstance(metal_working_set(64 * GIB), int)
 
 
 def test_budget_is_nine_tenths_of_the_device_without_weights_and_step() -> None:
@@ -169,7 +178,13 @@ def test_a_disk_budget_below_all_contexts_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0.0 MB"), (3_145_728, "3.1 MB"), (10**8, "0.1 GB"), (1_234_567_890_123, "1,234.6 GB")],
+    [
+        (0, "0.0 MB"),
+        (3_145_728, "3.1 MB"),
+        (10**8, "0.1 GB"),
+        (1_234_567_890_123, "1,234.6 GB"),
+        (10**15, "1,000,000.0 GB"),
+    ],
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert size_text(size) == text

@@ -84,6 +84,14 @@ def test_change_holds_although_no_worker_gets_the_signal() -> None:
     assert (paused.admission, paused.reason) == (AdmissionState.PAUSED, "backup")
 
 
+def test_pause_has_the_instant_and_the_request_that_caused_it() -> None:
+    log = InMemoryEventLog()
+    paused = _controls(log).set_admission(AdmissionState.PAUSED, correlation_id=BY)
+    (recorded,) = log.load(ENGINE_STREAM)
+    assert paused.since == recorded.recorded_at
+    assert recorded.correlation_id == BY
+
+
 def test_new_jobs_are_refused_while_the_service_drains_only() -> None:
     controls = _controls(InMemoryEventLog())
     for state in (AdmissionState.OPEN, AdmissionState.PAUSED):

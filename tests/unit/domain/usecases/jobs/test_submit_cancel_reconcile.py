@@ -285,3 +285,28 @@ def test_reconciler_enqueues_a_bound_job_into_the_line_of_its_model(world: JobWo
     assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
     assert world.broker.queue.waiting(Priority.INTERACTIVE) == []
     assert world.cancel(job_id).status is JobStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("agent", "owner", "line"), [(None, None, ""), ("a", "mine", "a"), (None, "mine", "key=mine")]
+)
+def test_job_waits_in_the_same_line_however_it_got_there(
+    world: JobWorld, agent: str | None, owner: str | None, line: str
+) -> None:
+    def lines() -> dict[str, list[JobId]]:
+        return world.broker.queue.tables.queues["interactive"].agent_queues
+
+    job_id = world.accept(command={"agent": agent, "owner": owner}).job_id
+    assert lines() == {line: [job_id]}
+    world.broker.queue.tables = QueueTables()
+    JobReconciler(views=world.log.views, queue=world.broker.queue).reconcile()
+    assert lines() == {line: [job_id]}
+    world.cancellation.put_back(world.job(job_id))
+    assert lines() == {line: [job_id]}
+    assert world.cancel(job_id).status is JobStatus.CANCELLED
+    assert lines() == {}
+    world.retry(job_id)
+    assert lines() == {line: [job_id]}
+    assert world.cancellation.take_waiting(world.job(job_id))
+    world.cancellation.put_back(world.job(job_id))
+    assert lines() == {line: [job_id]}
