@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from queue import Empty, PriorityQueue
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 #: Seconds after which an idle thread looks for messages without being woken; hundreds of threads
 #: that look every second would cost an idle service some percent of a core.
 IDLE_S: Final = 600.0
+#: Seconds between two looks at how long a stop may still wait.
+_LOOK_S: Final = 0.2
 
 
 def queues_of(priority: Priority, models: Iterable[str]) -> tuple[str, ...]:
@@ -72,13 +74,12 @@ class Consumers:
         finally:
             self._broker.logger.removeFilter(_is_news)
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, left_s: Callable[[], float]) -> None:
         """Take no more messages, and wait for running actors.
 
         Args:
-            timeout_s: Longest wait for all queues together.
+            left_s: Returns how long to wait from now on for all queues together, in seconds.
         """
-        give_up_at = time.monotonic() + timeout_s
         for worker, hand in zip(self._workers, self._hands, strict=True):
             for thread in worker.workers:
                 thread.stop()
@@ -88,13 +89,13 @@ class Consumers:
         for worker in self._workers:
             # Consumers send heartbeats until the actors have ended.
             for thread in worker.workers:
-                thread.join(_left_s(give_up_at))
+                _join(thread, left_s)
             for consumer in worker.consumers.values():
                 consumer.stop()
         if isinstance(self._broker, BlockingRedisBroker):
             self._broker.release_consumers()
         for worker in self._workers:
-            worker.stop(timeout=int(_left_s(give_up_at) * 1000))
+            worker.stop(timeout=int(left_s() * 1000))
 
 
 class _HandedMessages(PriorityQueue[Any]):
@@ -119,8 +120,9 @@ class _HandedMessages(PriorityQueue[Any]):
         return super()._get()
 
 
-def _left_s(give_up_at_s: float) -> float:
-    return max(0.0, give_up_at_s - time.monotonic())
+def _join(thread: threading.Thread, left_s: Callable[[], float]) -> None:
+    while thread.is_alive() and (wait_s := left_s()) > 0:
+        thread.join(min(_LOOK_S, wait_s))
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -35,11 +35,15 @@ def main() -> int:
     process = WorkerProcess(settings, logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.request_stop())
-    watch_lifeline(process.request_stop)
+    is_supervised = watch_lifeline(process.request_stop)
     try:
         code = process.run()
-    except (ModelLoadError, DataDirLocked) as error:
+    except DataDirLocked as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
+        # The supervisor has the directory, so the holder is left of a killed service and will end.
+        return int(ExitCode.FAILED if is_supervised else ExitCode.CONFIG)
+    except ModelLoadError as error:
+        logger.error("cannot_run", why=error.message)  # noqa: TRY400 - as above
         return int(ExitCode.CONFIG)
     except (CorruptLog, LogUnavailable, QueueUnavailable) as error:
         logger.error("cannot_start", why=error.message)  # noqa: TRY400 - as above

@@ -71,6 +71,11 @@ def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -
                 hook=hook,
             )
             run = chaos.run(plan)
+        except Exception as error:
+            if options.record:
+                minutes = (time.monotonic() - began) / 60
+                slice_.record(f"1 violations: ended by {type(error).__name__}, {minutes:.0f} min")
+            raise
         finally:
             if service.process.poll() is None:
                 service.kill()

@@ -34,9 +34,13 @@ def main() -> int:
         with DataLock(settings.broker_dir / "broker.lock"):
             broker = _choose(settings, log)
             return int(ExitCode.CONFIG) if broker is None else _serve(broker, settings, stop, log)
-    except (DataDirLocked, PermissionError) as error:
+    except PermissionError as error:
         log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason is the whole message
         return int(ExitCode.CONFIG)
+    except DataDirLocked as error:
+        # The supervisor has the directory, so the holder is left of a killed service and will end.
+        log.error("the broker cannot run yet", reason=error.message)  # noqa: TRY400 - as above
+        return int(ExitCode.FAILED)
     except QueueUnavailable as error:
         log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - as above
         return int(ExitCode.FAILED)

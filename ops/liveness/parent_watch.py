@@ -15,7 +15,7 @@ from collections.abc import Callable
 LIFELINE_ENV = "SEMANTIC_LIFELINE_FD"
 
 
-def watch_lifeline(on_lost: Callable[[], None]) -> None:
+def watch_lifeline(on_lost: Callable[[], None]) -> bool:
     """Call ``on_lost`` once, from a daemon thread, when the supervisor has died.
 
     In a process without a supervisor it does nothing. The variable is removed from the
@@ -24,17 +24,21 @@ def watch_lifeline(on_lost: Callable[[], None]) -> None:
     Args:
         on_lost: Ends the process; its log lines may have no reader.
 
+    Returns:
+        Whether the process has a supervisor.
+
     Raises:
         OSError: The variable names no open descriptor.
     """
     number = os.environ.pop(LIFELINE_ENV, None)
     if number is None:
-        return
+        return False
     descriptor = int(number)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     threading.Thread(
         target=_wait_for_end, args=(descriptor, on_lost), name="lifeline", daemon=True
     ).start()
+    return True
 
 
 def _wait_for_end(descriptor: int, on_lost: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -51,6 +52,30 @@ def last_saves_s(planned: PlannedExit | None, *, is_asked_to_stop: bool) -> floa
     return STOP_SAVE_S if planned is None or is_asked_to_stop else SAVE_S
 
 
+class _Deadline:
+    """The end of a drain, which a request to stop brings forward.
+
+    Args:
+        drain_s: Seconds from now.
+        hurried_s: Seconds from the request, at most.
+        is_hurried: Whether there is a request.
+    """
+
+    def __init__(self, drain_s: float, *, hurried_s: float, is_hurried: threading.Event) -> None:
+        self._at_s = time.monotonic() + drain_s
+        self._hurried_s = hurried_s
+        self._is_hurried = is_hurried
+        self._was_hurried = False
+
+    def left_s(self, grace_s: float = 0.0) -> float:
+        """Return the seconds until ``grace_s`` after the end, at least 0; from any thread."""
+        now_s = time.monotonic()
+        if not self._was_hurried and self._is_hurried.is_set():
+            self._was_hurried = True
+            self._at_s = min(self._at_s, now_s + self._hurried_s)
+        return max(0.0, self._at_s + grace_s - now_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDrain:
     """Gives running generations time to finish; the next worker takes the rest.
@@ -76,20 +101,17 @@ class WorkerDrain:
             planned: The planned exit; ``None`` for a stop.
         """
         drain_s = self.stop_s if planned is None else planned.drain_s
-        closer = threading.Thread(target=self._close, args=(drain_s,), name="engine-close")
+        deadline = _Deadline(drain_s, hurried_s=self.stop_s, is_hurried=self.is_asked_to_stop)
+        closer = threading.Thread(target=self._close, args=(deadline,), name="engine-close")
         closer.start()
-        give_up_at_s = time.monotonic() + drain_s + 2 * DRAIN_GRACE_S
-        self.consumers.stop(drain_s + DRAIN_GRACE_S)
-        left_s = max(0.0, give_up_at_s - time.monotonic())
-        closer.join(left_s if planned is None else SAVE_S + DRAIN_GRACE_S)
+        # Jobs whose ends cannot be published, because the broker is away, must not outlast a stop.
+        self.consumers.stop(partial(deadline.left_s, DRAIN_GRACE_S))
+        saved_s = deadline.left_s(2 * DRAIN_GRACE_S)
+        closer.join(saved_s if planned is None else SAVE_S + DRAIN_GRACE_S)
 
-    def _close(self, drain_s: float) -> None:
-        give_up_at_s = time.monotonic() + drain_s
-        is_hurried = False
-        while not self.engine.drain(LOOK_S) and time.monotonic() < give_up_at_s:
-            if not is_hurried and self.is_asked_to_stop.is_set():
-                is_hurried = True
-                give_up_at_s = min(give_up_at_s, time.monotonic() + self.stop_s)
+    def _close(self, deadline: _Deadline) -> None:
+        while not self.engine.drain(LOOK_S) and deadline.left_s():
+            pass
         self.on_saving()
         self.engine.close(0.0)
 

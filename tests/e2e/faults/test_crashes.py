@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -20,9 +21,11 @@ import httpx
 import psutil
 import pytest
 
+from ops.adapters.data_dir.lock import DataLock
 from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 _log = logging.getLogger(__name__)
@@ -339,3 +342,14 @@ def second_worker(service: Service, data_dir: Path) -> Iterator[None]:
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(WAIT_S)
+
+
+@pytest.mark.parametrize("lock", ["worker.lock", "broker/broker.lock"])
+def test_service_starts_once_a_process_of_a_killed_one_has_ended(tmp_path: Path, lock: str) -> None:
+    service = Service(tmp_path / "data")
+    with ThreadPoolExecutor(1) as pool, DataLock(service.data_dir / lock) as held:
+        started = pool.submit(service.start)
+        wait_until(lambda: service.log_file.exists() and "is in use" in service.log())
+        held.release()
+        started.result()
+    assert service.stop() == 0, service.log()

@@ -35,7 +35,7 @@ def test_two_queues_are_served_and_no_warning_is_given(caplog: pytest.LogCapture
         assert all(event.wait(PATIENCE_S) for event in delivered.values())
         assert not caplog.records
     finally:
-        consumers.stop(PATIENCE_S)
+        consumers.stop(lambda: PATIENCE_S)
     broker.close()
 
 
@@ -53,7 +53,7 @@ def test_worker_takes_from_the_line_of_its_model_too() -> None:
         broker.enqueue(actor.message().copy(queue_name=line))
         assert delivered.wait(PATIENCE_S)
     finally:
-        consumers.stop(PATIENCE_S)
+        consumers.stop(lambda: PATIENCE_S)
     broker.close()
 
 
@@ -67,6 +67,6 @@ def test_idle_threads_end_with_the_stop_although_they_look_for_messages_rarely()
     mine = [thread for thread in threads if thread not in before]
     assert len(mine) == 2
     assert {thread.timeout for thread in mine} == {IDLE_S}
-    consumers.stop(PATIENCE_S)
+    consumers.stop(lambda: PATIENCE_S)
     assert not any(thread.is_alive() for thread in mine)
     broker.close()

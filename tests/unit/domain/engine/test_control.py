@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.engine.control import (
+    BATCH_SIZE_MAX,
+    BATCH_WINDOW_MS_MAX,
+    GAP_MS_MAX,
     AdmissionState,
     EngineCommand,
     EngineControl,
@@ -72,6 +75,20 @@ def test_admission_names_its_reason_until_it_is_resumed() -> None:
     resume = SetAdmission(admission=AdmissionState.OPEN)
     assert decide(_after([pause, drain]), resume) == (AdmissionResumed(),)
     assert _after([pause, drain, resume]).reason is None
+    draining = _after([pause, drain])
+    assert (draining.reason, draining.since) == ("update", AT)
+    later = "2026-11-22T11:00:00.000000Z"
+    assert evolve(draining, AdmissionResumed(), at=later, version=9).since == later
+
+
+def test_limits_themselves_are_allowed() -> None:
+    least = EngineTuning(batch_window_ms=0, max_batch_size=1, gap_max_ms=0)
+    most = EngineTuning(
+        batch_window_ms=BATCH_WINDOW_MS_MAX, max_batch_size=BATCH_SIZE_MAX, gap_max_ms=GAP_MS_MAX
+    )
+    for tuning in (least, most):
+        assert _after([Tune(tuning=tuning)]).tuning == tuning
+        assert tuning.over(SETTINGS).batch_window_ms == tuning.batch_window_ms
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,26 @@
-"""How long a worker that ends waits for its contexts."""
+"""How long a worker that ends waits for its contexts and its jobs."""
 
 from __future__ import annotations
 
-import pytest
+import threading
 
+import dramatiq
+import pytest
+from dramatiq.brokers.stub import StubBroker
+
+from domain.values import Priority
 from ops.exit_codes import ExitCode
-from worker.control.worker_drain import SAVE_S, STOP_SAVE_S, PlannedExit, last_saves_s
+from worker.consumers import Consumers
+from worker.control import worker_drain
+from worker.control.worker_drain import (
+    SAVE_S,
+    STOP_SAVE_S,
+    PlannedExit,
+    WorkerDrain,
+    last_saves_s,
+)
+
+PATIENCE_S = 30.0
 
 _SWAP = PlannedExit(ExitCode.SWAPPED, 300.0)
 
@@ -18,3 +33,56 @@ def test_a_planned_exit_waits_longer_than_a_stop(
     planned: PlannedExit | None, *, is_asked_to_stop: bool, seconds: float
 ) -> None:
     assert last_saves_s(planned, is_asked_to_stop=is_asked_to_stop) == seconds
+
+
+class _IdleEngine:
+    """An engine without generations."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def drain(self, _timeout_s: float) -> bool:
+        return True
+
+    def close(self, _timeout_s: float) -> None:
+        self.closed.set()
+
+
+def test_a_request_to_stop_shortens_the_wait_for_jobs_whose_broker_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_drain, "DRAIN_GRACE_S", 0.1)
+    broker, stuck, release = StubBroker(middleware=[]), threading.Event(), threading.Event()
+
+    def wait_for_the_broker() -> None:
+        stuck.set()
+        release.wait()
+
+    actor = dramatiq.actor(broker=broker, queue_name=Priority.BATCH.value)(wait_for_the_broker)
+    consumers, engine, asked = (
+        Consumers(broker, {Priority.BATCH: 1}),
+        _IdleEngine(),
+        threading.Event(),
+    )
+    consumers.start()
+    actor.send()
+    assert stuck.wait(PATIENCE_S)
+    drain = WorkerDrain(
+        engine=engine,  # type: ignore[arg-type]  # without generations
+        consumers=consumers,
+        stop_s=0.1,
+        is_asked_to_stop=asked,
+        on_saving=lambda: None,
+    )
+    thread = threading.Thread(target=drain.run, args=(_SWAP,), daemon=True)
+    thread.start()
+    try:
+        assert engine.closed.wait(PATIENCE_S)
+        thread.join(0.5)
+        assert thread.is_alive(), "a swap gives jobs their time"
+        asked.set()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    finally:
+        release.set()
+    broker.close()
