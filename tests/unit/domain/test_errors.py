@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from domain.errors import (
@@ -47,55 +49,59 @@ def test_error_without_words_shows_its_code() -> None:
 @pytest.mark.parametrize(
     ("error", "facts"),
     [
-        (PromptTooLong(50, 9), {"tokens": 50, "maximum": 9}),
+        (lambda: PromptTooLong(50, 9), {"tokens": 50, "maximum": 9}),
         (
-            ConcurrencyConflict("s", expected=2, actual=3),
+            lambda: ConcurrencyConflict("s", expected=2, actual=3),
             {"stream": "s", "expected": 2, "actual": 3},
         ),
-        (JobAlreadyTerminal("j", "failed"), {"status": "failed"}),
-        (IdempotencyKeyTaken("job-7"), {"job_id": "job-7"}),
-        (AgentTurnConflict("a", turn=4, job="job-7"), {"turn": 4, "job": "job-7"}),
-        (Overloaded("full"), {"retry_after_s": 1}),
-        (MemoryFull(12.4, retry_after_s=6), {"retry_after_s": 6}),
-        (DiskFull("full"), {"retry_after_s": 10, "retryable": True}),
-        (DiskFull("full", retry_after_s=3), {"retry_after_s": 3}),
+        (lambda: JobAlreadyTerminal("j", "failed"), {"status": "failed"}),
+        (lambda: IdempotencyKeyTaken("job-7"), {"job_id": "job-7"}),
+        (lambda: AgentTurnConflict("a", turn=4, job="job-7"), {"turn": 4, "job": "job-7"}),
+        (lambda: Overloaded("full"), {"retry_after_s": 1}),
+        (lambda: MemoryFull(12.4, retry_after_s=6), {"retry_after_s": 6}),
+        (lambda: DiskFull("full"), {"retry_after_s": 10, "retryable": True}),
+        (lambda: DiskFull("full", retry_after_s=3), {"retry_after_s": 3}),
     ],
 )
-def test_fact_is_an_attribute(error: SemanticError, facts: dict[str, object]) -> None:
-    assert {name: getattr(error, name) for name in facts} == facts
+def test_fact_is_an_attribute(error: Callable[[], SemanticError], facts: dict[str, object]) -> None:
+    made = error()
+    assert {name: getattr(made, name) for name in facts} == facts
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (ConcurrencyConflict("s", expected=2, actual=3), ["s", "version 3", "expected 2"]),
-        (StaleAttempt("j-1", attempt=1, current=2), ["attempt 1", "j-1", "attempt 2"]),
-        (JobAlreadyTerminal("j-1", "failed"), ["j-1", "failed"]),
-        (NotRetryable("j-1", "queued"), ["j-1 is queued", "expired ones retry"]),
-        (NotRetryable("j-1", "failed", why="its text is gone"), ["its text is gone"]),
-        (ModelNotLoaded("night", loaded="day"), ["night", "day is", "models swap night"]),
-        (ModelNotLoaded("night", loaded=None), ["night", "no model is"]),
-        (IdempotencyKeyTaken("job-7"), ["job-7"]),
-        (BatchNotEnded("b-1", "running"), ["b-1 is running"]),
-        (MemoryFull(12.4, retry_after_s=6), ["12 s"]),
-        (DiskFull("1 GB is missing"), ["1 GB is missing"]),
-        (ModelChanged(), ["send the request again"]),
-        (ModelChanged("it swapped"), ["it swapped"]),
-        (JobNotFound("j-1"), ["j-1"]),
-        (ResponseNotFound("r-1"), ["r-1"]),
-        (PreviousResponseNotFound("r-1"), ["r-1"]),
-        (SwapNotFound("s-1"), ["s-1"]),
-        (AgentNotFound("a-1"), ["a-1"]),
-        (BatchNotFound("b-1"), ["b-1"]),
-        (FileNotFound("f-1"), ["f-1"]),
-        (WebhookNotFound("w-1"), ["w-1"]),
-        (PayloadMissing("sha256:0"), ["sha256:0"]),
-        (WorkerNotFound("w-1", known=["w-2", "w-3"]), ["w-1", "w-2, w-3"]),
-        (WorkerNotFound("w-1", known=[]), ["there is: none"]),
+        (lambda: ConcurrencyConflict("s", expected=2, actual=3), ["s", "version 3", "expected 2"]),
+        (lambda: StaleAttempt("j-1", attempt=1, current=2), ["attempt 1", "j-1", "attempt 2"]),
+        (lambda: JobAlreadyTerminal("j-1", "failed"), ["j-1", "failed"]),
+        (lambda: NotRetryable("j-1", "queued"), ["j-1 is queued", "expired ones retry"]),
+        (lambda: NotRetryable("j-1", "failed", why="its text is gone"), ["its text is gone"]),
+        (lambda: ModelNotLoaded("night", loaded="day"), ["night", "day is", "models swap night"]),
+        (lambda: ModelNotLoaded("night", loaded=None), ["night", "no model is"]),
+        (lambda: IdempotencyKeyTaken("job-7"), ["job-7"]),
+        (lambda: BatchNotEnded("b-1", "running"), ["b-1 is running"]),
+        (lambda: MemoryFull(12.4, retry_after_s=6), ["12 s"]),
+        (lambda: DiskFull("1 GB is missing"), ["1 GB is missing"]),
+        (lambda: ModelChanged(), ["send the request again"]),
+        (lambda: ModelChanged("it swapped"), ["it swapped"]),
+        (lambda: JobNotFound("j-1"), ["j-1"]),
+        (lambda: ResponseNotFound("r-1"), ["r-1"]),
+        (lambda: PreviousResponseNotFound("r-1"), ["r-1"]),
+        (lambda: SwapNotFound("s-1"), ["s-1"]),
+        (lambda: AgentNotFound("a-1"), ["a-1"]),
+        (lambda: BatchNotFound("b-1"), ["b-1"]),
+        (lambda: FileNotFound("f-1"), ["f-1"]),
+        (lambda: WebhookNotFound("w-1"), ["w-1"]),
+        (lambda: PayloadMissing("sha256:0"), ["sha256:0"]),
+        (lambda: WorkerNotFound("w-1", known=["w-2", "w-3"]), ["w-1", "w-2, w-3"]),
+        (lambda: WorkerNotFound("w-1", known=[]), ["there is: none"]),
     ],
 )
-def test_message_names_what_it_is_about(error: SemanticError, words: list[str]) -> None:
-    assert [word for word in words if word not in error.message] == []
+def test_message_names_what_it_is_about(
+    error: Callable[[], SemanticError], words: list[str]
+) -> None:
+    message = error().message
+    assert [word for word in words if word not in message] == []
 
 
 def test_previous_response_is_a_field_of_the_request() -> None:

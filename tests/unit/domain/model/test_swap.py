@@ -280,3 +280,33 @@ def test_each_place_has_the_version_of_the_stream_and_the_instants_of_its_events
     assert (state.version, state.at("here").version, state.default.version) == (2, 2, 2)
     again = evolve_all(state, replace(own, swap="q"), at="t3", version=3)
     assert [one.id for one in again.at("here").swaps] == ["p", "q"]
+
+
+def test_earlier_swaps_stay_as_they_are_while_the_last_one_advances() -> None:
+    state = SERVING
+    for number, model in enumerate("bcd"):
+        worker = WorkerId(f"worker-{number}")
+        swap = f"s-{number}"
+        state = run(
+            RequestSwap(swap=swap, model=model),
+            *advance(swap, worker, SwapState.LOADING),
+            RecordServed(worker=worker, model=model),
+            state=state,
+        )
+    assert [(swap.id, swap.state) for swap in state.swaps] == [
+        (f"s-{number}", SwapState.DONE) for number in range(3)
+    ]
+
+
+def test_each_death_in_a_load_counts_once() -> None:
+    loading = run(REQUEST, *advance("s", NEW, SwapState.LOADING), state=SERVING)
+    assert loading.open_swap is not None
+    lost = run(RecordLoss(worker=NEW), state=loading)
+    assert lost.open_swap is not None
+    assert (loading.open_swap.losses, lost.open_swap.losses) == (0, 1)
+    assert lost.open_swap.loading == frozenset()
+
+
+def test_a_first_model_is_wanted_from_the_version_of_its_configuration_on() -> None:
+    assert run(configure("a")).since == 1
+    assert run(configure("a"), configure("b")).since == 2
