@@ -130,3 +130,26 @@ def test_an_id_beyond_its_bits_is_refused() -> None:
 def test_owner_who_shares_blocks_has_a_name_that_no_key_has() -> None:
     assert sharing_blocks(None) is None
     assert sharing_blocks(Owner("alice")) == "shared:alice"
+
+
+@pytest.mark.parametrize("owner", [ANN, Owner("ann"), None])
+@pytest.mark.parametrize("count", [1, SIZE - 1, SIZE])
+def test_name_of_a_block_covers_plain_ids_in_shared_whole_blocks_only(
+    owner: Owner | None, count: int
+) -> None:
+    ids, plain = tuple(known([5] * count, owner)), (5,) * count
+    is_shared = owner == ANN and count == SIZE
+    assert HASHER.covered(ids) == (plain if is_shared else ids)
+    assert (HASHER.covered(ids) == plain) is (is_shared or owner is None)
+    # A file keeps the covered ids, and its name is verified with them.
+    assert HASHER.of_packed(None, pack_ids(HASHER.covered(ids))) == HASHER.of_packed(
+        None, pack_ids(ids)
+    )
+
+
+def test_hasher_without_a_size_covers_ids_as_they_are() -> None:
+    ids = tuple(known([5], ANN))
+    for hasher in (BlockHasher("model"), BlockHasher("model", 0)):
+        assert hasher.covered(ids) == ids
+    assert BlockHasher("model", 1).covered(ids) == (5,)
+    assert BlockHasher("model").covered(()) == ()

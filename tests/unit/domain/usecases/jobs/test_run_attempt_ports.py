@@ -1,0 +1,70 @@
+"""What an attempt asks of the scheduler and of the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from domain.chat.items import Body, Finished, Started, StreamItem
+from domain.job.fair_scheduler import QueueTurn
+from domain.usecases.jobs.run_attempt import RunResult
+from domain.values import JobId, Priority, StopReason, Usage
+from tests.support.builders.job_world import JobWorld
+from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
+
+
+@pytest.fixture
+def world() -> Iterator[JobWorld]:
+    with JobWorld({"hi": "A scripted answer."}) as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("agent", "owner", "line"), [("a", "mine", "a"), (None, "mine", "key=mine"), (None, None, None)]
+)
+def test_turn_is_asked_for_in_the_line_of_the_job(
+    world: JobWorld, agent: str | None, owner: str | None, line: str | None
+) -> None:
+    asked: list[tuple[JobId, dict[str, Any]]] = []
+
+    class Turns:
+        def request_turn(self, job_id: JobId, **facts: Any) -> QueueTurn:
+            asked.append((job_id, facts))
+            return world.turns.request_turn(job_id, **facts)
+
+    job_id = world.accept(command={"agent": agent, "owner": owner}).job_id
+    runner = replace(world.runner, turns=Turns())
+    assert runner.run(job_id) is RunResult.ENDED
+    ((name, facts),) = asked
+    assert (name, facts["line"], facts["priority"]) == (job_id, line, Priority.INTERACTIVE)
+    assert facts["has_begun"] is False
+
+
+def test_end_that_a_broker_restored_is_dropped_with_the_attempts_before_it(world: JobWorld) -> None:
+    """The items of an answer that a retry had deleted are back, with their end."""
+    job_id = world.submit()
+    start_attempt(world, job_id)
+    bodies: tuple[Body, ...] = (
+        Started(prompt_tokens=2, cached_tokens=0),
+        Finished(stop_reason=StopReason.END_TURN, usage=Usage()),
+    )
+    items = [StreamItem(n=n, attempt=1, body=body) for n, body in enumerate(bodies)]
+    world.broker.items.publish([(job_id, item) for item in items])
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.broker.items.refused == {job_id: 1}
+    assert world.text(job_id) == "A scripted answer."
+
+
+def test_answer_that_begins_anew_drops_the_items_of_the_attempts_before(world: JobWorld) -> None:
+    job_id = world.submit()
+    start_attempt(world, job_id, fingerprint="of another model")
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.broker.items.refused == {job_id: 1}
+
+
+def test_first_attempt_drops_nothing(world: JobWorld) -> None:
+    assert world.run(world.submit()) is RunResult.ENDED
+    assert world.broker.items.refused == {}
