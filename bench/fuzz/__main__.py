@@ -56,7 +56,8 @@ class Run:
             fuzz_requests(seed, bodies), raw_connections(seed, connections)
         )
         self._remaining = enumerate(sent)
-        self._fifth = max(1, (bodies + connections) // 5)
+        self._count = bodies + connections
+        self._fifth = max(1, self._count // 5)
         self._lock = Lock()
         self._processes = {part: service.part(f"{part}.main") for part in PARTS}
         #: Resident memory of each part after each fifth.
@@ -87,6 +88,7 @@ class Run:
                 number, sent = next(self._remaining, (-1, None))
                 if number > 0 and number % self._fifth == 0:
                     self._measure()
+                    print(f"{number:,} of {self._count:,} sent", flush=True)
             if sent is None:
                 return
             if isinstance(sent, bytes):
