@@ -3,7 +3,7 @@
 ``python -m bench.fuzz --bodies 100000 --connections 10000 --record FILE`` starts a service of its
 own, and writes what it prints to FILE too. The exit code is 1 if an answer was a server failure,
 was not a typed error, or did not come, if the memory of the api or of the worker grew, or if the
-stream of another client waited too long.
+stream of another client waited too long. The data directory is kept then.
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ def main() -> int:
             innocent.close()
     finally:
         code = service.stop() if service.process.poll() is None else 1
-        shutil.rmtree(folder, ignore_errors=True)
     faults = run.faults + innocent.faults
     report = StringIO()
     with redirect_stdout(report):
@@ -152,7 +151,11 @@ def main() -> int:
     growth_max = {"api": GROWTH_MAX, "worker": options.worker_growth_max_mb * 2**20}
     has_grown = any(grown_bytes[part] > growth_max[part] for part in PARTS)
     has_waited = innocent.longest_gap_s > options.gap_max_s or not innocent.streams
-    return int(bool(faults) or has_grown or has_waited or code != 0)
+    if faults or has_grown or has_waited or code != 0:
+        print(f"data       {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
 
 
 def _options() -> argparse.Namespace:
