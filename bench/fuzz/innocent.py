@@ -32,9 +32,10 @@ class InnocentStream:
     def __init__(self, port: int) -> None:
         self._port = port
         self._closed = Event()
-        #: Longest time between two pieces of one stream, or before its first, in seconds.
+        #: Longest time between two pieces of one stream, or before its first, in seconds, without
+        #: what this process itself was late.
         self.longest_gap_s = 0.0
-        #: Where that was, and by how many seconds this process itself was late at that time.
+        #: Where that was, and the longest time by which this process was late, in seconds.
         self.longest_gap_at = ""
         self.late_s = 0.0
         self._lateness = Lateness()
@@ -80,9 +81,10 @@ class InnocentStream:
     def _measure(self, last_s: float, place: str) -> float:
         """Note the time since ``last_s`` if it is the longest; return the present time."""
         now_s, late_s = time.monotonic(), self._lateness.take()
-        if now_s - last_s > self.longest_gap_s:
-            self.longest_gap_s = now_s - last_s
-            self.longest_gap_at, self.late_s = place, late_s
+        self.late_s = max(late_s, self.late_s)
+        gap_s = now_s - last_s - late_s
+        if gap_s > self.longest_gap_s:
+            self.longest_gap_s, self.longest_gap_at = gap_s, place
         return now_s
 
 
@@ -92,12 +94,15 @@ class Lateness:
     def __init__(self) -> None:
         self._closed = Event()
         self._late_s = 0.0
+        self._due_s = time.monotonic() + WAKE_S
         self._thread = Thread(target=self._run)
         self._thread.start()
 
     def take(self) -> float:
         """Return the longest delay since the last call, in seconds."""
-        late_s, self._late_s = self._late_s, 0.0
+        # The thread may not have woken up yet.
+        late_s = max(self._late_s, time.monotonic() - self._due_s)
+        self._late_s = 0.0
         return late_s
 
     def close(self) -> None:
@@ -106,8 +111,7 @@ class Lateness:
         self._thread.join()
 
     def _run(self) -> None:
-        due_s = time.monotonic() + WAKE_S
-        while not self._closed.wait(max(0.0, due_s - time.monotonic())):
+        while not self._closed.wait(max(0.0, self._due_s - time.monotonic())):
             now_s = time.monotonic()
-            self._late_s = max(self._late_s, now_s - due_s)
-            due_s = now_s + WAKE_S
+            self._late_s = max(self._late_s, now_s - self._due_s)
+            self._due_s = now_s + WAKE_S

@@ -19,6 +19,8 @@ from api.routes.table import OPERATIONS
 DEPTHS: Final = (65, 1000, 100_000)
 LONG_CHARS: Final = 200_000
 MANY_ITEMS: Final = 5000
+#: Longest repeated list, in characters of JSON: above the limit of every route.
+REPEATED_CHARS_MAX: Final = 80_000_000
 #: Digits of integers beyond 64 bits, and beyond what the interpreter converts.
 DIGITS: Final = (20, 400, 5000)
 
@@ -153,7 +155,9 @@ def _stroke(
             parent[chance.choice(("zzz", "", "\u0000", "__proto__"))] = _junk(chance, holes)
         case 2 if isinstance(parent[key], list):
             strokes.append(f"{key} repeated")
-            parent[key] = parent[key] * chance.choice((0, 2, MANY_ITEMS))
+            count = chance.choice((0, 2, MANY_ITEMS))
+            fits = count * len(json.dumps(parent[key])) <= REPEATED_CHARS_MAX
+            parent[key] = parent[key] * (count if fits else 2)
         case 3:
             strokes.append(f"{key} wrapped")
             parent[key] = chance.choice(([parent[key]], {"type": parent[key]}, [[parent[key]]]))
