@@ -16,7 +16,7 @@ from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis
 from ops.broker.server_binary import find_server
 from ops.exit_codes import ExitCode
-from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.settings import Settings, load_settings
 
@@ -38,9 +38,9 @@ def main() -> int:
         log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason is the whole message
         return int(ExitCode.CONFIG)
     except DataDirLocked as error:
-        # The supervisor has the directory, so the holder is left of a killed service and will end.
-        log.error("the broker cannot run yet", reason=error.message)  # noqa: TRY400 - as above
-        return int(ExitCode.FAILED)
+        log.error("the broker cannot run", reason=error.message)  # noqa: TRY400 - as above
+        # A supervisor has the directory, so the holder is left of a killed service and will end.
+        return int(ExitCode.FAILED if LIFELINE_ENV in os.environ else ExitCode.CONFIG)
     except QueueUnavailable as error:
         log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - as above
         return int(ExitCode.FAILED)
