@@ -18,7 +18,7 @@ from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 #: that look every second would cost an idle service some percent of a core.
 IDLE_S: Final = 600.0
 #: Seconds between two looks at how long a stop may still wait.
-_LOOK_S: Final = 0.2
+LOOK_S: Final = 0.2
 
 
 def queues_of(priority: Priority, models: Iterable[str]) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class _HandedMessages(PriorityQueue[Any]):
 
 def _join(thread: threading.Thread, left_s: Callable[[], float]) -> None:
     while thread.is_alive() and (wait_s := left_s()) > 0:
-        thread.join(min(_LOOK_S, wait_s))
+        thread.join(min(LOOK_S, wait_s))
 
 
 def _is_news(record: logging.LogRecord) -> bool:

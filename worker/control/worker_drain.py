@@ -15,7 +15,7 @@ import structlog
 from ops.exit_codes import ExitCode
 from worker.active_jobs import ActiveJobs
 from worker.cachestore.tier import DiskTier
-from worker.consumers import Consumers
+from worker.consumers import LOOK_S, Consumers
 from worker.engine.engine import BatchEngine
 from worker.turn_scheduler import TurnScheduler
 
@@ -27,8 +27,6 @@ LAST_ATTEMPTS_S = 5.0
 SAVE_S = 60.0
 #: The same for a stop: the sender of the signal kills the process soon after the drain time.
 STOP_SAVE_S = 8.0
-#: Seconds between two looks whether the drain is to be shortened.
-LOOK_S = 0.2
 _POLL_S = 0.01
 
 _log = structlog.get_logger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from sqlalchemy import Engine, Select, bindparam, func, select
 
@@ -82,7 +83,7 @@ class SqlQueueViews:
                 line=line_of(agent, submitted.get("owner")),
                 priority=priority,
                 request_bytes=size,
-                max_tokens=submitted.get("max_tokens"),
+                max_tokens=_max_tokens(submitted),
                 bound_model=bound_model,
             )
             for job_id, agent, bound_model, size, data in rows
@@ -100,7 +101,7 @@ class SqlQueueViews:
                 started_at=started_at,
                 prompt_tokens=prompt_tokens,
                 cached_tokens=cached_tokens,
-                max_tokens=_max_tokens(data),
+                max_tokens=_max_tokens(json.loads(data)),
             )
             for job_id, priority, started_at, prompt_tokens, cached_tokens, data in rows
         )
@@ -139,6 +140,6 @@ class SqlQueueViews:
         )
 
 
-def _max_tokens(data: str) -> int | None:
-    found = json.loads(data).get("max_tokens")
+def _max_tokens(submitted: Mapping[str, object]) -> int | None:
+    found = submitted.get("max_tokens")
     return found if isinstance(found, int) else None
