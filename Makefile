@@ -49,7 +49,7 @@ test: $(SITE) ## Run every test, with real redis-server, real MLX and, where npm
 test-unit: $(DEV) ## Run the tests of single modules
 	@$(BIN)/python -m pytest -n 2 tests/unit $(ARGS)
 
-coverage: $(DEV) ## Run every test under coverage, and hold each layer to its floor (an hour)
+coverage: $(SITE) ## Run every test under coverage, and hold each layer to its floor (half an hour)
 	@mkdir -p dist
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -117,7 +117,7 @@ stress: $(DEV) ## Run the stress cases, and write their table in docs: make stre
 soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchmarks/soak.md with table and plots
 	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)
 
-nightly: $(DEV) ## Run the tests with their long enumerations, and five minutes of mixed load
+nightly: $(SITE) ## Run the tests with their long enumerations, and five minutes of mixed load
 	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2
 

@@ -7,7 +7,7 @@ import sys
 
 from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
-from ops.adapters.data_dir.permissions import create_private_files
+from ops.adapters.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
 from ops.liveness.imports import resting_collector
 from ops.liveness.parent_watch import watch_lifeline
@@ -31,6 +31,7 @@ def main() -> int:
     logger = configure_logging("worker", level=settings.log.level, format=settings.log.format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
+    use_own_temporary_directory(settings.data_dir)
     restart = RestartAlone()
     process = WorkerProcess(settings, logger)
     for number in (signal.SIGTERM, signal.SIGINT):

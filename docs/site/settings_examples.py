@@ -33,7 +33,9 @@ Every setting of semantic as a variable of the environment, as a comment with it
 semantic reads no .env file of itself (ADR 0036). Copy this file, remove the # before what you
 change, and load it: set -a; . ./.env; set +a; semantic serve
 Docker Compose reads the .env file beside ops/deploy/container/compose.yaml; that one also needs
-POSTGRES_PASSWORD. Keep a file with keys readable by yourself only: chmod 600 .env
+POSTGRES_PASSWORD, and SEMANTIC_API_KEY as the key of the service: compose.yaml sets its own
+SEMANTIC_LOG__URL, SEMANTIC_REDIS__URL and SEMANTIC_SERVER__API_KEYS.
+Keep a file with keys readable by yourself only: chmod 600 .env
 A setting without a default shows an example, and its comment marks it as one.
 Made from the settings model by `make packages`.
 """

@@ -25,7 +25,10 @@ from domain.job.replay import Refusal, Replayed, ReplayRefused, Verdict, read_re
 from domain.log.codec import decode_recorded
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import JobId, StreamName, WorkerId
-from ops.adapters.data_dir.permissions import create_private_files
+from ops.adapters.data_dir.permissions import (
+    create_private_files,
+    use_own_temporary_directory,
+)
 from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
@@ -150,6 +153,7 @@ def main() -> int:
     """Replay the jobs that standard input names; return the exit code."""
     create_private_files()
     settings = load_settings()
+    use_own_temporary_directory(settings.data_dir)
     logger = configure_logging("replay", level="warning", format=settings.log.format)
     output = os.fdopen(
         os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="backslashreplace"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -36,7 +37,7 @@ FILES: Final = (
     "worker.step*",
 )
 #: Directories there. What lies in them cannot be reached through a closed directory.
-DIRECTORIES: Final = ("archive", "broker", "cache", "logs")
+DIRECTORIES: Final = ("archive", "broker", "cache", "logs", "tmp")
 
 
 def create_private_files() -> int:
@@ -46,6 +47,29 @@ def create_private_files() -> int:
         The umask before.
     """
     return os.umask(PRIVATE_UMASK)
+
+
+def use_own_temporary_directory(data_dir: Path) -> None:
+    """Let this process keep its temporary files in the data directory.
+
+    MLX compiles kernels for the CPU into the temporary directory, and loads what has their names
+    there. In a directory of all users, another user could put a library in that place, or own it
+    and keep this one out. A directory in ``TMPDIR`` that only this user can change stays. Where the
+    data directory cannot be written, the process gets a new directory of its own.
+
+    Raises:
+        OSError: No directory can be made.
+    """
+    named = os.environ.get("TMPDIR")
+    if named is not None and _is_own_directory(Path(named)):
+        return
+    directory = data_dir.absolute() / "tmp"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError:
+        directory = Path(tempfile.mkdtemp(prefix="semantic-"))
+    os.environ["TMPDIR"] = str(directory)
 
 
 def open_to_others(data_dir: Path) -> tuple[Path, ...]:
@@ -74,6 +98,19 @@ def _ours(data_dir: Path) -> Iterator[Path]:
         name = path.name
         if name in DIRECTORIES or any(fnmatchcase(name, pattern) for pattern in FILES):
             yield path
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and not found.st_mode & others_write
+    )
 
 
 def _is_open(path: Path) -> bool:

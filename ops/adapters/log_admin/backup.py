@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Engine
+
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from ops.adapters.data_dir.sync import make_directory, sync_directory, sync_file
@@ -151,17 +153,43 @@ def verify_copy(
     refuse_newer_program(url)
     engine = reader_engine(url)
     try:
-        last = LogReader(engine).head().position
-        reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}
-        return verify_whole_log(
-            engine,
-            url,
-            archives_of=archives_of,
-            signed_hashes=reached,
-            watchers=Watchers(chain=progress),
-        ).head
+        return verify_restored(
+            engine, url, archives_of=archives_of, signed_hashes=signed_hashes, progress=progress
+        )
     finally:
         engine.dispose()
+
+
+def verify_restored(
+    engine: Engine,
+    url: str,
+    *,
+    archives_of: str | None = None,
+    signed_hashes: dict[int, str] | None = None,
+    progress: Progress | None = None,
+) -> LogHead:
+    """Verify a log that may end before its last signed checkpoint; see ``verify_whole_log``.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log.
+        archives_of: URL of the log beside which the archives lie, if not that of the log.
+        signed_hashes: By position, from signed checkpoints; positions beyond the log are ignored.
+        progress: Called after each page of events.
+
+    Raises:
+        CorruptLog: The log does not verify, or is not the one that was signed.
+        LogUnavailable: The database cannot be read.
+    """
+    last = LogReader(engine).head().position
+    reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}
+    return verify_whole_log(
+        engine,
+        url,
+        archives_of=archives_of,
+        signed_hashes=reached,
+        watchers=Watchers(chain=progress),
+    ).head
 
 
 def _set_aside(file: Path, kept: Path) -> None:

@@ -116,11 +116,14 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete an agent that was created over HTTP; its texts stay until they are erased."""
+    """Delete an agent that was created over HTTP; texts and blocks of its own are erased."""
     if not yes:
         typer.confirm(f"Delete {agent}, and cancel its open turn?", abort=True)
     ask("DELETE", _path(agent), data_dir)
-    echo(f"{agent} is deleted; its texts stay until: semantic events erase --agent {agent}")
+    echo(
+        f"{agent} is deleted; its texts are erased within a minute, except what a fork or another "
+        "job needs"
+    )
 
 
 def row_of(view: AgentView) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
 from ops.cli.output import echo
 from ops.cli.table import print_table
 
@@ -78,7 +78,7 @@ def secret(json: Json = False, data_dir: DataDir = None) -> None:
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.webhooks.secret import webhook_secret  # noqa: PLC0415 - the same
 
-    settings = settings_or_exit(overrides(data_dir=data_dir))
+    settings = operator_settings(overrides(data_dir=data_dir))
     try:
         text = webhook_secret(settings.webhooks, settings.data_dir)
     except SemanticError as error:

@@ -12,10 +12,16 @@ from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import ensure_projections
-from ops.adapters.log_admin.backup import back_up, restore
+from ops.adapters.log_admin.backup import back_up, restore, verify_restored
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs
-from ops.cli.log.log_options import errors_as_one_line, opened, progress_bar, read_settings
+from ops.cli.log.log_options import (
+    errors_as_one_line,
+    log_engine,
+    opened,
+    progress_bar,
+    read_settings,
+)
 from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import SystemClock
@@ -30,6 +36,7 @@ def register(app: typer.Typer) -> None:
     db.command("current")(show_current)
     db.command("backup")(back_up_log)
     db.command("restore")(restore_log)
+    db.command("sign-restore")(sign_restored_log)
     app.add_typer(db, name="db")
 
 
@@ -83,3 +90,28 @@ def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
     echo(f"the log is back at {done.head.position:,} events; head {done.head.hash}")
     if done.kept is not None:
         echo(f"the log before is kept as {done.kept}")
+
+
+def sign_restored_log(data_dir: DataDir = None) -> None:
+    """Verify a log that another tool restored, as pg_restore does, and sign it as restored.
+
+    Without the signature the log counts as cut off at its end. Refused while a service runs.
+    """
+    settings = read_settings(data_dir)
+    files = CheckpointFiles.of(settings.data_dir)
+    with (
+        errors_as_one_line(),
+        nothing_runs(settings),
+        log_engine(settings) as engine,
+        progress_bar("verifying the log") as progress,
+    ):
+        signed_hashes = required_hashes(files.read())
+        head = verify_restored(
+            engine, settings.log_url, signed_hashes=signed_hashes, progress=progress
+        )
+        signed = sign_restore(engine, files, clock=SystemClock())
+    echo(f"{head.position:,} events verify; head {head.hash}")
+    if signed is None:
+        echo("this directory has signed no head before, so there is nothing to sign")
+    else:
+        echo("signed as restored: later heads that were signed before are void")

@@ -11,6 +11,7 @@ import pytest
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
 from tests.support.builders.log_files import verify
+from tests.support.clients.npm import missing
 from tests.support.processes.patient_client import answer
 from tests.support.processes.service import Service
 
@@ -24,7 +25,7 @@ def test_a_clock_that_jumps_loses_and_changes_no_answer(
     own_service: Callable[..., Service], tmp_path: Path, redis_url: str
 ) -> None:
     if not LIBRARIES:
-        pytest.skip("there is no libfaketime")
+        missing("there is no libfaketime")
     clock = tmp_path / "clock"
 
     def jump(seconds: int) -> None:

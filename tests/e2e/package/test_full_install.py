@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.clients.npm import missing
 from tests.support.processes.installation import ROOT, Packages, build, installed_service, run
 
 # An installation downloads 300 MB where pip has no cache of it.
@@ -32,7 +33,8 @@ def by_pip(wheel: Path, directory: Path, interpreter: str = sys.executable) -> P
 
 def by_pipx(wheel: Path, directory: Path) -> Path:
     homes = {"PIPX_HOME": str(directory / "pipx"), "PIPX_BIN_DIR": str(directory / "bin")}
-    run(["pipx", "install", f"{wheel}{EXTRA}"], directory, **homes)
+    # As docs/packages.md writes it: pipx reads an absolute path in another way than a relative one.
+    run(["pipx", "install", f"./{wheel.name}{EXTRA}"], wheel.parent, **homes)
     return (directory / "bin" / "semantic").resolve().with_name("python")
 
 
@@ -49,7 +51,7 @@ def test_installed_service_answers(
 ) -> None:
     tool = install.__name__.removeprefix("by_")
     if tool != "pip" and shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed")
+        missing(f"{tool} is not installed")
     ask(install(packages.wheel, tmp_path), tmp_path)
 
 

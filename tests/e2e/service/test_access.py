@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def test_a_service_with_a_key(own_service: Callable[..., Service], tmp_path: Pat
     _only_configured_sockets_listen(service)
     _nobody_reads_the_key(service)
     _clients_need_it(service)
+    _no_other_user_writes_what_the_worker_loads(service)
     _commands_send_it(service)
     assert readable_by_others(service.data_dir) == []
     assert service.stop() == 0, service.log()
@@ -109,6 +111,15 @@ def _clients_need_it(service: Service) -> None:
                     claude.models.list()
                 with pytest.raises(openai.PermissionDeniedError):
                     oai.models.list()
+
+
+def _no_other_user_writes_what_the_worker_loads(service: Service) -> None:
+    """The kernels that MLX compiles; /tmp/mlx, their usual place, belongs to the first user."""
+    worker = service.part("worker.main")
+    loaded = [Path(one.path) for one in worker.memory_maps() if "/cpu/lib" in one.path]
+    assert bool(loaded) == (shutil.which("g++") is not None), "MLX needs it to compile one"
+    own = (service.data_dir / "tmp" / "mlx").resolve()
+    assert [path for path in loaded if own not in path.parents] == []
 
 
 def _commands_send_it(service: Service) -> None:

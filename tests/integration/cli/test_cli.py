@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import os
@@ -187,6 +188,14 @@ def test_config_show_origin_says_who_set_what(shell: Shell) -> None:
     assert values["server.drain_s"] == {"value": 1.0, "origin": "environment"}
     assert values["engine.max_batch_size"] == {"value": 3, "origin": str(file)}
     assert values["server.port"] == {"value": 8000, "origin": "default"}
+
+
+def test_the_secret_of_webhooks_is_that_of_the_file_that_serve_reads(shell: Shell) -> None:
+    secret = "whsec_" + base64.b64encode(b"a secret of 24 characters").decode()
+    (shell.home / "semantic.toml").write_text(f'[webhooks]\nsecret = "{secret}"\n')
+    assert shell.run("webhooks", "secret")[1] != f"{secret}\n"
+    assert shell.run("config", "trust")[0] == 0
+    assert shell.run("webhooks", "secret") == (0, f"{secret}\n", "")
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -171,6 +171,51 @@ def test_a_restore_voids_the_heads_that_it_gave_up(url: str, copy: Path, tmp_pat
     assert kinds == ["head", "head", "restore", "head"]
 
 
+def test_a_log_that_another_tool_restored_is_signed_as_restored(url: str, copy: Path) -> None:
+    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("db", "backup", str(copy)).exit_code == 0
+    _grow(url)
+    assert _run("events", "head", "--sign").exit_code == 0
+    shutil.copy(copy, Path(database_file(url) or ""))
+    assert _run("events", "verify").exit_code == 1
+    assert _run("events", "head", "--sign").exit_code == 1
+    signed = _run("db", "sign-restore")
+    assert signed.exit_code == 0, signed.output
+    assert "15 events verify" in signed.stdout
+    assert _run("events", "verify").exit_code == 0
+    _grow(url)
+    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("events", "verify").exit_code == 0
+
+
+def test_another_log_is_not_signed_as_restored(url: str, tmp_path: Path) -> None:
+    _grow(url)
+    assert _run("events", "head", "--sign").exit_code == 0
+    other = new_log(tmp_path)
+    with open_log(other, clock=SystemClock()) as log:
+        fill(log)
+    _grow(other)
+    shutil.copy(Path(database_file(other) or ""), Path(database_file(url) or ""))
+    refused = _run("db", "sign-restore")
+    assert refused.exit_code == 1
+    assert "another event stood here when the head was signed" in refused.stderr
+    assert _run("events", "verify").exit_code == 1
+
+
+def test_a_restore_is_not_signed_while_a_service_runs_or_without_a_head(
+    url: str, tmp_path: Path
+) -> None:
+    with serve_lock(tmp_path / "data"):
+        refused = _run("db", "sign-restore")
+    assert refused.exit_code == 1
+    assert "stop it first" in refused.stderr
+    unsigned = _run("db", "sign-restore")
+    assert unsigned.exit_code == 0
+    assert "nothing to sign" in unsigned.stdout
+    assert not CheckpointFiles.of(tmp_path / "data").checkpoints.exists()
+    assert verify(url).position == 15
+
+
 def test_a_damaged_log_gives_way_to_a_copy_and_is_kept(url: str, copy: Path) -> None:
     head = back_up(url, copy)
     file = database_file(url)

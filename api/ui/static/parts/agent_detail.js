@@ -73,7 +73,7 @@ function Actions({ id, path, isRegistered, reload }) {
     </div>
     <details class="note">
       <summary>Erase its texts</summary>
-      <p class="muted">Prompts and answers stay in the log. With the service stopped, this command erases them:</p>
+      <p class="muted">This command erases the prompts and answers of all its jobs. The service may run:</p>
       <${CopyLine} text=${`semantic events erase --agent ${quoted(id)}`} label="the command that erases its texts" />
     </details>`;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ops.adapters.data_dir.permissions import (
     create_private_files,
     open_to_others,
     tighten,
+    use_own_temporary_directory,
 )
 from ops.cli.service.checks import check_permissions
 from tests.support.permissions import umask
@@ -65,7 +67,7 @@ def test_directory_that_does_not_exist_has_no_open_files(tmp_path: Path) -> None
 def test_doctor_warns_and_names_the_remedy(directory: Path) -> None:
     found = check_permissions(directory)
     assert found.verdict == "warn"
-    assert "archive, broker, cache and 6 more" in found.detail
+    assert "archive, broker, cache and 7 more" in found.detail
     assert "semantic doctor --mend" in found.detail
     tighten(directory)
     assert check_permissions(directory).verdict == "ok"
@@ -79,3 +81,41 @@ def test_a_process_creates_files_for_their_owner(tmp_path: Path) -> None:
         (tmp_path / "new").write_text("x")
         (tmp_path / "folder").mkdir()
     assert (_mode(tmp_path / "new"), _mode(tmp_path / "folder")) == (0o600, 0o700)
+
+
+def test_temporary_files_are_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for named in (None, str(shared), str(tmp_path / "missing")):
+        monkeypatch.delenv("TMPDIR", raising=False)
+        if named is not None:
+            monkeypatch.setenv("TMPDIR", named)
+        use_own_temporary_directory(tmp_path / "data")
+        assert os.environ["TMPDIR"] == str(tmp_path / "data" / "tmp")
+        assert _mode(tmp_path / "data" / "tmp") == 0o700
+
+
+def test_a_temporary_directory_of_this_user_alone_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(own))
+    use_own_temporary_directory(tmp_path / "data")
+    assert os.environ["TMPDIR"] == str(own)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_that_cannot_be_written_leads_to_a_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_text("no directory")
+    monkeypatch.delenv("TMPDIR", raising=False)
+    use_own_temporary_directory(tmp_path / "data")
+    made = Path(os.environ["TMPDIR"])
+    assert _mode(made) == 0o700
+    assert made.name.startswith("semantic-")
+    made.rmdir()
