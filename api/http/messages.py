@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from api.http.caller import KEYLESS, Caller
 from domain.log.trace import TraceContext, new_trace
@@ -119,12 +120,21 @@ class Reply:
     content_type: str = "application/json"
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """An iterator that holds something until it is closed: a generator, or an object."""
+
+    def aclose(self) -> Awaitable[object]:
+        """End the iteration; a second call does nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReply:
     """An answer that comes piece by piece.
 
     The gate iterates ``pieces`` in the event loop, waits where the client reads slowly, and closes
-    the iterator when the client has gone or the answer is whole.
+    a ``Closable`` iterator when the client has gone or the answer is whole.
     """
 
     pieces: AsyncIterator[bytes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.client import responses
@@ -14,7 +14,7 @@ import h11
 
 from api.errors import error_body, error_reply, internal_error
 from api.http import sse
-from api.http.messages import Dialect, Reply, StreamReply
+from api.http.messages import Closable, Dialect, Reply, StreamReply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
@@ -157,7 +157,7 @@ class ReplyWriter:
 
     async def discard(self, reply: Reply | StreamReply) -> None:
         """Close a stream's source, whether it ran, ended, failed or never began."""
-        if not isinstance(reply, StreamReply) or not isinstance(reply.pieces, AsyncGenerator):
+        if not isinstance(reply, StreamReply) or not isinstance(reply.pieces, Closable):
             return
         try:
             async with asyncio.timeout(self._limits.close_timeout_s):

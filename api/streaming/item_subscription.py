@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from copy import copy
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Self
 
 import structlog
 
 from api.background.tasks import BlockingCalls
+from api.http.messages import Closable
 from api.streaming.log_backfill import LogBackfill, ReaderPosition
 from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable, SemanticError
@@ -24,11 +25,6 @@ from domain.values import JobId
 
 #: The longest time between two reads of the log by a silent subscription, in seconds.
 LOOK_MAX_S: Final = 10.0
-
-
-@runtime_checkable
-class _Closable(Protocol):
-    def aclose(self) -> Awaitable[object]: ...
 
 
 class ItemSubscription(AsyncIterator[StreamItem]):
@@ -148,5 +144,5 @@ class ItemSubscription(AsyncIterator[StreamItem]):
 
 async def close_items(items: AsyncIterator[StreamItem]) -> None:
     """Close an iterator of items that has an ``aclose``."""
-    if isinstance(items, _Closable):
+    if isinstance(items, Closable):
         await items.aclose()

@@ -217,8 +217,8 @@ class JobStream(Generic[ItemT]):
         """End the stream; a job whose last piece was not taken is abandoned."""
         if self._reading is not None:
             self._reading.abandon(CLIENT_GONE)
-        if not self._over:
-            await self._close(None)
+        # Also where the stream is over: a cancellation may have interrupted that close.
+        await self._close(None)
 
     async def _parts(self) -> list[Part]:
         """Wait for events to send; progress items have none, so a ping may come due."""
