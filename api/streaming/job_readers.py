@@ -200,7 +200,13 @@ class JobReading:
         )
 
     def revoke(self, reason: str) -> None:
-        """Cancel a job at once that should not have been accepted."""
+        """Cancel a job at once that should not have been accepted.
+
+        A reading that was abandoned before does nothing: its job is cancelled after the grace
+        period.
+        """
+        if self._over:
+            return
         self._over = True
         readers = self._readers
         departure = readers.connections.end(self._job_id, delivered=False) or 0

@@ -7,9 +7,11 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.streaming.job_readers import ConnectionRegistry
+from api.streaming.job_readers import CLIENT_GONE, ConnectionRegistry
+from api.submission.submit_choices import OTHERS_REFUSED
 from domain.job.request_dedup import Readership
 from domain.values import JobId
+from tests.support.builders.api import PATIENCE_S, fake_api
 
 LEFT_MAX = 2
 JOBS = [JobId(f"job-{number}") for number in range(6)]
@@ -97,3 +99,18 @@ def test_departure_of_any_last_reader_ends_the_wait() -> None:
         await registry.wait_for_departure(0)
 
     asyncio.run(check())
+
+
+def test_reading_that_is_abandoned_and_then_revoked_ends_once() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
+            reading = api.services.generation.submission.readers.begin(job["id"])
+            reading.abandon(CLIENT_GONE)
+            reading.revoke(OTHERS_REFUSED)
+            assert api.ports.connections.state(job["id"]) is Readership.LOST
+            assert await api.ports.background.drain(PATIENCE_S)
+            (asked,) = api.log.read_all(types=["JobCancelRequested"])
+            assert asked.data == {"reason": CLIENT_GONE}
+
+    asyncio.run(scenario())
