@@ -40,13 +40,11 @@ from api.schemas.openai_completions import (
 )
 from api.schemas.replies import ChatCompletion
 from api.services.route_services import Generation
-from api.streaming.job_readers import CLIENT_GONE
-from api.streaming.job_stream import JobStream, OpenJob, collect_job
+from api.streaming.job_stream import JobStream, OpenJob, abandoned_on_error, collect_job
 from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
 from api.submission.submit_choices import open_choices
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, Vectors
 from domain.chat.items import Started
-from domain.errors import SemanticError
 from domain.job.view import JobView
 from domain.not_found import JobNotFound, PayloadMissing
 from domain.values import JobId
@@ -85,7 +83,9 @@ async def _stream(
     generation: Generation,
     headers: dict[str, str],
 ) -> StreamReply:
-    started = await _first_item(jobs, generation)
+    async with abandoned_on_error(jobs, refusal=OTHER_FAILED):
+        started = await _first_item(jobs, generation)
+        headers |= await attempt_headers(jobs[0].id, started, generation)
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
         MergedItems(jobs),
@@ -93,23 +93,15 @@ async def _stream(
         ping_s=generation.ping_s,
         reading=JobReadings([job.reading for job in jobs]),
     )
-    headers |= await attempt_headers(jobs[0].id, started, generation)
     return StreamReply(pieces=pieces, headers=headers)
 
 
 async def _first_item(jobs: Sequence[OpenJob], generation: Generation) -> Started | None:
     """Return the first item of the first job; raise the failure of any job that began with one."""
-    try:
-        started = await first_item(jobs[0], generation.opening_s)
-        for job in jobs[1:]:
-            # These jobs may wait until the first one has ended: only stored items count.
-            await first_item(job, 0)
-    except BaseException as error:
-        reason = OTHER_FAILED if isinstance(error, SemanticError) else CLIENT_GONE
-        for job in jobs:
-            job.reading.abandon(reason)
-            await job.items.close()
-        raise
+    started = await first_item(jobs[0], generation.opening_s)
+    for job in jobs[1:]:
+        # These jobs may wait until the first one has ended: only stored items count.
+        await first_item(job, 0)
     return started
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
+
+import structlog
 
 from api.http.messages import Reply, StreamReply
 from api.http.replies import json_reply
 from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
 from api.services.route_services import Generation
-from api.streaming.job_readers import CLIENT_GONE
-from api.streaming.job_stream import Encoder, JobStream, OpenJob, collect_job
+from api.streaming.job_stream import (
+    Encoder,
+    JobStream,
+    OpenJob,
+    abandoned_on_error,
+    collect_job,
+)
 from domain.chat.items import Failed, Started, StreamItem
+from domain.errors import SemanticError
 from domain.values import JobId
 
 #: Id of the job, on every reply to a generation.
@@ -67,9 +74,10 @@ async def answer_open(
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
     if stream:
-        started = await first_item(job, generation.opening_s)
-        stream_encoder = encoder(job.id, started)
-        headers |= await attempt_headers(job.id, started, generation)
+        async with abandoned_on_error([job]):
+            started = await first_item(job, generation.opening_s)
+            stream_encoder = encoder(job.id, started)
+            headers |= await attempt_headers(job.id, started, generation)
         pieces = JobStream(job.items, stream_encoder, ping_s=generation.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
@@ -82,12 +90,18 @@ async def attempt_headers(
 ) -> dict[str, str]:
     """Return the headers with the model and the cache diagnosis of a job.
 
-    There are none before its prompt is known. The head of a stream names the model of the first
-    item.
+    There are none before its prompt is known, nor while the log cannot be read. The head of a
+    stream names the model of the first item.
     """
     if started is None:
         return {}
-    return await generation.call(_attempt_headers, job_id, generation)
+    try:
+        return await generation.call(_attempt_headers, job_id, generation)
+    except SemanticError as error:
+        structlog.get_logger(__name__).warning(
+            "attempt_headers_failed", job_id=job_id, error=error.code
+        )
+        return {}
 
 
 def _attempt_headers(job_id: JobId, generation: Generation) -> dict[str, str]:
@@ -115,12 +129,7 @@ async def first_item(job: OpenJob, within_s: float) -> Started | None:
     Raises:
         SemanticError: The first item is a failure.
     """
-    try:
-        first = await job.items.peek(within_s)
-    except asyncio.CancelledError:
-        job.reading.abandon(CLIENT_GONE)
-        await job.items.close()
-        raise
+    first = await job.items.peek(within_s)
     body = first.body if first is not None else None
     if isinstance(body, Failed):
         await collect_job(job)

@@ -33,8 +33,7 @@ from api.schemas.responses import (
 )
 from api.services.route_services import ResponseService
 from api.streaming.item_buffer import ItemBuffer
-from api.streaming.job_readers import CLIENT_GONE
-from api.streaming.job_stream import JobStream
+from api.streaming.job_stream import JobStream, abandoned_on_error
 from domain.job.commands import Hide
 from domain.usecases.jobs.commit import commit
 
@@ -61,12 +60,8 @@ async def create_response(request: Request, service: ResponseService) -> Reply |
         return await _in_background(parsed, request, service)
     generation = service.generation
     _, job = await generation.submission.open(lambda: parsed, request, protocol=PROTOCOL)
-    try:
+    async with abandoned_on_error([job]):
         envelope = await service.call(service.reader.load_envelope, job.id)
-    except BaseException:
-        job.reading.abandon(CLIENT_GONE)
-        await job.items.close()
-        raise
     return await answer_open(
         job,
         generation,

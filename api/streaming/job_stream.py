@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -47,6 +48,26 @@ def open_job(
     """Return a job whose reader abandons it when the client of ``request`` leaves."""
     buffer = ItemBuffer(items, request, on_gone=lambda: reading.abandon(CLIENT_GONE))
     return OpenJob(id=job_id, items=buffer, reading=reading, attached=attached)
+
+
+@asynccontextmanager
+async def abandoned_on_error(
+    jobs: Sequence[OpenJob], *, refusal: str = CLIENT_GONE
+) -> AsyncIterator[None]:
+    """Abandon and close open jobs if the block fails, since no reply reads them then.
+
+    Args:
+        jobs: The jobs that the block makes a reply of.
+        refusal: The reason of the cancellations if the block raises a ``SemanticError``.
+    """
+    try:
+        yield
+    except BaseException as error:
+        reason = refusal if isinstance(error, SemanticError) else CLIENT_GONE
+        for job in jobs:
+            job.reading.abandon(reason)
+            await job.items.close()
+        raise
 
 
 class StreamedItem(Protocol):
