@@ -17,7 +17,7 @@ from api.background.erasing import ERASE_S, open_sweeper
 from api.background.eta import LiveEta
 from api.background.live_rates import SAMPLE_S, LiveRates
 from api.background.periodic_tasks import PeriodicTasks
-from api.background.tasks import BlockingCalls
+from api.background.tasks import BlockingCalls, BoundedCalls
 from api.background.webhook_thread import WebhookPace, WebhookThread
 from api.background.webhooks import batch_message
 from api.framework.lifecycle import Service, serve
@@ -67,7 +67,7 @@ from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.redis.item_hub import RedisItemHub
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.token_counts import RedisTokenCounter
+from ops.adapters.redis.token_counts import REPLY_TIMEOUT_S, WAITING_MAX, RedisTokenCounter
 from ops.adapters.webhooks.secret import webhook_secret
 from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls
 from ops.adapters.webhooks.store import SqlWebhookStore
@@ -84,6 +84,8 @@ from ops.tracing.open import open_spans
 
 #: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
 BLOCKING_CALLS_MAX = 32
+#: Threads for token counts. A worker serves one after the other, so more threads would only wait.
+COUNTS_AT_ONCE = 8
 #: How long cancellations of clients that left may take at the end, in seconds.
 BACKGROUND_DRAIN_S = 3.0
 #: Time between two searches for jobs whose deadline has passed, in seconds.
@@ -100,10 +102,7 @@ OPENING_S = 5.0
 def build(
     settings: Settings, stack: ExitStack, *, batch_woken: threading.Event
 ) -> tuple[ApiPorts, RedisItemHub]:
-    """Connect the adapters; ``stack`` closes them.
-
-    Raises ``LogUnavailable`` if the log cannot be opened, ``QueueUnavailable`` without a broker.
-    """
+    """Connect the adapters, which ``stack`` closes; raise where the log or the broker is away."""
     clock, ids, disk = SystemClock(), RandomIds(), disk_floor_of(settings)
     log = _open_log(settings, stack, clock, disk)
     client, hub, keys = _broker(settings, stack)
@@ -135,7 +134,8 @@ def build(
         places=places,
         clock=clock,
         ids=ids,
-        executor=_executor(stack),
+        executor=_executor(stack, BLOCKING_CALLS_MAX, "blocking"),
+        counts=_counts(stack),
         batch_views=log.batches,
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
@@ -192,19 +192,20 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloo
 
 def _broker(settings: Settings, stack: ExitStack) -> tuple[BrokerClient, RedisItemHub, Keys]:
     url, keys = resolve_broker_url(settings), Keys(settings.redis.prefix)
-    return _client(url, stack), RedisItemHub(connect_async(url), keys), keys
-
-
-def _client(url: str, stack: ExitStack) -> BrokerClient:
     client = connect(url)
     stack.callback(client.close)
-    return client
+    return client, RedisItemHub(connect_async(url), keys), keys
 
 
-def _executor(stack: ExitStack) -> ThreadPoolExecutor:
-    executor = ThreadPoolExecutor(BLOCKING_CALLS_MAX, thread_name_prefix="blocking")
+def _executor(stack: ExitStack, threads: int, name: str) -> ThreadPoolExecutor:
+    executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
     return executor
+
+
+def _counts(stack: ExitStack) -> BoundedCalls:
+    executor = _executor(stack, COUNTS_AT_ONCE, "counting")
+    return BoundedCalls(executor, "token counts", most=WAITING_MAX, wait_s=REPLY_TIMEOUT_S)
 
 
 def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSink:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from domain.errors import Overloaded
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -30,6 +32,44 @@ class BlockingCalls:
         # Log lines of the call carry the names of its request.
         run = partial(copy_context().run, function, *args, **kwargs)
         return await loop.run_in_executor(self.executor, run)
+
+
+class BoundedCalls:
+    """Runs functions that wait for another process, on an executor that no other call uses.
+
+    However long they wait, they delay no other call. Belongs to one event loop.
+
+    Args:
+        executor: Bounded; used by these calls only.
+        kind: What the calls are, in the plural; for messages.
+        most: Most calls that run or wait for a thread.
+        wait_s: Longest time of a call, in seconds.
+    """
+
+    def __init__(self, executor: Executor, kind: str, *, most: int, wait_s: float) -> None:
+        self._call = BlockingCalls(executor)
+        self._kind = kind
+        self._most = most
+        self._wait_s = wait_s
+        self._open = 0
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function on the executor and return its result.
+
+        Raises:
+            Overloaded: ``most`` calls run or wait already.
+            TimeoutError: The time is up. A function that runs then runs on; one that waits for a
+                thread never runs.
+        """
+        if self._open >= self._most:
+            msg = f"{self._most} {self._kind} wait already"
+            raise Overloaded(msg)
+        self._open += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                return await self._call(function, *args, **kwargs)
+        finally:
+            self._open -= 1
 
 
 class Background:

@@ -16,6 +16,7 @@ from api.routes.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.schemas.anthropic import CountBody, MessagesBody
 from api.schemas.replies import AnthropicMessage, TokenCount
 from api.services.route_services import Generation
+from domain.errors import ModelNotReady
 
 
 async def create_message(request: Request, generation: Generation) -> Reply | StreamReply:
@@ -50,7 +51,12 @@ async def create_message(request: Request, generation: Generation) -> Reply | St
 
 async def count_tokens(request: Request, generation: Generation) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
-    return json_reply({"input_tokens": await generation.call(_count, request, generation)})
+    try:
+        tokens = await generation.counts(_count, request, generation)
+    except TimeoutError:
+        msg = "no worker with a loaded model has counted the prompt in time"
+        raise ModelNotReady(msg) from None
+    return json_reply({"input_tokens": tokens})
 
 
 def _count(request: Request, generation: Generation) -> int:

@@ -60,6 +60,7 @@ def compose(ports: ApiPorts) -> Services:
     generation = Generation(
         submission=submission,
         counter=ports.counter,
+        counts=ports.counts,
         records=records,
         call=call,
         defaults=ports.defaults,

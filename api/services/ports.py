@@ -13,7 +13,7 @@ from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
 from api.background.batches import BatchRules
 from api.background.live_rates import LiveRates
-from api.background.tasks import Background
+from api.background.tasks import Background, BoundedCalls
 from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.services.metrics.ports import MetricPorts
@@ -67,7 +67,8 @@ class ApiPorts:
         places: Finds blocks in the memory and on the disks of the workers.
         clock: Now.
         ids: Fresh ids and seeds.
-        executor: Bounded; runs all blocking calls.
+        executor: Bounded; runs all blocking calls except token counts.
+        counts: Runs token counts, which wait for a worker.
         background: Runs cancellations whose request has ended.
         batch_views: Batches and their jobs.
         batch_lines: Parses and renders the lines of batches.
@@ -117,6 +118,7 @@ class ApiPorts:
     clock: Clock
     ids: IdSource
     executor: Executor
+    counts: BoundedCalls
     background: Background = field(default_factory=Background)
     batch_views: BatchViews
     batch_lines: BatchLines

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from api.access.ownership import OwnershipCheck
 from api.background.batches import BatchServices
-from api.background.tasks import BlockingCalls
+from api.background.tasks import BlockingCalls, BoundedCalls
 from api.background.webhooks import SHOWN_MAX, WebhookServices
 from api.http.caller import Caller
 from api.http.messages import Request
@@ -56,6 +56,7 @@ class Generation:
     Attributes:
         submission: Accepts the job and opens its items.
         counter: Counts the tokens of a prompt.
+        counts: Runs these counts.
         records: The cache diagnosis of a job.
         call: Runs what blocks.
         defaults: Values for the fields that a request leaves open.
@@ -66,6 +67,7 @@ class Generation:
 
     submission: Submission
     counter: TokenCounter
+    counts: BoundedCalls
     records: JobRecords
     call: BlockingCalls
     defaults: RequestDefaults

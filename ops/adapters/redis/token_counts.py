@@ -23,7 +23,7 @@ from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, release_
 
 #: How long a request waits for its reply. A worker counts 20,000 tokens in about 50 ms.
 REPLY_TIMEOUT_S = 20.0
-#: Most waiting requests; Claude Code sends 28 at once.
+#: Most waiting requests, in the list and in each api; Claude Code sends 28 at once.
 WAITING_MAX = 256
 #: Pause after a lost connection.
 RETRY_S = 0.5

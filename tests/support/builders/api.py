@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from api.background.eta import LiveEta
 from api.background.live_rates import LiveRates
+from api.background.tasks import BoundedCalls
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
@@ -80,7 +81,7 @@ class FakeApi:
         clock, ids = FakeClock(), SequentialIds()
         self.log = InMemoryEventLog(clock)
         self.broker = FakeBroker()
-        self.executor = ThreadPoolExecutor(max_workers=4)
+        self.executor, self.counting = ThreadPoolExecutor(4), ThreadPoolExecutor(2)
         self.models = LoadedModels(self.broker.pulses, clock)
         controls = EngineControls(log=self.log, ids=ids, signals=self.broker.signals)
         self.ports = ApiPorts(
@@ -118,6 +119,7 @@ class FakeApi:
             clock=clock,
             ids=ids,
             executor=self.executor,
+            counts=self.counts(),
             agent_views=self.log.agents,
             batch_views=(batch_views := InMemoryBatchViews(self.log)),
             batch_lines=batch_lines(self.log, batch_views),
@@ -143,6 +145,10 @@ class FakeApi:
             backlog=self.broker.items,
             ids=ids,
         )
+
+    def counts(self, *, most: int = 256, wait_s: float = PATIENCE_S) -> BoundedCalls:
+        """Return bounded calls on the threads for token counts."""
+        return BoundedCalls(self.counting, "token counts", most=most, wait_s=wait_s)
 
     @property
     def services(self) -> Services:
@@ -269,6 +275,7 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
         await eventually(lambda: len(asyncio.all_tasks()) == 1)
     finally:
         api.executor.shutdown()
+        api.counting.shutdown()
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -1,17 +1,50 @@
-"""Pings, piled-up items, large and wrong bodies on the routes that generate."""
+"""Pings, piled-up items and counts, large and wrong bodies on the routes that generate."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Progress, Text
-from tests.support.builders.api import fake_api, first_piece, leave, pieces_of
+from domain.chat.request import ChatRequest
+from tests.support.builders.api import (
+    PATIENCE_S,
+    FakeApi,
+    eventually,
+    fake_api,
+    first_piece,
+    leave,
+    pieces_of,
+)
 from tests.support.builders.generation_requests import ANSWER, BODY, CHAT, MESSAGES, STREAM
 from tests.support.clients.sse import events_in
+
+COUNT = f"{MESSAGES}/count_tokens"
+COUNTED = {"model": "any-name", "messages": BODY["messages"]}
+
+
+@contextmanager
+def _counter_that_blocks(api: FakeApi) -> Iterator[list[ChatRequest]]:
+    """Yield the prompts that the worker was asked to count; it replies on exit."""
+    asked: list[ChatRequest] = []
+    over = threading.Event()
+
+    def count(request: ChatRequest) -> int:
+        asked.append(request)
+        over.wait()
+        return 7
+
+    api.broker.counter.count_of = count
+    try:
+        yield asked
+    finally:
+        over.set()
 
 
 def test_silent_stream_pings_although_progress_comes() -> None:
@@ -84,5 +117,58 @@ def test_wrong_body_is_400_in_the_callers_dialect(path: str, message: str) -> No
             assert error["type"] == "invalid_request_error"
             assert error["message"].startswith(message)
             assert not api.log.views.rows
+
+    asyncio.run(scenario())
+
+
+def test_counts_that_wait_for_a_worker_delay_no_other_request() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            with _counter_that_blocks(api) as asked:
+                counting = [
+                    asyncio.create_task(api.json("POST", COUNT, COUNTED)) for _ in range(40)
+                ]
+                await eventually(lambda: bool(asked))
+                async with asyncio.timeout(PATIENCE_S):
+                    job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
+                    page = await api.json("GET", "/v1/jobs")
+                assert [one["id"] for one in page["data"]] == [job["id"]]
+                assert not any(one.done() for one in counting)
+            assert await asyncio.gather(*counting) == [{"input_tokens": 7}] * 40
+
+    asyncio.run(scenario())
+
+
+def test_one_count_too_many_is_429_with_a_time() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(counts=api.counts(most=3))
+            with _counter_that_blocks(api) as asked:
+                counting = [asyncio.create_task(api.json("POST", COUNT, COUNTED)) for _ in range(3)]
+                await eventually(lambda: len(asked) == 2)
+                reply = await api.send("POST", COUNT, COUNTED)
+                assert isinstance(reply, Reply)
+                assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+                assert b"3 token counts wait already" in reply.body
+            assert await asyncio.gather(*counting) == [{"input_tokens": 7}] * 3
+            assert await api.json("POST", COUNT, COUNTED) == {"input_tokens": 7}
+
+    asyncio.run(scenario())
+
+
+def test_count_that_gets_no_thread_in_time_is_not_sent_to_the_worker() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            with _counter_that_blocks(api) as asked:
+                counting = [asyncio.create_task(api.json("POST", COUNT, COUNTED)) for _ in range(2)]
+                await eventually(lambda: len(asked) == 2)
+                api.use(counts=api.counts(wait_s=0.01))
+                reply = await api.send("POST", COUNT, COUNTED)
+                assert isinstance(reply, Reply)
+                assert (reply.status, reply.headers["x-should-retry"]) == (503, "true")
+                assert b"no worker with a loaded model" in reply.body
+            await asyncio.gather(*counting)
+            assert await api.json("POST", COUNT, COUNTED) == {"input_tokens": 7}
+            assert len(asked) == 3
 
     asyncio.run(scenario())
