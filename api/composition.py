@@ -249,7 +249,6 @@ def _batch_driver(
         batches=services.batches.records,
         files=services.batches.files,
         payloads=ports.payloads,
-        jobs=ports.views,
         submission=ports.submission,
         cancellation=ports.cancellation,
         clock=ports.clock,
@@ -258,7 +257,7 @@ def _batch_driver(
         window=settings.batches.queue_window,
         attempts_max=settings.jobs.attempts_max,
         output_kept_s=settings.batches.file_kept_s,
-        is_absent=ports.models.is_absent,
+        has_own_line=ports.models.has_own_line,
     )
 
 

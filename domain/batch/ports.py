@@ -44,6 +44,10 @@ class BatchViews(Protocol):
         """Count the jobs of a batch."""
         ...
 
+    def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
+        """Return how many jobs of a batch wait, by the model that they are bound to."""
+        ...
+
     def usage(self, batch_id: BatchId) -> Usage:
         """Sum the tokens of the jobs of a batch."""
         ...

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -40,9 +40,12 @@ class Store:
     def begin(self, batch_id: BatchId) -> None:
         self.log.append(StreamName(batch_id), [draft(SUBMITTED)], expected_version=0)
 
-    def add_line(self, batch_id: BatchId, line: int) -> StreamName:
+    def add_line(
+        self, batch_id: BatchId, line: int, *, bound_model: str | None = None
+    ) -> StreamName:
         stream = StreamName(job_of_line(batch_id, line))
-        accepted = Draft(event_id=EventId(uuid7_hex()), event=submitted(), correlation_id=batch_id)
+        facts = replace(submitted(), bound_model=bound_model)
+        accepted = Draft(event_id=EventId(uuid7_hex()), event=facts, correlation_id=batch_id)
         self.log.append(stream, [accepted], expected_version=0)
         return stream
 
@@ -78,6 +81,16 @@ def test_jobs_of_a_batch_are_counted_and_summed_apart_from_others(store: Store) 
     assert (tally.jobs, tally.open, tally.last_line) == (3, 2, 7)
     assert store.views.usage(BATCHES[0]) == completed().usage
     assert store.views.tally(BATCHES[1]).last_line == 300
+
+
+def test_waiting_jobs_of_a_batch_are_counted_by_their_model(store: Store) -> None:
+    assert store.views.waiting(BATCHES[0]) == {}
+    for line, model in enumerate((None, "night", "night", None)):
+        store.add_line(BATCHES[0], line, bound_model=model)
+    store.add_line(BATCHES[1], 0)
+    started_line = StreamName(job_of_line(BATCHES[0], 3))
+    store.log.append(started_line, [draft(started())], expected_version=1)
+    assert store.views.waiting(BATCHES[0]) == {None: 1, "night": 2}
 
 
 def test_open_jobs_are_those_without_a_cancel_request(store: Store) -> None:

@@ -227,7 +227,6 @@ class FollowUps:
             batches=self._records(api),
             files=FileRecords(log=log, views=self._views, ids=world.ids, clock=world.clock),
             payloads=log,
-            jobs=api.stepped(world.log.views, "views"),
             submission=JobSubmission(ids=world.ids, **world.ports(api, "log", "queue")),
             cancellation=world.cancellation(api),
             clock=world.clock,

@@ -47,7 +47,6 @@ from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
 from domain.job.decisions import decide
-from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
@@ -56,6 +55,7 @@ from domain.not_found import TEXT_LOST, ModelNotFound
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
+from domain.usecases.batches.line_shares import LineShares
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission, line_length, never_absent
 from domain.values import (
@@ -82,23 +82,21 @@ class BatchDriver:
         batches: The batches and the status of their jobs.
         files: Stores the result files.
         payloads: The lines.
-        jobs: Counts the waiting jobs.
         submission: Accepts the lines as jobs.
         cancellation: Cancels the jobs of a batch that ends early.
         clock: The present, for the deadline of a batch.
         protocol: Parses the lines.
         spread: How the lines of a round become jobs: in turn, or on several threads.
-        window: Most jobs of batches that may wait for a worker.
+        window: Most lines of batches that may wait for a worker as jobs.
         attempts_max: Attempts of a line before it fails for good, and workers that may die on it.
         output_kept_s: Seconds for which result files are kept, unless the batch sets it.
-        is_absent: Whether no worker has a model. Lines that wait for it hold no place of the
-            window; a batch never has more than ``window`` open lines.
+        has_own_line: Whether jobs of a model wait apart from the others. Lines that wait for it
+            hold no place of the window; a batch never has more than ``window`` open lines.
     """
 
     batches: BatchRecords
     files: FileRecords
     payloads: PayloadStore
-    jobs: JobViews
     submission: JobSubmission
     cancellation: JobCancellation
     clock: Clock
@@ -107,10 +105,10 @@ class BatchDriver:
     window: int = 256
     attempts_max: int = ATTEMPTS_MAX
     output_kept_s: int = 30 * 24 * 3600
-    is_absent: Callable[[str], bool] = never_absent
+    has_own_line: Callable[[str], bool] = never_absent
 
     def advance(self) -> int:
-        """Advance every open batch by one step; they share the room in the queue.
+        """Advance every open batch by one step; they share the window by ``LineShares``.
 
         Returns:
             Number of batches that are still open.
@@ -118,22 +116,29 @@ class BatchDriver:
         Raises:
             LogUnavailable: The log cannot be read or written; call again.
         """
-        batch_ids = self.batches.views.unfinished()
-        waiting = line_length(self.jobs.waiting(Priority.BATCH), None, self.is_absent)
-        room = max(0, self.window - waiting)
-        still_open = len(batch_ids)
-        for index, batch_id in enumerate(batch_ids):
-            # The next batches get the rest of a share that one does not use.
-            share = -(-room // (len(batch_ids) - index))
-            sent, is_over = _advance(batch_id, self, share)
-            room -= sent
+        views = self.batches.views
+        batches = {batch_id: self.batches.load(batch_id) for batch_id in views.unfinished()}
+        # Batch jobs that are no lines do not count: one client's would stop the batches of all.
+        waiting = {
+            batch_id: line_length(views.waiting(batch_id), None, self.has_own_line)
+            for batch_id in batches
+        }
+        shares = LineShares(
+            max(0, self.window - sum(waiting.values())),
+            waiting=waiting,
+            owners={batch_id: batch.facts.owner for batch_id, batch in batches.items()},
+        )
+        still_open = len(batches)
+        while (turn := shares.next()) is not None:
+            batch_id, share = turn
+            sent, is_over = _advance(batches[batch_id], self, share)
+            shares.take(batch_id, sent)
             still_open -= is_over
         return still_open
 
 
-def _advance(batch_id: BatchId, driver: BatchDriver, room: int) -> tuple[int, bool]:
+def _advance(batch: Batch, driver: BatchDriver, room: int) -> tuple[int, bool]:
     """Return how many lines became jobs, and whether the batch is over."""
-    batch = driver.batches.load(batch_id)
     sent = 0
     if batch.state is BatchState.VALIDATING:
         batch = _check(batch, driver)

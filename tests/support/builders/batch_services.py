@@ -36,7 +36,6 @@ def advance(ports: ApiPorts) -> int:
         batches=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
         files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
         payloads=ports.payloads,
-        jobs=ports.views,
         submission=ports.submission,
         cancellation=ports.cancellation,
         clock=ports.clock,

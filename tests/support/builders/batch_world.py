@@ -33,7 +33,6 @@ class BatchWorld(JobWorld):
             batches=self.batches,
             files=self.files,
             payloads=self.log,
-            jobs=self.log.views,
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids),
             cancellation=JobCancellation(
                 log=self.log,

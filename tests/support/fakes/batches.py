@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
 from domain.job.view import JobView
-from domain.values import JobId, Owner, SamplingWish, StreamName, Usage
+from domain.values import JobId, JobStatus, Owner, SamplingWish, StreamName, Usage
 from tests.support.fakes.event_log import InMemoryEventLog
 
 _ALL = 10**9
@@ -29,6 +29,10 @@ class InMemoryBatchViews:
             by_status=Counter(row.status for row in rows),
             last_line=max((line_of_job(row.id) for row in rows), default=-1),
         )
+
+    def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
+        rows = self._rows(batch_id)
+        return Counter(row.bound_model for row in rows if row.status is JobStatus.QUEUED)
 
     def usage(self, batch_id: BatchId) -> Usage:
         rows = self._rows(batch_id)

@@ -22,6 +22,7 @@ from ops.adapters.event_log.tables import EVENTS, JOBS, OWNED_STREAMS
 
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.c.status)
+_WAITING = select(JOBS.c.bound_model, func.count()).group_by(JOBS.c.bound_model)
 _USAGE = select(
     func.coalesce(func.sum(JOBS.c.prompt_tokens), 0),
     func.coalesce(func.sum(JOBS.c.cached_tokens), 0),
@@ -49,6 +50,14 @@ class SqlBatchViews:
             by_status={JobStatus(status): int(jobs) for status, jobs, _ in rows},
             last_line=max((line_of_job(JobId(last)) for _, _, last in rows), default=-1),
         )
+
+    def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
+        """See ``BatchViews.waiting``."""
+        query = _WAITING.where(
+            JOBS.c.correlation_id == batch_id, JOBS.c.status == JobStatus.QUEUED.value
+        )
+        with reading(self._engine) as connection:
+            return {model: int(jobs) for model, jobs in connection.execute(query)}
 
     def usage(self, batch_id: BatchId) -> Usage:
         """See ``BatchViews.usage``."""

@@ -124,7 +124,7 @@ def test_lines_wait_outside_the_queue_until_it_has_room() -> None:
 
 def test_lines_that_wait_for_their_model_hold_no_place_of_others() -> None:
     with BatchWorld() as world:
-        world.use(window=10, is_absent=lambda model: model == "night")
+        world.use(window=10, has_own_line=lambda model: model == "night")
         parked = world.submit_batch(*(f"night {number}" for number in range(30)))
         for _ in range(3):
             world.step()

@@ -43,6 +43,53 @@ def test_full_queue_takes_no_line_of_another_batch() -> None:
         assert world.views.tally(second).jobs == 1
 
 
+def test_waiting_jobs_that_are_no_lines_of_a_batch_hold_no_place() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        for _ in range(30):
+            world.submit(command={"priority": Priority.BATCH, "owner": Owner("alice")})
+        batch_id = world.submit_batch(*MANY, owner=Owner("bob"))
+        world.step()
+        assert world.views.tally(batch_id).jobs == 10
+
+
+def test_lines_of_a_model_with_a_line_of_its_own_hold_no_place_of_others() -> None:
+    """Such as an embedding model that a worker has."""
+    with BatchWorld() as world:
+        world.use(window=10, has_own_line=lambda model: model == "night")
+        vectors = world.submit_batch(*(f"night {number}" for number in range(30)))
+        world.step()
+        other = world.submit_batch(*MANY)
+        world.step()
+        assert world.views.tally(vectors).jobs == world.views.tally(other).jobs == 10
+
+
+def test_place_that_becomes_free_goes_to_the_batch_with_the_fewest_waiting_lines() -> None:
+    with BatchWorld() as world:
+        world.use(window=10)
+        large = world.submit_batch(*MANY, owner=Owner("alice"))
+        world.step()
+        small = world.submit_batch("one", "two", owner=Owner("bob"))
+        for line in (1, 2):
+            world.work(1)
+            world.step()
+            assert world.views.tally(small).jobs == line
+            assert world.views.tally(large).jobs == 10
+        world.work(1)
+        world.step()
+        assert world.views.tally(large).jobs == 11
+
+
+def test_many_batches_of_one_owner_share_what_one_batch_of_another_has_alone() -> None:
+    with BatchWorld() as world:
+        world.use(window=12)
+        many = [world.submit_batch(*MANY, owner=Owner("alice")) for _ in range(3)]
+        alone = world.submit_batch(*MANY, owner=Owner("bob"))
+        world.step()
+        assert world.views.tally(alone).jobs == 6
+        assert [world.views.tally(batch_id).jobs for batch_id in many] == [2, 2, 2]
+
+
 def test_batch_that_fails_its_check_takes_no_room() -> None:
     with BatchWorld() as world:
         world.use(window=1)
