@@ -295,6 +295,7 @@ def _webhook_thread(
         clock=ports.clock,
         allow_hosts=wanted.allow_hosts,
         timeout_s=wanted.timeout_s,
+        lookups_max=wanted.at_once,
         user_agent=f"semantic/{ports.version}",
     )
     pace = WebhookPace(

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from domain.errors import SemanticError
-from domain.usecases.webhooks import (
-    WebhookCollector,
-)
-from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook, WebhookState
+from domain.usecases.webhooks import WebhookCollector
+from domain.values import Owner
+from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, DueHost, Webhook, WebhookState
 from domain.webhook.ports import WebhookSender
 from ops.logs import Logger
 
@@ -40,7 +39,11 @@ _JOIN_S: Final = 5.0
 
 
 class ClosableSender(WebhookSender, Protocol):
-    """A sender that holds connections."""
+    """A sender that holds connections and resolves names on threads."""
+
+    def hanging_lookups(self) -> Counter[Owner | None]:
+        """Count the lookups that have outlived their tries, by owner; each occupies a thread."""
+        ...
 
     async def close(self) -> None:
         """End them."""
@@ -52,7 +55,8 @@ class WebhookPace:
     """Limits of concurrent deliveries.
 
     Attributes:
-        at_once: Tries at the same time.
+        at_once: Tries at the same time, and lookups that have outlived theirs. An API key gets a
+            further place only while more are free than it holds, so that others find some.
         at_once_per_host: Tries to one host, so that a dead host leaves room for others.
         timeout_s: For a whole try; the sender enforces it.
     """
@@ -88,6 +92,7 @@ class WebhookThread:
         self._logger = logger
         self._outcomes = Counter() if tries is None else tries
         self._busy: Counter[str] = Counter()
+        self._held: Counter[Owner | None] = Counter()
         self._tries: set[asyncio.Task[None]] = set()
         self._after: int | None = None
         self._is_failing = False
@@ -168,12 +173,14 @@ class WebhookThread:
         else:
             self._is_failing = False
 
-    async def _step(self, sender: WebhookSender) -> None:
+    async def _step(self, sender: ClosableSender) -> None:
         """Read new events, and start due tries within the limits."""
-        for host in await asyncio.to_thread(self._look):
-            await self._begin(host, sender)
+        found = await asyncio.to_thread(self._look)
+        # A place at a host goes to the owner with the fewest tries.
+        for due in sorted(found, key=lambda one: self._held[one.owner]):
+            await self._begin(due, sender)
 
-    def _look(self) -> tuple[str, ...]:
+    def _look(self) -> tuple[DueHost, ...]:
         """Store the webhooks of new events, and return the hosts with a due try; may block."""
         after = self._collector.store.position() if self._after is None else self._after
         while (read := self._collector.collect(after=after)) != after:
@@ -183,23 +190,30 @@ class WebhookThread:
         self._after = after
         return self._collector.due_hosts(limit=HOSTS_MAX)
 
-    async def _begin(self, host: str, sender: WebhookSender) -> None:
-        room = min(
-            self._pace.at_once_per_host - self._busy[host], self._pace.at_once - len(self._tries)
-        )
+    async def _begin(self, due: DueHost, sender: ClosableSender) -> None:
+        at_host = self._pace.at_once_per_host - self._busy[due.host]
+        room = min(at_host, self._room(due.owner, sender.hanging_lookups()))
         if room <= 0 or self._closed.is_set():
             return
         claimed = await asyncio.to_thread(
             self._collector.claim,
-            host,
+            due,
             lease_s=self._pace.timeout_s + LEASE_SPARE_S,
             limit=room,
         )
         for webhook in claimed:
-            self._busy[host] += 1
+            self._busy[due.host] += 1
+            self._held[due.owner] += 1
             task = asyncio.create_task(self._deliver(webhook, sender))
             self._tries.add(task)
             task.add_done_callback(self._tries.discard)
+
+    def _room(self, owner: Owner | None, hanging: Counter[Owner | None]) -> int:
+        """Return how many tries of an owner may begin; see ``WebhookPace.at_once``."""
+        free = self._pace.at_once - len(self._tries) - hanging.total()
+        if owner is None:
+            return free  # URLs of the settings, or an installation without keys
+        return -(-(free - self._held[owner] - hanging[owner]) // 2)
 
     async def _deliver(self, webhook: Webhook, sender: WebhookSender) -> None:
         try:
@@ -207,6 +221,7 @@ class WebhookThread:
             await self._attempt(lambda: self._settle(webhook, answer))
         finally:
             self._busy[webhook.host] -= 1
+            self._held[webhook.owner] -= 1
             if self._woken is not None:
                 self._woken.set()  # the host has room for another try
 

@@ -36,7 +36,7 @@ from domain.values import (
     digest_of,
     rfc3339,
 )
-from domain.webhook.delivery import Webhook, WebhookId
+from domain.webhook.delivery import DueHost, Webhook, WebhookId
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -186,7 +186,9 @@ def add_webhooks(url: str) -> None:
     ]
     try:
         store.add([first, *others], position=4)
-        store.claim(first.host, now=now, until=rfc3339(_BEGINNING + timedelta(hours=1)), limit=2)
+        store.claim(
+            DueHost(first.host), now=now, until=rfc3339(_BEGINNING + timedelta(hours=1)), limit=2
+        )
     finally:
         store.close()
 

@@ -28,6 +28,7 @@ from domain.values import Owner, StreamName, rfc3339
 from domain.webhook.delivery import (
     SCHEDULE_S,
     DeliveryResult,
+    DueHost,
     Webhook,
     WebhookId,
     WebhookState,
@@ -129,11 +130,11 @@ class WebhookCollector:
         )
         return state
 
-    def claim(self, host: str, *, lease_s: float, limit: int) -> tuple[Webhook, ...]:
+    def claim(self, due: DueHost, *, lease_s: float, limit: int) -> tuple[Webhook, ...]:
         """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
 
         Args:
-            host: The host.
+            due: The host and the owner.
             lease_s: Seconds after which an unsettled try counts as dead.
             limit: Most tries to begin.
 
@@ -142,10 +143,10 @@ class WebhookCollector:
         """
         now = self.clock.now()
         until = rfc3339(now + timedelta(seconds=lease_s))
-        return self.store.claim(host, now=rfc3339(now), until=until, limit=limit)
+        return self.store.claim(due, now=rfc3339(now), until=until, limit=limit)
 
-    def due_hosts(self, *, limit: int) -> tuple[str, ...]:
-        """Return hosts with a due try; raises ``LogUnavailable``."""
+    def due_hosts(self, *, limit: int) -> tuple[DueHost, ...]:
+        """Return hosts with a due try, by turns of their owners; raises ``LogUnavailable``."""
         return self.store.due_hosts(rfc3339(self.clock.now()), limit=limit)
 
     def forget(self, *, limit: int = 1000) -> int:

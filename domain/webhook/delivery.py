@@ -97,6 +97,19 @@ class Webhook:
         return None if trace is None else str(trace.derived(self.id, self.attempts))
 
 
+@dataclass(frozen=True, slots=True)
+class DueHost:
+    """A host with due webhooks of one owner.
+
+    Attributes:
+        host: As in ``Webhook``.
+        owner: As in ``Webhook``.
+    """
+
+    host: str
+    owner: Owner | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryResult:
     """How one try ended.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from domain.values import Owner
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
 
 
 class WebhookStore(Protocol):
@@ -27,12 +27,15 @@ class WebhookStore(Protocol):
         """
         ...
 
-    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
-        """Return hosts with a due try, the longest waiting first."""
+    def due_hosts(self, now: str, *, limit: int) -> tuple[DueHost, ...]:
+        """Return hosts with a due try: the first of every owner, the second of every owner, and on.
+
+        Of one owner, and in each of these rounds, the longest waiting comes first.
+        """
         ...
 
-    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
-        """Begin a try of the webhooks of a host that are due, oldest first.
+    def claim(self, due: DueHost, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+        """Begin a try of the webhooks of a host and an owner that are due, oldest first.
 
         Their ``attempts`` are incremented, and no other call returns them before ``until``.
         """

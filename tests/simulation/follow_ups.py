@@ -131,8 +131,8 @@ class FollowUps:
         collector = self._collector(api)
 
         def body() -> None:
-            for host in collector.due_hosts(limit=4):
-                for webhook in collector.claim(host, lease_s=LEASE_S, limit=4):
+            for due in collector.due_hosts(limit=4):
+                for webhook in collector.claim(due, lease_s=LEASE_S, limit=4):
                     collector.settle(webhook, self._send(api, webhook))
 
         self._begin(api, "deliver", body)

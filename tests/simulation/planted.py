@@ -20,7 +20,7 @@ from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
-from domain.webhook.delivery import DeliveryResult, Webhook
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
@@ -192,9 +192,11 @@ def _a_refused_message_counts_as_delivered() -> AbstractContextManager[Any]:
 def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
     claim = InMemoryWebhookStore.claim
 
-    def forever(self: InMemoryWebhookStore, host: str, *, now: str, until: str, limit: int) -> Any:
+    def forever(
+        self: InMemoryWebhookStore, due: DueHost, *, now: str, until: str, limit: int
+    ) -> Any:
         del until
-        return claim(self, host, now=now, until="9999", limit=limit)
+        return claim(self, due, now=now, until="9999", limit=limit)
 
     return mock.patch.object(InMemoryWebhookStore, "claim", forever)
 

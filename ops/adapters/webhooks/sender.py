@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +23,7 @@ import httpx
 
 from domain.errors import InvalidRequest
 from domain.ports import Clock
+from domain.values import Owner
 from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook, answer_of_status, sign
 from domain.webhook.targets import (
     Address,
@@ -35,8 +37,6 @@ from domain.webhook.targets import (
 
 #: Most addresses of a name that are tried.
 ADDRESSES_MAX: Final = 4
-#: Most names that are resolved at once; a resolver call that hangs occupies one thread.
-RESOLVERS_MAX: Final = 16
 #: Longest Retry-After header that is read.
 _RETRY_AFTER_CHARS_MAX: Final = 64
 
@@ -74,6 +74,8 @@ class HttpWebhookSender:
         timeout_s: Limit of a whole attempt, from resolving the name to the response headers.
         user_agent: Value of the header.
         resolver: Returns the addresses of a host.
+        lookups_max: Most names that are resolved at once. No try waits for the lookup of another
+            one if the tries and the hanging lookups together are as many at most.
         tls: Trusted certificates; those of httpx by default.
     """
 
@@ -86,6 +88,7 @@ class HttpWebhookSender:
         timeout_s: float = 15.0,
         user_agent: str = "semantic",
         resolver: Resolve = resolve,
+        lookups_max: int = 64,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._keys = tuple(keys)
@@ -94,7 +97,9 @@ class HttpWebhookSender:
         self._timeout_s = timeout_s
         self._user_agent = user_agent
         self._resolve = resolver
-        self._resolvers = ThreadPoolExecutor(RESOLVERS_MAX, thread_name_prefix="webhook-dns")
+        self._resolvers = ThreadPoolExecutor(lookups_max, thread_name_prefix="webhook-dns")
+        #: Lookups whose try has ended before them, with its owner.
+        self._hanging: dict[Future[Sequence[str]], Owner | None] = {}
         # A kept connection could serve another name, for which it was not checked.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
@@ -109,6 +114,11 @@ class HttpWebhookSender:
         """Close the connections."""
         await self._client.aclose()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+    def hanging_lookups(self) -> Counter[Owner | None]:
+        """Count the lookups that have outlived their tries, by owner; each occupies a thread."""
+        self._hanging = {one: owner for one, owner in self._hanging.items() if not one.done()}
+        return Counter(self._hanging.values())
 
     async def send(self, webhook: Webhook) -> DeliveryResult:
         """See ``WebhookSender.send``."""
@@ -125,7 +135,7 @@ class HttpWebhookSender:
         except InvalidRequest as error:
             return _failed(f"refused: {error.message}", is_final=True)
         try:
-            addresses = await self._addresses(target)
+            addresses = await self._addresses(target, webhook.owner)
         except OSError as error:
             return _failed(f"{target.host} cannot be resolved: {error}")
         if not is_allowed(target, self._allow_hosts):
@@ -144,11 +154,15 @@ class HttpWebhookSender:
                 return _failed(f"{type(error).__name__}: {error}")
         return answer
 
-    async def _addresses(self, target: WebhookTarget) -> Sequence[Address]:
+    async def _addresses(self, target: WebhookTarget, owner: Owner | None) -> Sequence[Address]:
         if target.address is not None:
             return [target.address]
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._resolvers, self._resolve, target.host, target.port)
+        lookup = self._resolvers.submit(self._resolve, target.host, target.port)
+        try:
+            found = await asyncio.wrap_future(lookup)
+        except asyncio.CancelledError:
+            self._hanging[lookup] = owner  # a resolver call cannot be interrupted
+            raise
         return [ip_address(text) for text in found]
 
     async def _post(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.values import Owner
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import row_digest
@@ -29,11 +29,17 @@ _VERSION: Final = 1
 _NAMES: Final = tuple(field.name for field in fields(Webhook))
 _PENDING: Final = WEBHOOKS.c.state == WebhookState.PENDING.value
 _NEWEST: Final = (WEBHOOKS.c.position.desc(), WEBHOOKS.c.id.desc())
+_OLDEST: Final = (func.min(WEBHOOKS.c.next_at), WEBHOOKS.c.host)
+# Owners take turns, so that the hosts of one cannot fill the rows.
 _DUE_HOSTS = HotStatement(
-    select(WEBHOOKS.c.host)
+    select(WEBHOOKS.c.host, WEBHOOKS.c.owner)
     .where(_PENDING, WEBHOOKS.c.next_at <= bindparam("now"))
-    .group_by(WEBHOOKS.c.host)
-    .order_by(func.min(WEBHOOKS.c.next_at), WEBHOOKS.c.host)
+    .group_by(WEBHOOKS.c.host, WEBHOOKS.c.owner)
+    .order_by(
+        func.row_number().over(partition_by=WEBHOOKS.c.owner, order_by=_OLDEST),
+        *_OLDEST,
+        func.coalesce(WEBHOOKS.c.owner, ""),
+    )
     .limit(bindparam("rows"))
 )
 
@@ -80,15 +86,16 @@ class SqlWebhookStore:
             if not moved.rowcount:
                 connection.execute(insert(CHECKPOINTS).values(mark))
 
-    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
+    def due_hosts(self, now: str, *, limit: int) -> tuple[DueHost, ...]:
         """See ``WebhookStore.due_hosts``."""
         with reading(self._readers) as connection:
             rows = _DUE_HOSTS.rows(connection, {"now": now, "rows": limit})
-            return tuple(str(row[0]) for row in rows)
+            return tuple(DueHost(str(host), owner) for host, owner in rows)
 
-    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+    def claim(self, due: DueHost, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         """See ``WebhookStore.claim``."""
-        query = select(WEBHOOKS).where(_PENDING, WEBHOOKS.c.host == host, WEBHOOKS.c.next_at <= now)
+        whose = (WEBHOOKS.c.host == due.host, WEBHOOKS.c.owner == due.owner)
+        query = select(WEBHOOKS).where(_PENDING, *whose, WEBHOOKS.c.next_at <= now)
         oldest = (WEBHOOKS.c.next_at, WEBHOOKS.c.position, WEBHOOKS.c.id)
         query = query.order_by(*oldest).limit(limit).with_for_update(skip_locked=True)
         with self._writing() as connection:

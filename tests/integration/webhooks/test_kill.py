@@ -12,7 +12,7 @@ import pytest
 
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookState
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.builders.job_events import completed, draft, started, submitted
@@ -53,7 +53,7 @@ def deliver(url: str, post: Post, clock: FakeClock, answer: DeliveryResult) -> N
     with open_log(url, clock=clock) as log, closing(SqlWebhookStore(url)) as store:
         at = collector(log, store, clock)
         at.collect(after=store.position())
-        for webhook in at.claim(HOST, lease_s=LEASE_S, limit=9):
+        for webhook in at.claim(DueHost(HOST), lease_s=LEASE_S, limit=9):
             post.send(webhook)
             at.settle(webhook, answer)
 

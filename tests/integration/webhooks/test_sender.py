@@ -5,11 +5,13 @@ import json
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from openai import InvalidWebhookSignatureError
 
+from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, Webhook, read_secrets, webhook_id
 from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
@@ -55,6 +57,35 @@ def test_receiver_gets_a_message_that_it_can_verify() -> None:
     assert verify(SECRET, got.headers, got.body) == {"type": "job.completed"}
     with pytest.raises(InvalidWebhookSignatureError):
         verify(SECRET, got.headers, got.body + b" ")
+
+
+def test_lookups_that_hang_are_counted_and_delay_no_other() -> None:
+    answered = threading.Event()
+
+    def resolver(host: str, _port: int) -> Sequence[str]:
+        if host.startswith("dead"):
+            assert answered.wait(60)
+        return ["127.0.0.1"]
+
+    async def run() -> None:
+        sender = HttpWebhookSender(
+            keys=read_secrets(SECRET), clock=SystemClock(), resolver=resolver, lookups_max=21
+        )
+        dead = [replace(hook(f"http://dead-{n}.example/"), owner=Owner("alice")) for n in range(20)]
+        tries = [asyncio.create_task(sender.send(one)) for one in dead]
+        answer = await sender.send(hook("http://alive.example/"))
+        assert answer.is_final, answer.error  # its address is refused
+        assert not sender.hanging_lookups()
+        for one in tries:
+            one.cancel()  # as at the end of their time
+        await asyncio.wait(tries)
+        assert sender.hanging_lookups() == {"alice": 20}
+        answered.set()
+        while sender.hanging_lookups():
+            await sender.send(hook("http://alive.example/"))
+        await sender.close()
+
+    asyncio.run(run())
 
 
 def test_redirects_are_not_followed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from domain.errors import LogUnavailable
 from domain.values import Owner
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
 
 
 class InMemoryWebhookStore:
@@ -28,17 +29,25 @@ class InMemoryWebhookStore:
             self.rows = {one.id: one for one in webhooks} | self.rows
             self.read_up_to = position
 
-    def due_hosts(self, now: str, *, limit: int) -> tuple[str, ...]:
+    def due_hosts(self, now: str, *, limit: int) -> tuple[DueHost, ...]:
         self._check()
-        waiting: dict[str, str] = {}
+        waiting: dict[DueHost, tuple[str, str]] = {}
         for one in self._due(now):
-            waiting.setdefault(one.host, one.next_at or "")
-        return tuple(sorted(waiting, key=lambda host: (waiting[host], host))[:limit])
+            due = DueHost(one.host, one.owner)
+            waiting.setdefault(due, (one.next_at or "", one.host))
+        turns = Counter[Owner | None]()
+        order: list[tuple[int, tuple[str, str], str, DueHost]] = []
+        for due in sorted(waiting, key=lambda one: waiting[one]):
+            turns[due.owner] += 1
+            order.append((turns[due.owner], waiting[due], due.owner or "", due))
+        return tuple(due for *_, due in sorted(order, key=lambda one: one[:-1])[:limit])
 
-    def claim(self, host: str, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
+    def claim(self, due: DueHost, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         self._check()
-        chosen = [one for one in self._due(now) if one.host == host][:limit]
-        return tuple(self._keep(one, next_at=until, attempts=one.attempts + 1) for one in chosen)
+        chosen = [one for one in self._due(now) if DueHost(one.host, one.owner) == due]
+        return tuple(
+            self._keep(one, next_at=until, attempts=one.attempts + 1) for one in chosen[:limit]
+        )
 
     def settle(
         self,

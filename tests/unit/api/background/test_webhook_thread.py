@@ -13,7 +13,7 @@ import structlog
 from api.background import webhook_thread
 from api.background.webhook_thread import WebhookPace, WebhookThread
 from domain.usecases.webhooks import WebhookCollector
-from domain.values import StreamName
+from domain.values import Owner, StreamName
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -32,6 +32,8 @@ class Gate:
         self.most: Counter[str] = Counter()
         self.closed = False
         self.broken = 0
+        self.hanging: Counter[Owner | None] = Counter()
+        self._unanswered: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._changed = threading.Condition()
 
     async def send(self, webhook: Webhook) -> DeliveryResult:
@@ -43,7 +45,9 @@ class Gate:
             self._changed.notify_all()
         try:
             if host == "dead":
-                await asyncio.Event().wait()
+                answered = asyncio.Event()
+                self._unanswered.append((asyncio.get_running_loop(), answered))
+                await answered.wait()
             await asyncio.sleep(0)
             if self.broken:
                 self.broken -= 1
@@ -52,8 +56,16 @@ class Gate:
         finally:
             self.running[host] -= 1
 
+    def hanging_lookups(self) -> Counter[Owner | None]:
+        return self.hanging
+
     async def close(self) -> None:
         self.closed = True
+
+    def answer_one(self) -> None:
+        """Let a dead host answer its oldest try."""
+        loop, answered = self._unanswered.pop(0)
+        loop.call_soon_threadsafe(answered.set)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -76,8 +88,9 @@ class World:
             describe_batch=lambda batch: {"id": batch.id},
         )
 
-    def end_job(self, number: int, host: str) -> None:
-        facts = replace(submitted(), webhook=f"https://{host}.example/")
+    def end_job(self, number: int, host: str, owner: str | None = None) -> None:
+        key = None if owner is None else Owner(owner)
+        facts = replace(submitted(), webhook=f"https://{host}.example/", owner=key)
         events = [draft(facts), draft(started()), draft(completed())]
         self.log.append(StreamName(f"job-{number}"), events, expected_version=0)
 
@@ -158,6 +171,55 @@ def test_no_more_are_under_way_than_the_pace_allows() -> None:
     with world.running(WebhookPace(at_once=5, at_once_per_host=3)):
         world.gate.wait_for(lambda: world.gate.count("dead") == 5)
     assert world.gate.count("dead") == world.gate.most["dead"] == 5
+
+
+def test_dead_receivers_of_one_key_leave_places_for_those_of_another() -> None:
+    world = World()
+    for number in range(80):
+        world.end_job(number, f"dead.{number % 20}", "alice")
+    with world.running():
+        world.gate.wait_for(lambda: world.gate.count("dead") == 32)
+        world.end_job(80, "alive", "bob")
+        world.store.wait_until(lambda: world.store.delivered() == 1)
+        # None of hers has ended, and she got no more places.
+        assert world.gate.running["dead"] == world.gate.count("dead") == 32
+
+
+def test_more_due_hosts_of_one_key_than_are_read_hide_none_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webhook_thread, "HOSTS_MAX", 4)
+    world = World()
+    for number in range(30):
+        world.end_job(number, f"dead.{number}", "alice")
+    world.end_job(30, "later", "bob")
+    with world.running(WebhookPace(at_once=8)):
+        world.store.wait_until(lambda: world.store.delivered() == 1)
+
+
+def test_place_at_a_host_goes_to_the_key_with_the_fewest_tries() -> None:
+    world = World()
+    for number in range(9):
+        world.end_job(number, "dead", "alice")
+    world.end_job(9, "dead", "bob")
+    with world.running(WebhookPace(at_once=8, at_once_per_host=4)):
+        world.gate.wait_for(lambda: world.gate.count("dead") == 4)
+        world.gate.answer_one()
+        world.gate.wait_for(lambda: world.gate.count("dead") == 5)
+        assert [one.owner for one in world.gate.seen] == [*(["alice"] * 4), "bob"]
+
+
+def test_lookup_that_outlives_its_try_holds_the_place_of_the_try() -> None:
+    world = World()
+    world.gate.hanging[Owner("alice")] = 3
+    for number in range(9):
+        world.end_job(number, f"dead.{number}", "alice")
+    with world.running(WebhookPace(at_once=11)):
+        # Of 11 places 3 are taken, and she leaves as many free as she holds.
+        world.gate.wait_for(lambda: world.gate.count("dead") == 3)
+        world.end_job(9, "alive", "bob")
+        world.store.wait_until(lambda: world.store.delivered() == 1)
+        assert world.gate.count("dead") == 3
 
 
 def test_a_store_that_is_away_is_waited_for() -> None:

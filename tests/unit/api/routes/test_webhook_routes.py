@@ -11,7 +11,7 @@ from api.background.webhooks import batch_message
 from api.http.messages import Reply
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
-from domain.webhook.delivery import DeliveryResult, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 
@@ -120,7 +120,7 @@ def test_webhooks_are_listed_page_by_page_and_delivered_again() -> None:
             rest = await api.json("GET", f"/v1/webhooks?before={page['next_before']}")
             assert (len(rest["data"]), rest["has_more"], rest["next_before"]) == (1, False, None)
             store = api.ports.webhook_store
-            (taken,) = store.claim("hooks.example.com:443", now="9", until="9", limit=1)
+            (taken,) = store.claim(DueHost("hooks.example.com:443"), now="9", until="9", limit=1)
             store.settle(
                 taken.id,
                 attempt=1,

@@ -12,7 +12,7 @@ from domain.log.record import RecordedEvent
 from domain.log.trace import new_trace
 from domain.usecases.webhooks import WebhookRetry
 from domain.values import Owner, StreamName, digest_of
-from domain.webhook.delivery import DeliveryResult, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState
 from tests.support.builders.job_events import completed, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.unit.domain.usecases.test_webhooks import ENDED, FAILED, URL, World
@@ -96,13 +96,13 @@ def test_claim_holds_a_try_for_the_lease() -> None:
     for name in ("job-1", "job-2"):
         world.run(name, completed())
     world.collect()
-    (first,) = world.collector.claim(HOST, lease_s=20, limit=1)
-    (second,) = world.collector.claim(HOST, lease_s=20, limit=1)
+    (first,) = world.collector.claim(DueHost(HOST), lease_s=20, limit=1)
+    (second,) = world.collector.claim(DueHost(HOST), lease_s=20, limit=1)
     assert (first.subject, second.subject) == ("job-1", "job-2")
     world.clock.advance(19.9)
-    assert world.collector.claim(HOST, lease_s=20, limit=9) == ()
+    assert world.collector.claim(DueHost(HOST), lease_s=20, limit=9) == ()
     world.clock.advance(0.1)
-    assert len(world.collector.claim(HOST, lease_s=20, limit=9)) == 2
+    assert len(world.collector.claim(DueHost(HOST), lease_s=20, limit=9)) == 2
 
 
 def test_no_more_hosts_are_listed_and_no_more_ends_are_forgotten_than_asked() -> None:
@@ -110,9 +110,12 @@ def test_no_more_hosts_are_listed_and_no_more_ends_are_forgotten_than_asked() ->
     for name in ("a", "b", "c"):
         world.run(f"job-{name}", completed(), url=f"https://{name}.example.com/")
     world.collect()
-    assert world.collector.due_hosts(limit=2) == ("a.example.com:443", "b.example.com:443")
+    assert world.collector.due_hosts(limit=2) == (
+        DueHost("a.example.com:443"),
+        DueHost("b.example.com:443"),
+    )
     for name in ("a", "b", "c"):
-        (claimed,) = world.collector.claim(f"{name}.example.com:443", lease_s=20, limit=1)
+        (claimed,) = world.collector.claim(DueHost(f"{name}.example.com:443"), lease_s=20, limit=1)
         world.collector.settle(claimed, DeliveryResult(status=200))
     world.clock.advance(101)
     assert [world.collector.forget(limit=2) for _ in range(3)] == [2, 1, 0]
@@ -139,7 +142,7 @@ def test_webhook_whose_job_is_archived_goes_by_the_name_of_the_job() -> None:
     (webhook,) = world.collect()
     present = InMemoryEventLog(world.clock)
     collector = replace(world.collector, log=present)
-    (claimed,) = collector.claim(HOST, lease_s=20, limit=1)
+    (claimed,) = collector.claim(DueHost(HOST), lease_s=20, limit=1)
     assert collector.settle(claimed, GONE) is WebhookState.FAILED
     (given_up,) = present.load(StreamName(webhook.id))
     assert given_up.correlation_id == "job-1"

@@ -20,7 +20,7 @@ from domain.usecases.webhooks import (
     WebhookRetry,
 )
 from domain.values import StreamName, Usage, digest_of
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
@@ -65,7 +65,7 @@ class World:
         return sorted(self.store.rows.values(), key=lambda one: (one.position, one.url))
 
     def fail(self, answer: DeliveryResult | None = None) -> WebhookState:
-        (claimed,) = self.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
+        (claimed,) = self.collector.claim(DueHost("hooks.example.com:443"), lease_s=20, limit=9)
         return self.collector.settle(
             claimed, answer or DeliveryResult(status=500, error="HTTP 500")
         )
@@ -211,7 +211,7 @@ def test_a_failed_try_is_due_again_by_the_schedule_and_then_given_up() -> None:
         world.clock.advance(wait_s - 0.01)
         assert world.collector.due_hosts(limit=9) == ()
         world.clock.advance(wait_s)
-        assert world.collector.due_hosts(limit=9) == ("hooks.example.com:443",)
+        assert world.collector.due_hosts(limit=9) == (DueHost("hooks.example.com:443"),)
     assert world.events() == []
     assert world.fail(DeliveryResult(error="cannot connect")) is WebhookState.FAILED
     assert world.events() == ["WebhookGivenUp"]
@@ -233,7 +233,7 @@ def test_a_final_answer_ends_it_at_once_and_success_is_no_event() -> None:
     for name in ("job-1", "job-2"):
         world.run(name, completed())
     world.collect()
-    taken = world.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
+    taken = world.collector.claim(DueHost("hooks.example.com:443"), lease_s=20, limit=9)
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
     assert world.collector.settle(taken[0], gone) is WebhookState.FAILED
     assert world.collector.settle(taken[1], DeliveryResult(status=204)) is WebhookState.DELIVERED
@@ -245,7 +245,7 @@ def test_a_crash_between_the_log_and_the_store_gives_up_once() -> None:
     world.run("job-1", completed())
     world.collect()
     gone = DeliveryResult(status=410, error="HTTP 410", is_final=True)
-    (taken,) = world.collector.claim("hooks.example.com:443", lease_s=20, limit=9)
+    (taken,) = world.collector.claim(DueHost("hooks.example.com:443"), lease_s=20, limit=9)
     world.store.unavailable = True
     with pytest.raises(LogUnavailable):
         world.collector.settle(taken, gone)
