@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -32,6 +34,9 @@ _WRITES_MAX: Final = 20
 _WRITES_WITHIN_S: Final = 3.0
 #: Files in which Redis keeps its data.
 _REDIS_DATA: Final = {".aof", ".rdb", ".manifest"}
+#: Yama's limit of tracing: 0 none, 1 and 2 let only root trace, 3 no process.
+_PTRACE_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_NEVER_TRACED: Final = 3
 _COUNT: Final = "SELECT coalesce(max(position), 0) FROM events"
 
 
@@ -40,9 +45,21 @@ def possible_faults() -> tuple[Fault, ...]:
     missing = set[Fault]()
     if sys.platform != "linux":
         missing.add(Fault.DISK)
-    if sys.platform != "linux" or shutil.which("strace") is None:
+    if sys.platform != "linux" or shutil.which("strace") is None or not may_trace():
         missing.add(Fault.SLOW)
     return tuple(fault for fault in Fault if fault not in missing)
+
+
+def may_trace(scope: Path = _PTRACE_SCOPE, user: int | None = None) -> bool:
+    """Return whether the kernel lets a user trace processes that are not its children.
+
+    Args:
+        scope: The setting of Yama; a kernel without it allows it.
+        user: Id of the user; this process's by default.
+    """
+    value = int(scope.read_text(encoding="ascii")) if scope.exists() else 0
+    is_root = (os.geteuid() if user is None else user) == 0
+    return value == 0 or (is_root and value < _NEVER_TRACED)
 
 
 class FaultInjector:
@@ -161,21 +178,32 @@ class FaultInjector:
             broker.resume()
 
     def _slow_disk(self, planned: PlannedFault) -> None:
-        """Delay every sync of the api or the worker, like a disk that is worn or shared."""
+        """Delay every sync of the api or the worker, like a disk that is worn or shared.
+
+        Raises:
+            AssertionError: The tracer ended before its time, and the part lives.
+        """
         rng = random.Random(planned.seed)
         name, delay_us = rng.choice(["api.main", "worker.main"]), rng.randint(20_000, 400_000)
         calls = "fsync,fdatasync"
         with suppress(psutil.NoSuchProcess):
+            part = self._part(name)
             tracer = subprocess.Popen(
                 [
-                    *("strace", "-f", "-qq", "-o", "/dev/null", "-p", str(self._part(name).pid)),
+                    *("strace", "-f", "-qq", "-o", "/dev/null", "-p", str(part.pid)),
                     *("-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={delay_us}"),
                 ],
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-            time.sleep(planned.lasts_s)
-            tracer.terminate()  # detaches from the part, which goes on
-            tracer.wait(PART_WITHIN_S)
+            try:
+                _, said = tracer.communicate(timeout=planned.lasts_s)
+            except subprocess.TimeoutExpired:
+                tracer.terminate()  # detaches from the part, which goes on
+                tracer.communicate(timeout=PART_WITHIN_S)
+                return
+            is_alive = part.is_running() and part.status() != psutil.STATUS_ZOMBIE
+            assert not is_alive, f"strace of {name} ended with {tracer.returncode}: {said}"
 
     def _fill_memory(self, planned: PlannedFault) -> None:
         """Leave Redis no memory, so that it refuses every write."""
