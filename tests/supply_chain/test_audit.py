@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.supply_chain.audit import FOUND, UNCHECKED, audit
+from tests.supply_chain.audit import FOUND, UNCHECKED, audit, locked_files
 from tests.supply_chain.locked import ROOT, RUNTIME, locked
+
+#: A ``pip-audit`` that keeps the requirements without a marker, as if no other one held here.
+KEEPS = """
+import json, sys
+text = open(sys.argv[sys.argv.index("--requirement") + 1]).read()
+pins = [line.split()[0] for line in text.splitlines() if "==" in line and ";" not in line]
+names = [pin.partition("==")[0] for pin in pins]
+if len(set(names)) < len(names):
+    sys.exit("a package has two requirements")
+if text.count("--hash=sha256:") < len(pins):
+    sys.exit("a package has no hash")
+found, left_out = {found!r}, {left_out!r}
+listed = [
+    dict(name=name, version=version, vulns=found.get(name, []))
+    for name, _, version in (pin.partition("==") for pin in pins)
+    if name not in left_out
+]
+print(json.dumps(dict(dependencies=listed, fixes=[])))
+"""
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Any:
     """Return a function that makes a ``pip-audit`` with given outputs."""
 
-    def make(stdout: str, stderr: str = "", code: int = 0) -> Path:
+    def make(stdout: str, stderr: str = "") -> Path:
         program = tmp_path / "pip-audit"
         (tmp_path / "out").write_text(stdout)
         (tmp_path / "err").write_text(stderr)
-        script = f"#!/bin/sh\ncat {tmp_path}/out; cat {tmp_path}/err >&2; exit {code}\n"
+        script = f"#!/bin/sh\ncat {tmp_path}/out; cat {tmp_path}/err >&2\n"
         program.write_text(script)
         program.chmod(0o755)
         return program
@@ -28,21 +48,43 @@ def database(tmp_path: Path) -> Any:
     return make
 
 
-def listed(**fields: Any) -> str:
-    package = {"name": "redis", "version": "8.1.0", "vulns": [], **fields}
-    return json.dumps({"dependencies": [package], "fixes": []})
+@pytest.fixture
+def reading(tmp_path: Path) -> Any:
+    """Return a function that makes a ``pip-audit`` that answers for the file it is given."""
+
+    def make(found: dict[str, Any] | None = None, left_out: tuple[str, ...] = ()) -> Path:
+        program = tmp_path / "pip-audit"
+        script = KEEPS.replace("{found!r}", repr(found or {}))
+        program.write_text(f"#!{sys.executable}{script.replace('{left_out!r}', repr(left_out))}")
+        program.chmod(0o755)
+        return program
+
+    return make
 
 
-def test_packages_without_a_known_vulnerability_pass(database: Any) -> None:
-    assert audit(database(listed()), RUNTIME) == 0
+@pytest.mark.parametrize("requirements", locked_files(), ids=lambda file: file.name)
+def test_every_locked_package_is_asked_about_on_any_platform(
+    reading: Any, capsys: pytest.CaptureFixture[str], requirements: Path
+) -> None:
+    assert audit(reading(), requirements) == 0
+    count = sum(len(versions) for versions in locked(requirements).values())
+    assert f"{requirements.name}: {count} packages, 0 known" in capsys.readouterr().out
 
 
 def test_known_vulnerability_fails_and_is_named(
-    database: Any, capsys: pytest.CaptureFixture[str]
+    reading: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    vulnerability = {"id": "PYSEC-2026-1", "fix_versions": ["8.1.1"]}
-    assert audit(database(listed(vulns=[vulnerability]), code=1), RUNTIME) == FOUND
-    assert "redis 8.1.0: PYSEC-2026-1, fixed in 8.1.1" in capsys.readouterr().out
+    vulnerability = {"id": "PYSEC-2026-1", "fix_versions": ["99"]}
+    assert audit(reading({"mlx-metal": [vulnerability]}), RUNTIME) == FOUND
+    (pin,) = locked(RUNTIME)["mlx-metal"]
+    assert f"mlx-metal {pin.version}: PYSEC-2026-1, fixed in 99" in capsys.readouterr().out
+
+
+def test_package_without_an_answer_was_not_checked(
+    reading: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit(reading(left_out=("mlx-metal",)), RUNTIME) == UNCHECKED
+    assert "no answer for mlx-metal==" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
