@@ -149,10 +149,10 @@ experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 
 lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile $(LOCK) --extra cpu pyproject.toml -o ops/deploy/requirements.txt
-	uv pip compile $(LOCK) --extra cpu --extra dev pyproject.toml -o ops/deploy/requirements-dev.txt
+	uv pip compile $(LOCK) --extra cpu --extra dev -c ops/deploy/requirements.txt pyproject.toml -o ops/deploy/requirements-dev.txt
 	uv pip compile $(LOCK) --extra cpu --extra docs -c ops/deploy/requirements-dev.txt pyproject.toml -o ops/deploy/requirements-docs.txt
-	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel pyproject.toml -o ops/deploy/requirements-container.txt
-	uv pip compile $(LOCK) ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
+	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel -c ops/deploy/requirements.txt pyproject.toml -o ops/deploy/requirements-container.txt
+	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
 	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/mutation.in -o ops/deploy/requirements-mutation.txt
 	@for one in openai_agents chat_page; do \
 	  uv pip compile $(LOCK) docs/examples/$$one/requirements.in -o docs/examples/$$one/requirements.txt; \

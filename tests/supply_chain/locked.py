@@ -80,5 +80,6 @@ def of_extra(extra: str) -> tuple[str, ...]:
 
 def _dependents(block: str) -> Iterator[str]:
     _, _, comment = block.partition("# via")
+    comment = re.sub(r"-[cr] \S+", "", comment)  # files, no packages
     for name in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[a-z]+\])?(?: \([^)]*\))?", comment):
         yield normalised(re.split(r"[ \[]", name)[0])
