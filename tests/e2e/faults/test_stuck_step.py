@@ -75,8 +75,9 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
         [event["data"]["error"] for event in history if event["type"] == "AttemptFailed"]
         for history in histories
     ]
-    recorded = [["engine_lost"], ["engine_lost"], ["draining"]]
-    assert failures == (recorded if kind == "hang" else [[], [], []])
+    assert failures[:PLACES] == [["engine_lost"] if kind == "hang" else []] * PLACES
+    # The worker may end before it records the end of the one that only waited.
+    assert failures[PLACES] in ([[], ["draining"]] if kind == "hang" else [[]])
     assert f'"returncode": {returncode}' in hanging.log()
 
 

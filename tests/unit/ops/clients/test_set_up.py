@@ -27,7 +27,10 @@ def documented() -> str:
     """Return the part of the page."""
     parts = [
         "## Lines to paste\n\nThe page (`/ui`, Set up) and `GET /admin/clients` show ",
-        "the same with your address and model.\n\n",
+        "the same with your address and model. Where the\n[service has keys](security.md#keys), ",
+        "they show lines that take the key from `SEMANTIC_API_KEY`: it takes\nthe place of ",
+        '`local`, Codex\'s provider gets `env_key = "SEMANTIC_API_KEY"`, and curl\n',
+        '`-H "x-api-key: $SEMANTIC_API_KEY"`.\n\n',
     ]
     parts += [
         f"{one.title}. {one.note}\n\n```{one.language}\n{one.code}\n```\n\n"
