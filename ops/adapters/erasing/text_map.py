@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, func, select
 from domain.batch.state import BATCH_PREFIX
 from domain.events.agent import AgentForgotten, AgentForked, AgentRegistered, AgentTurnAdded
 from domain.events.batch import BatchFailed, BatchSubmitted, FileCreated
-from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobSubmitted
+from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobHidden, JobSubmitted
 from domain.events.log import ArchiveErased, TextsErased
 from domain.log.record import EventFilter
 from domain.log.text_owners import (
@@ -101,9 +101,6 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     jobs = list(_jobs(engine, texts))
     parts: dict[str, set[str]] = {}
     lives: list[LifeEvent] = []
-    erased = erased_archives(engine)
-    archives = _archives(engine, url)
-    is_complete = _add_archived(archives, url or "", erased, texts)
     present: set[str] = set()
     for page in _pages(engine):
         with reading(engine) as connection:
@@ -111,6 +108,10 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
                 texts[row.stream] |= _named_texts(connection, row, parts)
         present.update(row.stream for row in page if row.type == JobSubmitted.__name__)
         lives += (_life_event(row) for row in page if row.type in LIFE_TYPES)
+    # After the table: an event that another process archives meanwhile is in one of the two.
+    erased = erased_archives(engine)
+    archives = _archives(engine, url)
+    is_complete = _add_archived(archives, url or "", erased, texts, lives)
     gone = [one for one in archives if one.file in erased]
     if gone:
         last = max(one.last_position for one in gone)
@@ -224,13 +225,28 @@ def _add_archived(
     url: str,
     erased: frozenset[str],
     texts: defaultdict[str, set[str]],
+    lives: list[LifeEvent],
 ) -> bool:
-    """Add the texts that archived events name; return whether no archive was missing."""
+    """Add the texts that archived events name, and which archived jobs are hidden.
+
+    Returns:
+        Whether no archive was missing.
+    """
     if not url:
         return False
     present = [one for one in archives if one.path(url).exists()]
     for archive in present:
         for event in read_events(archive.path(url)):
+            if event.type == JobHidden.__name__:
+                lives.append(
+                    LifeEvent(
+                        position=event.position,
+                        stream=event.stream,
+                        type=event.type,
+                        at=event.recorded_at,
+                        data=event.data,
+                    )
+                )
             for name in PAYLOAD_FIELDS.get(event.type, ()):
                 if (digest := event.data.get(name)) is not None:
                     texts[event.stream].add(digest)

@@ -18,7 +18,7 @@ from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from domain.values import JobStatus
 from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events, verify_file
-from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.event_query import PAGE_EVENTS, EventQuery
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS, JOBS
 
 #: Name of the archives' directory, beside the database.
@@ -113,15 +113,26 @@ def read_anchor(connection: Connection) -> LogHead:
 def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     """Yield every event of the log in order, the archived ones from their files.
 
+    Another process may archive events meanwhile: these are read from the new file.
+
     Raises:
         LogUnavailable: A file or the database cannot be read.
         CorruptLog: An event cannot be read.
     """
-    after = 0
-    for archive in _archives(engine):
-        yield from read_events(archive.path(url))
-        after = archive.last_position
-    yield from EventQuery(engine, EventFilter()).each(after=after)
+    after, query = 0, EventQuery(engine, EventFilter())
+    while True:
+        for archive in _archives(engine):
+            for event in read_events(archive.path(url)) if archive.last_position > after else ():
+                if event.position > after:
+                    yield event
+            after = max(after, archive.last_position)
+        while page := query.after(after, PAGE_EVENTS):
+            if any(archive.last_position > after for archive in _archives(engine)):
+                break  # the page may lack events that are in a file now
+            yield from page
+            after = page[-1].position
+        else:
+            return
 
 
 def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEvent, ...]:

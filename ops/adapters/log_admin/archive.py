@@ -36,6 +36,7 @@ from ops.adapters.event_log.archives import THINNED, Archive, directory_of, read
 from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
 from ops.adapters.event_log.event_file import verify_file, write_events
 from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.projections.rebuild_turn import rebuild_turn
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
@@ -65,6 +66,8 @@ class Archived:
 def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archived:
     """Archive the events recorded before an instant; safe while a service runs.
 
+    A rebuild of the projections ends first.
+
     The log keeps every event of jobs that are not over, of jobs whose webhook is not yet created,
     and of streams other than jobs.
 
@@ -90,7 +93,9 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
         archive = _written(engine, directory, anchor, last)
     finally:
         engine.dispose()
-    removed = _remove(url, archive, clock=clock, ids=ids)
+    # A rebuild reads the list of archives once, and then the table page by page.
+    with rebuild_turn(url):
+        removed = _remove(url, archive, clock=clock, ids=ids)
     events = archive.last_position - archive.first_position + 1
     return Archived(archive=archive, events=events, removed=removed)
 

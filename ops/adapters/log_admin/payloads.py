@@ -63,13 +63,16 @@ class _Reference:
     digest: str
 
 
-def verify_payloads(engine: Engine, *, progress: Progress | None = None) -> VerifiedPayloads:
+def verify_payloads(
+    engine: Engine, *, archives_of: str | None = None, progress: Progress | None = None
+) -> VerifiedPayloads:
     """Read every payload of the log, and look for those that its events name.
 
-    Events in archives are not searched: their files may be elsewhere.
+    The texts of events in archives are not searched: their files may be elsewhere.
 
     Args:
         engine: From ``reader_engine``.
+        archives_of: URL of the log beside which archives lie; they name the jobs that are hidden.
         progress: Called with the payloads read and their number.
 
     Raises:
@@ -85,7 +88,7 @@ def verify_payloads(engine: Engine, *, progress: Progress | None = None) -> Veri
             damaged.add(one.digest)
         if progress is not None:
             progress(number, len(stored))
-    references, kept, erased_at = _missing(engine, stored - damaged)
+    references, kept, erased_at = _missing(engine, archives_of, stored - damaged)
     erased = 0
     for named in references:
         if named.digest in damaged:
@@ -122,13 +125,15 @@ def _payloads(engine: Engine, digests: list[str]) -> Iterator[_Payload]:
             yield _Payload(digest, bytes(content), size_bytes, stored_at)
 
 
-def _missing(engine: Engine, stored: set[str]) -> tuple[list[_Reference], set[str], int]:
+def _missing(
+    engine: Engine, archives_of: str | None, stored: set[str]
+) -> tuple[list[_Reference], set[str], int]:
     """Return the references to other payloads, those that owners need, and the last erasure.
 
     Returns:
         In the order of the log; the digests; the position of the last event about erased texts.
     """
-    found = read_text_map(engine)
+    found = read_text_map(engine, archives_of)
     cut, erased_at = last_erasure(engine)
     missing: list[_Reference] = []
     for event in EventQuery(engine, EventFilter(types=tuple(PAYLOAD_FIELDS))).each():

@@ -66,6 +66,6 @@ def verify_whole_log(
     archives = verify_archives(engine, beside, signed_hashes=signed_hashes)
     head = verify_log(engine, progress=watchers.chain, signed_hashes=signed_hashes)
     verify_structure(engine, url, archives)
-    texts = verify_payloads(engine, progress=watchers.texts)
+    texts = verify_payloads(engine, archives_of=beside, progress=watchers.texts)
     projections = verify_projections(engine, beside, progress=watchers.projections)
     return VerifiedLog(head=head, archives=archives, texts=texts, projections=projections)

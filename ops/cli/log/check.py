@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from domain.errors import CorruptLog, LogUnavailable
+from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.event_file import verify_file
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
@@ -69,10 +69,11 @@ def verify(
     with errors_as_one_line():
         try:
             report = _verified(settings, file, heads, key)
-        except CorruptLog as error:
+        except SemanticError as error:
             if not as_json:
                 raise
-            bad = {"ok": False, "position": error.position, "message": error.message}
+            position = error.position if isinstance(error, CorruptLog) else None
+            bad = {"ok": False, "position": position, "message": error.message}
             echo(json.dumps(bad))
             raise typer.Exit(1) from error
     if as_json:

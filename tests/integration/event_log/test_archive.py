@@ -340,7 +340,8 @@ def test_an_archiving_that_is_killed_is_done_whole_or_not_at_all(
     action: Callable[[], object] = lambda: _archive(url, clock)  # noqa: E731 - the annotation
     for _ in killed_at_every_step(action, _kill_steps()):
         deaths += 1
-        assert _check(url) == before
+        # The lock of rebuilds is released after the commit.
+        assert (after := _check(url)) == before or after.position == before.position + 1
     assert deaths > 10
     assert _check(url).position == before.position + 1
     assert _views(url, clock) == listed

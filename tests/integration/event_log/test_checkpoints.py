@@ -157,6 +157,9 @@ def test_a_changed_head_is_found(
     result = _run("verify")
     assert result.exit_code == 1
     assert "line 1 of the heads has a signature that is not right" in result.stderr
+    report = json.loads(_run("verify", "--json").stdout)
+    assert (report["ok"], report["position"]) == (False, None)
+    assert "signature that is not right" in report["message"]
 
 
 def test_a_head_signed_with_another_key_is_found(signed: str, files: CheckpointFiles) -> None:

@@ -249,7 +249,7 @@ class Retention(RuleBasedStateMachine):
         sweeper.close()
         assert self._stored() == self._needed(has_age=has_age) & stored
         verify(self.url)
-        verify_payloads(self.reader)
+        verify_payloads(self.reader, archives_of=self.url)
 
     @invariant()
     def what_is_needed_is_there(self) -> None:
