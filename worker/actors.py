@@ -116,11 +116,13 @@ def _repeat_end(job_id: JobId, runner: JobRunner, pause: Callable[[float], objec
     The reconciler enqueues no ended job. The message stays in hand until then, so that the next
     worker finds it if this one ends first.
     """
+    pause_s = RETRY_PAUSE_S
     while _has_ended(job_id, runner):
         try:
             runner.run(job_id)
         except QueueUnavailable:
-            pause(RETRY_PAUSE_S)
+            pause(pause_s)
+            pause_s = min(2 * pause_s, AWAY_PAUSE_MAX_S)
         else:
             return
 

@@ -93,13 +93,22 @@ class ItemSink(Protocol):
         item the stream is kept for a while and then deleted. Never waits for a reader.
 
         Raises:
-            QueueUnavailable: The broker cannot be reached; the items may or may not be stored.
+            QueueUnavailable: The broker cannot be reached, or refuses writes; the items may or may
+                not be stored.
         """
         ...
 
 
 class ItemBacklog(Protocol):
     """The stored items of a job, read in one go."""
+
+    def require_writable(self) -> None:
+        """Return if items can be stored: a broker may answer reads and refuse writes.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached, or refuses writes.
+        """
+        ...
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         """Return stored items of the newest epoch with a number above ``after``, in order.

@@ -24,6 +24,8 @@ from domain.errors import (
     EngineLost,
     GenerationCancelled,
     ModelChanged,
+    QueueUnavailable,
+    Unavailable,
 )
 from domain.events.job import (
     AttemptFailed,
@@ -47,7 +49,14 @@ DEADLINE = "deadline"
 #: Reason of a ``JobCancelRequested`` for a model that was not loaded for too long: as above.
 MODEL_ABSENT = "model_absent"
 #: Errors that end an attempt and are not the fault of its job.
-_NO_STRIKES = {DeviceFailed.code, Draining.code, EngineLost.code, GenerationCancelled.code}
+_NO_STRIKES = {
+    DeviceFailed.code,
+    Draining.code,
+    EngineLost.code,
+    GenerationCancelled.code,
+    QueueUnavailable.code,
+    Unavailable.code,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,16 @@ def test_nothing_published_reads_as_nothing(run_on_wire: RunOnWire) -> None:
     run_on_wire(check)
 
 
+def test_broker_that_takes_writes_is_writable_and_stores_nothing_for_it(
+    run_on_wire: RunOnWire,
+) -> None:
+    async def check(wire: Wire) -> None:
+        wire.backlog.require_writable()
+        assert wire.backlog.read(JOB) == ()
+
+    run_on_wire(check)
+
+
 def test_items_of_many_jobs_go_out_together_and_arrive_apart(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         other = JobId("job-2")

@@ -1,4 +1,4 @@
-"""A Redis that can be unreachable, lose its data, or return with older data."""
+"""A Redis that can be unreachable, refuse writes, lose its data, or return with older data."""
 
 from __future__ import annotations
 
@@ -81,9 +81,13 @@ class Broker:
         self.outage.down = True
         self.signals.mailboxes.clear()
 
+    def refuse_writes(self) -> None:
+        """Answer reads only, as with a full disk or after a failover."""
+        self.outage.refuses_writes = True
+
     def come_back(self) -> None:
-        """Be there again; listeners must ask anew."""
-        self.outage.down = False
+        """Be there again, for reads and writes; listeners must ask anew."""
+        self.outage.down = self.outage.refuses_writes = False
 
     def save(self) -> None:
         """Write a snapshot, as Redis does now and then."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from domain.job.request_dedup import Readership
 from domain.values import Priority
-from tests.simulation.engine import MODELS, REFUSED
+from tests.simulation.engine import MODELS, OUTAGE_S_MAX, REFUSED
 from tests.simulation.follow_ups import HOOK
 from tests.simulation.steps import Order, Process
 from tests.simulation.workers import Worker
@@ -203,7 +203,7 @@ def lose_reply(world: World, number: int) -> None:
 def lose_fetched(world: World, number: int) -> None:
     """Let what a worker fetched be lost on its way."""
     draws = Draws(number)
-    if (worker := _worker(world, draws)) and not world.broker.outage.down:
+    if (worker := _worker(world, draws)) and world.broker.outage.takes_writes:
         worker.lose_fetched(PRIORITIES[draws.below(len(PRIORITIES))])
 
 
@@ -245,12 +245,29 @@ def fail_batch(world: World, number: int) -> None:
 
 
 def broker(world: World, number: int) -> None:
-    """Let the broker go and come."""
-    del number
-    if world.broker.outage.down:
+    """Let the broker go, or refuse writes, and come back."""
+    if not world.broker.outage.takes_writes:
         world.broker.come_back()
-    else:
+    elif number % 2:
         world.broker.go_down()
+    else:
+        world.broker.refuse_writes()
+
+
+def long_outage(world: World, number: int) -> None:
+    """Let the broker be away, or refuse writes, for longer than an engine waits with its items."""
+    draws = Draws(number)
+    worker = _worker(world, draws)
+    if worker is None or not world.broker.outage.takes_writes:
+        return
+    worker.engine.advance(1 + draws.below(4))
+    (world.broker.refuse_writes, world.broker.go_down)[draws.below(2)]()
+    worker.engine.publish()
+    world.tick(OUTAGE_S_MAX)
+    worker.engine.publish()
+    _finish(world, worker)
+    if draws.below(4):
+        world.broker.come_back()
 
 
 def broker_data(world: World, number: int) -> None:
@@ -268,7 +285,7 @@ def change_of_mind(world: World, number: int) -> None:
     """Cancel a job and retry it, and let the cancel message come when it runs again."""
     draws = Draws(number)
     api, worker = world.apis[draws.below(2)], _worker(world, draws)
-    if worker is None or world.broker.outage.down or world.log.unavailable:
+    if worker is None or not world.broker.outage.takes_writes or world.log.unavailable:
         return
     _listen_and_take(world, worker)
     if not (jobs := world.open_jobs()):
@@ -316,6 +333,7 @@ MOVES = {
         Move(drain, 1),
         Move(fail_batch, 2),
         Move(broker, 2),
+        Move(long_outage, 1),
         Move(broker_data, 2),
         Move(disk, 1),
         Move(look, 2),
@@ -335,15 +353,15 @@ def _upkeep(world: World, drawn: random.Random) -> None:
     worker = drawn.choice(world.workers)
     if worker not in world.processes:
         return
-    away = world.broker.outage.down
+    takes_writes = world.broker.outage.takes_writes
     match drawn.randrange(8):
-        case 0 if not away:
+        case 0 if not world.broker.outage.down:
             worker.receive_signals()
         case 1 if not worker.draining.is_set():
-            if not away:
+            if takes_writes:
                 worker.check_hand()
             worker.reconcile()
-        case 2 | 3 | 4 if not away:
+        case 2 | 3 | 4 if takes_writes:
             worker.take(drawn.choice(PRIORITIES))
         case _:
             worker.engine.advance(drawn.randrange(4))

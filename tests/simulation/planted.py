@@ -10,8 +10,10 @@ from unittest import mock
 
 from domain.batch.ports import BatchTally
 from domain.chat.items import Finished
+from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted
 from domain.job import decisions as job_module
+from domain.job import state as state_module
 from domain.job.commands import StartAttempt
 from domain.job.state import Job
 from domain.usecases.jobs import run_attempt as run_module
@@ -96,6 +98,15 @@ def _the_end_is_published_before_it_is_recorded() -> AbstractContextManager[Any]
 
 def _a_failed_terminal_item_is_not_repeated() -> AbstractContextManager[Any]:
     return mock.patch.object(actors, "_repeat_end", return_value=None)
+
+
+def _a_worker_that_lives_counts_as_dead() -> AbstractContextManager[Any]:
+    return mock.patch.object(run_module, "end_own_attempt", lambda loaded, *_, **__: loaded)
+
+
+def _an_outage_of_the_broker_is_a_strike() -> AbstractContextManager[Any]:
+    fewer = state_module._NO_STRIKES - {QueueUnavailable.code}
+    return mock.patch.object(state_module, "_NO_STRIKES", fewer)
 
 
 def _a_retry_leaves_the_old_items() -> AbstractContextManager[Any]:
@@ -213,6 +224,8 @@ PLANTED: Mapping[str, Plant] = {
     "a new attempt forgets the last token": _a_new_attempt_forgets_the_last_token,
     "the end is published before it is recorded": _the_end_is_published_before_it_is_recorded,
     "a failed terminal item is not repeated": _a_failed_terminal_item_is_not_repeated,
+    "a worker that lives counts as dead": _a_worker_that_lives_counts_as_dead,
+    "an outage of the broker is a strike": _an_outage_of_the_broker_is_a_strike,
     "a retry leaves the old items": _a_retry_leaves_the_old_items,
     "the queue's limit is not checked": _the_room_is_not_checked,
     "idempotency keys are ignored": _two_keys_make_two_jobs,

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition
 from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
-from domain.errors import GenerationCancelled, ModelChanged, ModelNotLoaded
+from domain.errors import (
+    GenerationCancelled,
+    ModelChanged,
+    ModelNotLoaded,
+    QueueUnavailable,
+    Unavailable,
+)
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
@@ -48,6 +54,7 @@ class Record:
         parks: Whether it waits for that model.
         is_line: Whether it is a line of a batch, which has a limit of its own.
         models: The model of each epoch, by the attempt with which it began.
+        worker: The worker that started the latest attempt.
     """
 
     prompt: str
@@ -65,6 +72,7 @@ class Record:
     parks: bool = False
     is_line: bool = False
     models: dict[int, str] = field(default_factory=dict)
+    worker: str = ""
 
     @property
     def epoch(self) -> int:
@@ -219,6 +227,9 @@ class Truth:
             job.cancel_reason = event.reason
         elif isinstance(event, AttemptStarted):
             assert event.attempt == job.attempt + 1, where
+            is_own_death = bool(job.speaking) and event.worker == job.worker
+            assert not is_own_death, f"a worker that lives counts as dead: {where}"
+            job.worker = event.worker
             job.attempt = job.speaking = event.attempt
             job.is_queued = False
             assert job.bound in {None, event.model}, f"a model to which it is not bound: {where}"
@@ -274,6 +285,8 @@ class Truth:
             assert job.answer.startswith(text), where
         else:
             assert event.error != "internal_error", where
+            away = {QueueUnavailable.code, Unavailable.code}
+            assert event.error not in away, f"an outage ended a job: {where}"
             if event.error in {ModelChanged.code, ModelNotLoaded.code}:
                 assert job.bound is not None, where
                 assert not job.parks, where

@@ -196,7 +196,7 @@ class Worker(Process):
     def _deliver(self, job_id: JobId, priority: Priority) -> None:
         self._run(job_id)
         # Dramatiq repeats this until it succeeds.
-        self.pause("ack", lambda: not self._broker.outage.down)
+        self.pause("ack", lambda: self._broker.outage.takes_writes)
         self._broker.queue.ack(job_id, self.consumer)
         self._busy[priority] -= 1
         self._held[priority].discard(job_id)

@@ -189,7 +189,7 @@ class World:
     def tick(self, seconds: float) -> None:
         """Let time pass; who can gives a sign of life."""
         self.clock.advance(seconds)
-        if not self.broker.outage.down:
+        if self.broker.outage.takes_writes:
             for worker in self.workers:
                 if worker.alive and not worker.frozen:
                     self.broker.queue.beat(worker.consumer)
@@ -203,7 +203,7 @@ class World:
     def restart(self, number: int) -> bool:
         """Start a worker where a dead one was; it cannot without the broker."""
         dead = self.workers[number]
-        if dead.alive or self.broker.outage.down:
+        if dead.alive or not self.broker.outage.takes_writes:
             return False
         self.broker.queue.requeue_unacked(dead.consumer)
         self.workers[number] = self._new_worker(dead.consumer, self.wanted[number])
@@ -240,7 +240,7 @@ class World:
 
     def reconciled(self) -> None:
         """Reconcile in one step and assert that every open job can be found."""
-        if self.broker.outage.down:
+        if not self.broker.outage.takes_writes:
             return
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
         for view in self.log.views.unfinished():

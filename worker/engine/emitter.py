@@ -18,7 +18,7 @@ import structlog
 
 from domain.chat.generation import Outcome
 from domain.chat.items import Failed, Progress, StreamItem
-from domain.errors import EngineFailure, QueueUnavailable
+from domain.errors import EngineFailure
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import StopReason
@@ -160,8 +160,8 @@ class Emitter:
         return messages
 
     def _publish(self) -> None:
-        for sequence in self._outbox.flush(self._clock.monotonic()):
-            self._give_up(sequence)
+        for sequence, failure in self._outbox.flush(self._clock.monotonic()):
+            self._give_up(sequence, failure)
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -275,12 +275,7 @@ class Emitter:
                 self._outbox.add(sequence, item)
         self._outbox.end(sequence, sequence.outcome(at, reason, failure))
 
-    def _give_up(self, sequence: Sequence) -> None:
-        failure = Failed(
-            error=QueueUnavailable.code,
-            message="the stream could not be written for too long",
-            retryable=True,
-        )
+    def _give_up(self, sequence: Sequence, failure: Failed) -> None:
         if not sequence.ended:
             sequence.ended = True
             self._remove(sequence)

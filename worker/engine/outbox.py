@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import structlog
 
 from domain.chat.generation import Outcome
-from domain.chat.items import StreamItem
-from domain.errors import QueueUnavailable
+from domain.chat.items import Failed, StreamItem
+from domain.errors import EngineFailure, QueueUnavailable
 from domain.job.ports import ItemSink
 from worker.engine.sequence import Sequence
 
@@ -22,6 +22,16 @@ OUTAGE_S_MAX = 30.0
 #: Seconds until the first retry; they double with each failure up to the limit below.
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
+
+_UNREACHABLE = Failed(
+    error=QueueUnavailable.code,
+    message="the stream could not be written for too long",
+    retryable=True,
+)
+#: Unlike an outage a strike: without a limit a job whose items cannot be stored would never end.
+_UNSTORED = Failed(
+    error=EngineFailure.code, message="the items could not be stored", retryable=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +93,12 @@ class Outbox:
             return None
         return max(0.0, self._retry_at - now, self._next_at - now)
 
-    def flush(self, now: float) -> list[Sequence]:
+    def flush(self, now: float) -> list[tuple[Sequence, Failed]]:
         """Publish all buffered items in one call, if a publish is due.
 
         Returns:
-            The generations to fail, because the sink was unreachable for too long or is broken;
-            their items are dropped.
+            The generations to fail, and how: the sink was unreachable for too long, or is broken.
+            Their items are dropped.
         """
         if now < self._retry_at:
             return self._give_up_if_overdue(now)
@@ -104,7 +114,7 @@ class Outbox:
         except Exception:  # noqa: BLE001 - a sink may raise anything
             # Another kind of failure would repeat; the jobs must not wait for it.
             _log.exception("items_not_published", items=len(self._items))
-            return self._drop_all()
+            return self._drop_all(_UNSTORED)
         self._record_success()
         return []
 
@@ -116,19 +126,19 @@ class Outbox:
         self._retry_at = now + self._backoff_s
         self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
 
-    def _give_up_if_overdue(self, now: float) -> list[Sequence]:
+    def _give_up_if_overdue(self, now: float) -> list[tuple[Sequence, Failed]]:
         assert self._unreachable_since is not None, "a retry implies an outage"
         if now - self._unreachable_since < OUTAGE_S_MAX and len(self._items) < ITEMS_BUFFERED_MAX:
             return []
         self._unreachable_since = now
-        return self._drop_all()
+        return self._drop_all(_UNREACHABLE)
 
-    def _drop_all(self) -> list[Sequence]:
+    def _drop_all(self, failure: Failed) -> list[tuple[Sequence, Failed]]:
         dropped = dict.fromkeys(
             [seq for seq, _ in self._items] + [pending.sequence for pending in self._outcomes]
         )
         self._items, self._outcomes = [], []
-        return list(dropped)
+        return [(sequence, failure) for sequence in dropped]
 
     def _record_success(self) -> None:
         if self._unreachable_since is not None:

@@ -1,4 +1,4 @@
-"""What a worker knows of an attempt once it is over, for logs and traces."""
+"""What a worker knows of an attempt once it is over, and the end of one that it left open."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from datetime import datetime
 from typing import Protocol
 
 from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
-from domain.usecases.jobs.commit import LoadedJob
-from domain.values import ModelCard
+from domain.errors import Unavailable
+from domain.job.commands import FailAttempt
+from domain.log.ports import EventLog
+from domain.ports import IdSource
+from domain.usecases.jobs.commit import LoadedJob, commit, load_job
+from domain.values import ModelCard, WorkerId
+
+_INTERRUPTED = Failed(
+    error=Unavailable.code, message="the broker or the log was unavailable", retryable=True
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +77,23 @@ class Unobserved:
 
     def ended(self, report: AttemptReport) -> None:
         """Note nothing."""
+
+
+def end_own_attempt(
+    loaded: LoadedJob, worker: WorkerId, *, log: EventLog, ids: IdSource
+) -> LoadedJob:
+    """Return the job after the end of the attempt that a worker began and does not run any more.
+
+    The broker or the log became unavailable after the start of that attempt. Its worker lives, so
+    the next start must not count it as a death.
+
+    Raises:
+        JobAlreadyTerminal: Another worker ended the job first.
+        StaleAttempt: Another worker started an attempt first.
+        LogUnavailable: Nothing was written.
+    """
+    job = loaded.job
+    if not job.speaking or job.started is None or job.started.worker != worker:
+        return loaded
+    commit(job.id, FailAttempt(attempt=job.attempt, failure=_INTERRUPTED), log=log, ids=ids)
+    return load_job(job.id, log=log)

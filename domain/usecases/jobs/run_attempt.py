@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.stored_answer import StoredAnswer
@@ -27,7 +27,6 @@ from domain.errors import (
     JobAlreadyTerminal,
     ModelUnusable,
     PayloadDamaged,
-    QueueUnavailable,
     SemanticError,
     StaleAttempt,
 )
@@ -47,7 +46,13 @@ from domain.log.ports import EventLog, PayloadStore
 from domain.log.trace import trace_id_of
 from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
-from domain.usecases.jobs.attempts import AttemptObserver, AttemptReport, AttemptRun, Unobserved
+from domain.usecases.jobs.attempts import (
+    AttemptObserver,
+    AttemptReport,
+    AttemptRun,
+    Unobserved,
+    end_own_attempt,
+)
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
 from domain.usecases.jobs.prepare_prompt import HoldRequest, hold_at_once, prepare_prompt
 from domain.usecases.jobs.terminal_item import (
@@ -152,6 +157,7 @@ def _is_late(job: Job, runner: JobRunner) -> bool:
 
 
 def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
+    loaded = end_own_attempt(loaded, runner.worker, log=runner.log, ids=runner.ids)
     job = loaded.job
     assert job.submitted is not None
     runner = runner.lanes.get(job.submitted.bound_model or "", runner)
@@ -190,6 +196,8 @@ def _emitted(job: Job, runner: JobRunner) -> EmittedPrefix:
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
     assert job.submitted is not None
+    # A broker that refuses items must cost neither an event nor a computation.
+    runner.backlog.require_writable()
     emitted = _emitted(job, runner)
     if (why := worn_out(job, len(emitted.token_ids))) is not None:
         given_up = Failed(error=EngineFailure.code, message=f"given up: {why}", retryable=False)
@@ -257,7 +265,8 @@ def _release(
         if task.epoch == task.attempt > 1:
             runner.backlog.forget(task.job_id, through=task.attempt - 1)
         if emitted.next_item == 0:
-            _publish(task, 0, _started(task.prompt), runner)
+            tokens, cached = len(task.prompt.tokens), task.prompt.cached_tokens
+            _publish(task, 0, Started(prompt_tokens=tokens, cached_tokens=cached), runner)
     except BaseException:
         handle.cancel()
         raise
@@ -294,7 +303,7 @@ def _start(
 def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunResult:
     job_id, attempt = task.job_id, task.attempt
     if outcome.failure is not None:
-        return _attempt_failed(task, outcome.failure, outcome.next_item, runner)
+        return _attempt_failed(task, outcome.failure, runner)
     payload = StoredAnswer.from_outcome(outcome).to_bytes()
     output = digest_of(payload)
     terminal: Finished | Failed = Finished(
@@ -306,7 +315,7 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
         if not load_job(job_id, log=runner.log).job.cancel_requested:
             # Cancellations are recorded before they are signalled, so this is a defect.
             stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
-            return _attempt_failed(task, stray, outcome.next_item, runner)
+            return _attempt_failed(task, stray, runner)
         # The log holds whether a request or a deadline caused it.
         command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
             attempt=attempt, usage=outcome.usage, output=output, timings=outcome.timings
@@ -328,17 +337,13 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
     return RunResult.ENDED
 
 
-def _attempt_failed(
-    task: GenerationTask, failure: Failed, next_item: int, runner: JobRunner
-) -> RunResult:
+def _attempt_failed(task: GenerationTask, failure: Failed, runner: JobRunner) -> RunResult:
     command = FailAttempt(attempt=task.attempt, failure=failure)
     after = commit(task.job_id, command, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
-    if failure.error == QueueUnavailable.code:
-        _republish_end(after, runner)  # after the stored items: those of the outage are lost
-    else:
-        _publish(task, next_item, failure, runner)
+    # The engine may have dropped items that it could not store.
+    _publish(task, read_emitted(after, runner.backlog).next_item, failure, runner)
     return RunResult.ENDED
 
 
@@ -379,10 +384,6 @@ def _report(
 
 def _republish_end(job: Job, runner: JobRunner) -> None:
     republish_end(job, backlog=runner.backlog, sink=runner.sink, payloads=runner.payloads)
-
-
-def _started(prompt: PreparedPrompt) -> Started:
-    return Started(prompt_tokens=len(prompt.tokens), cached_tokens=prompt.cached_tokens)
 
 
 def _publish(task: GenerationTask, n: int, body: Body, runner: JobRunner) -> None:

@@ -81,6 +81,11 @@ class Keys:
         return f"{self.prefix}:watched"
 
     @property
+    def probe(self) -> str:
+        """Written to find out whether the broker takes writes."""
+        return f"{self.prefix}:probe"
+
+    @property
     def heartbeats(self) -> str:
         """Dramatiq's sorted set of consumers by the time of their last command."""
         return f"{self.prefix}:__heartbeats__"

@@ -93,6 +93,11 @@ class RedisItemBacklog:
         self._client = client
         self._keys = keys
 
+    def require_writable(self) -> None:
+        """Write a key that expires at once; Redis refuses it whenever it refuses an item."""
+        with broker_errors():
+            self._client.set(self._keys.probe, b"", px=1)
+
     def forget(self, job_id: JobId, *, through: int) -> None:
         """Empty a stream; its last id is above every id of the attempts up to ``through``."""
         key, last = self._keys.items(job_id), f"{through}-{NUMBER_MAX}"

@@ -1,6 +1,7 @@
 """The broker's ports in memory.
 
-``FakeBroker()`` holds one of each; setting ``down`` makes every call fail as a dead broker would.
+``FakeBroker()`` holds one of each; setting ``down`` makes every call fail as a dead broker would,
+and ``refuses_writes`` those that write.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FakeItems:
         self.refused: dict[JobId, int] = {}
 
     def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
-        self._outage.check()
+        self._outage.check_write()
         with self._lock:
             for job_id, item in items:
                 if item.n is not None:
@@ -57,6 +58,9 @@ class FakeItems:
                     found.append(item)
             return tuple(found)
 
+    def require_writable(self) -> None:
+        self._outage.check_write()
+
     def follow(self, job_id: JobId, *, after: int = -1, epoch: int = 1) -> FakeFollower:
         follower = FakeFollower(self, job_id, after=after, epoch=epoch)
         with self._lock:
@@ -74,7 +78,7 @@ class FakeItems:
 
     def forget(self, job_id: JobId, *, through: int = 0) -> None:
         """Drop a stream, on request or as a broker that lost its data."""
-        self._outage.check()
+        self._outage.check_write()
         with self._lock:
             self._stored.pop(job_id, None)
             self.refused[job_id] = through
@@ -153,13 +157,13 @@ class FakeWorkerPulses:
         self._is_watched = False
 
     def beat(self, pulse: WorkerPulse) -> PulseReply:
-        self._outage.check()
+        self._outage.check_write()
         known = pulse.worker in self._pulses
         self._pulses[pulse.worker] = pulse
         return PulseReply(was_known=known, is_watched=self._is_watched)
 
     def watch(self) -> None:
-        self._outage.check()
+        self._outage.check_write()
         self._is_watched = True
 
     def alive(self) -> tuple[WorkerPulse, ...]:
@@ -238,3 +242,11 @@ class FakeBroker:
     @down.setter
     def down(self, value: bool) -> None:
         self._outage.down = value
+
+    @property
+    def refuses_writes(self) -> bool:
+        return self._outage.refuses_writes
+
+    @refuses_writes.setter
+    def refuses_writes(self, value: bool) -> None:
+        self._outage.refuses_writes = value

@@ -80,7 +80,7 @@ class FakeJobQueue:
         line: str | None = None,
         model: str | None = None,
     ) -> bool:
-        self._outage.check()
+        self._outage.check_write()
         with self._lock:
             table, name = self._table(priority, model), line or ""
             if job_id in table.messages and self._is_somewhere(job_id, table, name):
@@ -99,7 +99,7 @@ class FakeJobQueue:
         line: str | None = None,
         model: str | None = None,
     ) -> bool:
-        self._outage.check()
+        self._outage.check_write()
         with self._lock:
             table, name = self._table(priority, model), line or ""
             if job_id in table.agent_queues.get(name, []):

@@ -1,4 +1,4 @@
-"""A delivery while the log is unavailable."""
+"""A delivery while the log or the broker is unavailable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from domain.errors import LogUnavailable
+from domain.errors import LogUnavailable, QueueUnavailable
 from domain.values import JobStatus
 from tests.support.builders.job_world import JobWorld
-from worker.actors import _run_deliveries, _run_to_the_end
+from tests.support.fakes.time import FakeClock
+from worker.actors import AWAY_PAUSE_MAX_S, _run_deliveries, _run_to_the_end
+from worker.engine.outbox import OUTAGE_S_MAX
 
 
 @pytest.fixture
@@ -55,6 +57,103 @@ def test_draining_worker_leaves_the_delivery_to_the_next(world: JobWorld) -> Non
     with pytest.raises(LogUnavailable):
         _run_to_the_end(job_id, world.runner, draining, time.sleep)
     assert world.job(job_id).status is JobStatus.QUEUED
+
+
+class Pauses(threading.Event):
+    """A worker that never drains; the broker takes writes again after so many pauses."""
+
+    def __init__(self, world: JobWorld, count: int) -> None:
+        super().__init__()
+        self.lengths: list[float] = []
+        self._world, self._count = world, count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.lengths.append(timeout or 0.0)
+        self._world.broker.refuses_writes = len(self.lengths) < self._count
+        return False
+
+
+def test_broker_that_refuses_writes_delays_a_job_without_an_event(world: JobWorld) -> None:
+    job_id = world.accept(command={"attempts_max": 1, "worker_deaths_max": 1}).job_id
+    world.broker.refuses_writes = True
+    pauses = Pauses(world, 20)
+    _run_to_the_end(job_id, world.runner, pauses, pauses.wait)
+    assert world.types(job_id) == ["JobSubmitted", "AttemptStarted", "JobCompleted"]
+    assert world.text(job_id) == "Hello!"
+    assert len(pauses.lengths) == 20
+    assert max(pauses.lengths) == AWAY_PAUSE_MAX_S
+
+
+def test_attempt_whose_first_item_is_refused_is_no_death(world: JobWorld) -> None:
+    """The broker refuses writes just after the attempt was recorded, several times in a row."""
+    job_id = world.accept(command={"attempts_max": 1, "worker_deaths_max": 1}).job_id
+    publish, refusals = world.broker.items.publish, [None] * 4
+
+    def refuse(items: Any) -> None:
+        if refusals:
+            refusals.pop()
+            message = "MISCONF"
+            raise QueueUnavailable(message)
+        publish(items)
+
+    world.broker.items.publish = refuse  # type: ignore[method-assign]  # a fault
+    pauses = Pauses(world, 0)
+    _run_to_the_end(job_id, world.runner, pauses, pauses.wait)
+    job = world.job(job_id)
+    assert (job.status, job.attempt) == (JobStatus.COMPLETED, 5)
+    assert (job.deaths, job.silent_deaths, job.strikes) == (0, 0, 0)
+    assert world.text(job_id) == "Hello!"
+
+
+def test_broker_that_refuses_writes_for_long_costs_a_running_job_no_attempt() -> None:
+    clock = FakeClock()
+    with JobWorld({"hi": "Hello!"}, clock=clock) as world:
+        job_id = world.accept(command={"attempts_max": 1, "worker_deaths_max": 1}).job_id
+        publish = world.broker.items.publish
+        refused: list[object] = []
+
+        def refuse(items: Any) -> None:
+            try:
+                publish(items)
+            except QueueUnavailable:
+                refused.append(items)
+                clock.advance(OUTAGE_S_MAX)
+                raise
+            # The first item is stored, then no other one.
+            world.broker.refuses_writes = not refused
+
+        world.broker.items.publish = refuse  # type: ignore[method-assign]  # a fault
+        pauses = Pauses(world, 10)
+        _run_to_the_end(job_id, world.runner, pauses, pauses.wait)
+        job = world.job(job_id)
+        assert (job.status, job.strikes, job.deaths) == (JobStatus.COMPLETED, 0, 0)
+        assert world.types(job_id) == [
+            "JobSubmitted",
+            "AttemptStarted",
+            "AttemptFailed",
+            "AttemptStarted",
+            "JobCompleted",
+        ]
+        assert world.text(job_id) == "Hello!"
+        assert len(pauses.lengths) >= 10
+
+
+def test_log_that_refuses_the_end_of_an_attempt_makes_it_no_death(world: JobWorld) -> None:
+    job_id = world.accept(command={"attempts_max": 1, "worker_deaths_max": 1}).job_id
+    append, is_refused = world.log.append, [False]
+
+    def refuse(stream: Any, drafts: Any, **options: Any) -> Any:
+        if not is_refused[0] and drafts[0].event.__class__.__name__ == "JobCompleted":
+            is_refused[0] = True
+            message = "the disk is full"
+            raise LogUnavailable(message)
+        return append(stream, drafts, **options)
+
+    world.log.append = refuse  # type: ignore[method-assign]  # a fault
+    _run_to_the_end(job_id, world.runner, threading.Event(), time.sleep)
+    job = world.job(job_id)
+    assert (job.status, job.attempt, job.deaths) == (JobStatus.COMPLETED, 2, 0)
+    assert world.text(job_id) == "Hello!"
 
 
 class Defect:

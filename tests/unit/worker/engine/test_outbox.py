@@ -6,6 +6,7 @@ import pytest
 
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.items import Text
+from domain.errors import EngineFailure
 from domain.values import JobId, Sampling, StopReason
 from tests.support.models.engine_probe import CollectingSink
 from worker.engine.outbox import Outbox
@@ -109,3 +110,17 @@ def test_without_an_interval_every_flush_publishes(sink: CollectingSink) -> None
         _add_text(outbox, sequence, "a")
         outbox.flush(0.0)
     assert sink.publishes == 3
+
+
+def test_broken_sink_is_a_fault_of_the_generation_and_no_outage() -> None:
+    class Broken:
+        def publish(self, items: object) -> None:
+            del items
+            message = "cannot be encoded"
+            raise ValueError(message)
+
+    outbox, sequence = Outbox(Broken(), lambda *_: None), _sequence("job-a")
+    _add_text(outbox, sequence, "a")
+    ((failed, failure),) = outbox.flush(0.0)
+    assert (failed, failure.error, failure.retryable) == (sequence, EngineFailure.code, True)
+    assert outbox.is_empty()

@@ -164,7 +164,7 @@ def test_a_job_that_is_given_up_shows_its_deaths() -> None:
     with JobWorld() as world:
         spans, _ = observed(world)
         job_id = submit(world, worker_deaths_max=1)
-        die_during(job_id, world, "worker-1")
+        die_during(job_id, world, "worker-0")
         world.run(job_id)
     (attempt,), (queue,) = spans.named("chat"), spans.named("queue")
     assert (attempt.error, queue.error) == ("worker_lost", EngineFailure.code)

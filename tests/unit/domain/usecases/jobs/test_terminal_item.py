@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from domain.chat.items import StreamItem, Text
-from domain.errors import QueueUnavailable
+from domain.chat.items import Failed, StreamItem, Text
+from domain.errors import EngineFailure, QueueUnavailable
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import JobId, JobStatus
 from tests.support.builders.job_world import JobWorld
@@ -113,4 +113,5 @@ def test_end_follows_the_items_that_were_stored_where_later_ones_were_lost() -> 
         assert world.job(job_id).status is JobStatus.FAILED
         items = world.items(job_id)
         assert [item.n for item in items] == list(range(len(items)))
-        assert items[-1].body == world.job(job_id).ending
+        assert isinstance(items[-1].body, Failed)
+        assert items[-1].body.error == EngineFailure.code
