@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from domain.chat.generation import GenerationTask, PreparedPrompt
-from domain.chat.items import Failed, Progress
+from domain.chat.items import Failed
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.engine.control import EngineValues
@@ -138,6 +138,7 @@ class BatchEngine:
         )
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loaded = threading.Event()
+        self._runner: ModelRunner | None = None
         self._model: LoadedModel | None = None
         self._fatal_error: BaseException | None = None
         self._live_lock = threading.Lock()
@@ -150,7 +151,7 @@ class BatchEngine:
             places=max_batch_size,
             window_s=batch_window_s,
             cached_prefix=lambda tokens: self._require_model().cached_prefix(tokens),
-            on_progress=self._report_progress,
+            on_progress=lambda *report: self._emitter.put(Advanced(*report)),
             on_failure=self._fail_admission,
         )
         self._stopped = False
@@ -218,6 +219,8 @@ class BatchEngine:
         """
         self._fatal_error = EngineLost(why)
         failure = stopped_by(self._fatal_error)
+        if self._runner is not None:
+            self._runner.abandon(failure)
         with self._live_lock:
             self._accepting = False
             live = set(self._live)
@@ -278,13 +281,15 @@ class BatchEngine:
     def _run(self) -> None:
         failure = _STOPPED
         try:
-            runner = self._runner_factory()
+            runner = self._runner = self._runner_factory()
             self._model = runner.load()
             self._loaded.set()
             try:
                 self._serve(self._model, runner)
             except BaseException as error:
-                if not is_device_error(error):
+                if is_device_error(error):
+                    runner.abandon(stopped_by(error))
+                else:
                     runner.close()
                 raise
             runner.close()
@@ -342,9 +347,6 @@ class BatchEngine:
                 runner.set_gap(values.gap_max_ms / 1000)
             case _Tune():
                 return
-
-    def _report_progress(self, sequence: Sequence, progress: Progress) -> None:
-        self._emitter.put(Advanced(sequence, progress))
 
     def _fail_admission(self, sequence: Sequence, error: Exception) -> None:
         self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=False))

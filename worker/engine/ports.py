@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from domain.chat.generation import PreparedPrompt
+from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
 from domain.values import ModelCard, Priority, PromptEncoding, Sampling, WaitingFor
@@ -312,6 +313,14 @@ class ModelRunner(Protocol):
 
     def reset(self) -> None:
         """Drop all sequences and start with an empty batch."""
+        ...
+
+    def abandon(self, failure: Failed, /) -> None:
+        """End the work besides the sequences, with ``failure`` where it has begun.
+
+        Nothing is computed or freed, because the device may have failed or a step may be stuck. Any
+        thread may call it, also during another call.
+        """
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import mlx.core as mx
 import structlog
 
+from domain.chat.items import Failed
 from domain.kv.contexts import MemoryStats
 from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
@@ -187,8 +188,7 @@ class BatchRunner:
         prefilled = [] if decode_first else self._prefill(faults)
         tokens = self._first_tokens(prefilled)
         self._decodes_next = bool(tokens)
-        if not tokens:
-            tokens = self._decode()
+        tokens = tokens or self._decode()
         faults += [Fault(uid, error) for uid, error in self._sampler.faults.items()]
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
@@ -239,6 +239,9 @@ class BatchRunner:
             speculation=speculation if self.speculates else None,
         )
         mx.clear_cache()
+
+    def abandon(self, _: Failed, /) -> None:
+        """Do nothing: all work belongs to sequences."""
 
     def close(self) -> None:
         """Save the contexts that are not on the disk yet, and free the model's memory."""
@@ -309,9 +312,8 @@ class BatchRunner:
             return []
         before, started = sequences.tokens_prefilled, time.perf_counter()
         piece = sequences.prefill(tokens_max)
-        if sequences.tokens_prefilled > before:
+        if (tokens := sequences.tokens_prefilled - before) > 0:
             seconds = time.perf_counter() - started
-            tokens = sequences.tokens_prefilled - before
             self._pace.record_chunk(tokens, seconds, streams=streams)
         return piece
 

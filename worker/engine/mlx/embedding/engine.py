@@ -242,7 +242,7 @@ class _Submission:
         self._submitted_at = time.monotonic()
 
     def end(self, end: Vectors | Failed | None, began_at: float | None) -> None:
-        """Resolve the handle; called once, on the engine thread."""
+        """Resolve the handle, from any thread; the first end counts."""
         now = time.monotonic()
         begin = now if began_at is None else began_at
         prompt = self._task.prompt

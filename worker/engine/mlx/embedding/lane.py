@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock
 from typing import Final
 
@@ -28,6 +28,8 @@ from worker.engine.mlx.embedding.network import EmbeddingNetwork
 from worker.engine.ports import is_device_error
 
 _log = structlog.get_logger(__name__)
+
+_STOPPED: Final = Failed(error=Draining.code, message="the worker stopped", retryable=True)
 
 #: Least tokens of a slice, also of the first one, as of a piece of a prompt. Each slice reads all
 #: weights and starts all kernels, so shorter ones take many times as long together.
@@ -48,7 +50,7 @@ class VectorWork:
         texts: Token ids of each text.
         dimensions: Elements of each vector.
         memory_bytes: What the model takes.
-        on_end: Gets the vectors or the failure; ``None`` after a cancellation.
+        on_end: Gets the vectors or the failure; ``None`` after a cancellation. Ignores later ends.
         is_cancelled: Set by any thread.
         began_at: When its first slice began, in seconds on the monotonic clock.
     """
@@ -76,7 +78,7 @@ class _Loaded:
 
 
 class EmbeddingLane:
-    """Computes vectors in slices. The engine thread calls all methods but ``submit``.
+    """Computes vectors in slices. The engine thread calls all but ``submit`` and ``abandon``.
 
     Args:
         account: The memory of embedding models.
@@ -142,17 +144,27 @@ class EmbeddingLane:
         with self._submits:
             self._is_closed = True
         self._loaded = None
-        stopped = Failed(error=Draining.code, message="the worker stopped", retryable=True)
         while (work := self._next()) is not None:
-            self._end(work, stopped)
+            self._end(work, _STOPPED)
+
+    def abandon(self, failure: Failed) -> None:
+        """End all requests without a call of MLX; any thread may call it, also during a slice.
+
+        Only requests that have begun get ``failure``; the next worker computes the others.
+        """
+        with self._submits:
+            self._is_closed = True
+            left = list(self._queue)
+            while not self._inbox.empty():
+                left.append(self._inbox.get())
+        for work in left:
+            work.on_end(_STOPPED if work.began_at is None else failure)
 
     def _next(self) -> VectorWork | None:
         """Return the request whose turn it is, after the end of those that were cancelled."""
-        while True:
-            try:
-                self._queue.append(self._inbox.get_nowait())
-            except Empty:
-                break
+        with self._submits:
+            while not self._inbox.empty():
+                self._queue.append(self._inbox.get())
         for work in [one for one in self._queue if one.is_cancelled]:
             self._end(work, None)
         return self._queue[0] if self._queue else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from domain.chat.items import Failed
 from domain.values import WaitingFor
 from worker.engine.mlx.embedding.lane import EmbeddingLane
 from worker.engine.ports import Admission, Admitted, LoadedModel, ModelRunner, StepResult
@@ -65,6 +66,11 @@ class SharedRunner:
     def reset(self) -> None:
         """See ``ModelRunner.reset``."""
         self._runner.reset()
+
+    def abandon(self, failure: Failed, /) -> None:
+        """End the requests for vectors; see ``ModelRunner.abandon``."""
+        self._lane.abandon(failure)
+        self._runner.abandon(failure)
 
     def close(self) -> None:
         """End the requests for vectors, and free the memory of both models."""
