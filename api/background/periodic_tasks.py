@@ -12,8 +12,8 @@ from ops.logs import Logger
 class PeriodicTasks:
     """Awaits an action at once and then at an interval, until closed.
 
-    A ``SemanticError`` is logged once, and the next run comes as planned: the task outlives an
-    unreachable log or broker.
+    An exception is logged, one of the same kind as the one before is not, and the next run comes as
+    planned: the task outlives an unreachable log or broker and errors of the operating system.
 
     Args:
         name: For the operator.
@@ -47,14 +47,18 @@ class PeriodicTasks:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failing = False
+        failing: str | None = None
         while True:
             try:
                 await self._action()
             except SemanticError as error:
-                if not failing:
+                if failing != error.code:
                     self._logger.warning("upkeep_failed", task=self._name, error=error.code)
-                failing = True
+                failing = error.code
+            except Exception as error:
+                if failing != type(error).__name__:
+                    self._logger.exception("upkeep_failed", task=self._name)
+                failing = type(error).__name__
             else:
-                failing = False
+                failing = None
             await asyncio.sleep(self._interval_s)

@@ -14,8 +14,8 @@ from domain.errors import SemanticError
 class PeriodicTask:
     """Runs an action at once and then at an interval, until closed.
 
-    A ``SemanticError`` is logged and the next run comes as planned, so the task survives an
-    unavailable broker.
+    An exception is logged, one of the same kind as the one before is not, and the next run comes as
+    planned: the task outlives an unavailable broker and errors of the operating system.
 
     Args:
         name: Of the thread and in the log.
@@ -55,16 +55,20 @@ class PeriodicTask:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        failing = False
+        failing: str | None = None
         while True:
             try:
                 self._action()
             except SemanticError as error:
-                if not failing:
+                if failing != error.code:
                     self._logger.warning("turn_failed", error=error.code, why=error.message)
-                failing = True
+                failing = error.code
+            except Exception as error:
+                if failing != type(error).__name__:
+                    self._logger.exception("turn_failed")
+                failing = type(error).__name__
             else:
-                failing = False
+                failing = None
             self._woken.wait(self._interval_s)
             self._woken.clear()
             if self._closed:
