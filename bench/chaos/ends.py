@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from bench.chaos.history import Event, History, Operation, Violation
+from bench.chaos.history import Event, History, Operation, Violation, WebhookMessage
 from bench.chaos.jobs_in_log import ENDS, SUBMITTED
 
 _BATCH_SUBMITTED: Final = "BatchSubmitted"
@@ -25,16 +25,34 @@ def check_ends(history: History) -> Iterator[Violation]:
     yield from _check_swaps(history)
 
 
-def _ends(history: History) -> dict[str, str]:
+def unsent(events: Iterable[Event], messages: Iterable[WebhookMessage]) -> dict[str, str]:
+    """Return the jobs and batches that name a receiver, ended, and were not delivered.
+
+    Returns:
+        The type of the message that lacks, by its subject.
+    """
+    events = tuple(events)
+    ends, sent = _ends(events), {message.subject for message in messages}
+    return {
+        event.stream: ends[event.stream]
+        for event in events
+        if event.type in {SUBMITTED, _BATCH_SUBMITTED}
+        and event.data.get("webhook")
+        and event.stream in ends
+        and event.stream not in sent
+    }
+
+
+def _ends(events: Iterable[Event]) -> dict[str, str]:
     """Return the end of each job and batch, as the type of its message."""
-    ends = {e.stream: f"job.{ENDS[e.type]}" for e in history.events if e.type in ENDS}
     # No client cancels a batch or gives it a time limit.
-    return ends | {e.stream: "batch.completed" for e in history.events if e.type == _BATCH_ENDED}
+    types = {type_: f"job.{end}" for type_, end in ENDS.items()} | {_BATCH_ENDED: "batch.completed"}
+    return {event.stream: types[event.type] for event in events if event.type in types}
 
 
 def _check_messages(history: History) -> Iterator[Violation]:
     """A message is signed, belongs to an end of the log, and is the same in each delivery."""
-    ends = _ends(history)
+    ends = _ends(history.events)
     digests: dict[str, str] = {}
     ids: dict[str, str] = {}
     for message in history.messages:
@@ -53,13 +71,10 @@ def _check_messages(history: History) -> Iterator[Violation]:
 
 def _check_sent(history: History) -> Iterator[Violation]:
     """The end of a job or batch that names a receiver was delivered."""
-    ends, sent = _ends(history), {message.subject for message in history.messages}
-    for event in history.events:
-        if event.type not in {SUBMITTED, _BATCH_SUBMITTED} or not event.data.get("webhook"):
-            continue
-        if event.stream in ends and event.stream not in sent:
-            what = f"{ends[event.stream]} was not received"
-            yield Violation(promise="every end is sent", subject=event.stream, what=what)
+    for subject, end in unsent(history.events, history.messages).items():
+        yield Violation(
+            promise="every end is sent", subject=subject, what=f"{end} was not received"
+        )
 
 
 def _check_results(operation: Operation, history: History) -> Iterator[Violation]:

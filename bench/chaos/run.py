@@ -17,6 +17,7 @@ from typing import Any, Final
 import httpx
 
 from bench.chaos.client import MODEL, Client
+from bench.chaos.ends import unsent
 from bench.chaos.faults import FaultInjector
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
 from bench.chaos.load import PROBE, Load, sample_calls, sample_requests
@@ -209,9 +210,14 @@ class Chaos:
                 jobs = [self._listed(status=status) for status in ("queued", "running")]
                 hooks = client.get("/v1/webhooks", params={"state": "pending", "limit": "1"}).json()
                 swap = client.get(f"/admin/swaps/{self._swaps[-1]}").json() if self._swaps else {}
-                if not any([*jobs, hooks["data"], swap.get("ended_at", True) is None]):
+                is_open = any([*jobs, hooks["data"], swap.get("ended_at", True) is None])
+                if not is_open and self._is_all_sent():
                     return
                 time.sleep(0.2)
+
+    def _is_all_sent(self) -> bool:
+        """Whether the receiver has all messages: one is pending only once the api made it."""
+        return self._hook is None or not unsent(self._events(), self._hook.messages)
 
     def _listed(self, **query: str) -> list[Any]:
         jobs: list[Any] = []
