@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -36,9 +38,7 @@ class StartupBanner:
 
     def begin(self, facts: BannerFacts) -> None:
         """Print version, data directory and log."""
-        self._console.print(
-            f"[bold]semantic[/] {escape(visible_line(facts.version))}", highlight=False
-        )
+        self._print(f"[bold]semantic[/] {escape(visible_line(facts.version))}", highlight=False)
         self._row("data", str(facts.data_dir))
         self._row("log", f"{facts.log_url} · {facts.database}")
 
@@ -65,26 +65,31 @@ class StartupBanner:
         """Print that the service is ready, and example requests; with a key if ``keyed``."""
         length = f" · {model.context_length} tokens of context" if model.context_length else ""
         self._row("model", model.id + length)
-        self._console.print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
+        self._print(f"[bold green]ready[/] in {seconds:.1f} s\n", highlight=False)
         # Lines to paste must not be wrapped, coloured or shortened.
         for line in claude_code_lines(base_url, model, keyed=keyed):
-            self._console.print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
-        self._console.print()
+            self._print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
+        self._print()
         for line in curl_lines(base_url, model.id, keyed=keyed):
-            self._console.print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
-        self._console.print("\nCtrl-C stops everything.")
+            self._print(visible_line(line), soft_wrap=True, markup=False, highlight=False)
+        self._print("\nCtrl-C stops everything.")
 
     def stopping(self) -> None:
         """Print that the drain has begun."""
-        self._console.print("\nstopping: open answers may finish · Ctrl-C again to hurry")
+        self._print("\nstopping: open answers may finish · Ctrl-C again to hurry")
 
     def stopped(self) -> None:
         """Print that all parts have ended."""
-        self._console.print("stopped")
+        self._print("stopped")
+
+    def _print(self, text: str = "", **options: Any) -> None:  # noqa: ANN401 - those of rich
+        """Print; a terminal that is gone must neither stop the service nor keep it running."""
+        with suppress(OSError, SystemExit):  # rich ends the program for a pipe without a reader
+            self._console.print(text, **options)
 
     def _row(self, name: str, text: str, *, raw: bool = False) -> None:
         shown = visible_line(text if raw else escape(text))
-        self._console.print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
+        self._print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
 
 
 def without_password(url: str) -> str:

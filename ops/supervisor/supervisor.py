@@ -141,8 +141,8 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if not self._ended.is_set():
-            self._out.banner.stopping()
             self._finish(ExitCode.OK)
+            self._out.banner.stopping()
         elif number == signal.SIGINT:
             self._hurry.set()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +49,10 @@ class Stage:
         self.started: list[subprocess.Popen[str]] = []
         self.seen: set[int] = set()
 
-    def serve(self, **variables: str) -> subprocess.Popen[str]:
+    def serve(
+        self, before: Callable[[], object] | None = None, /, **variables: str
+    ) -> subprocess.Popen[str]:
+        """Start a supervisor; ``before`` runs in its process, ahead of the program."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMANTIC_")}
         environment |= {
             "HOME": str(self.directory),
@@ -68,6 +73,7 @@ class Stage:
                 stdout=out,
                 stderr=err,
                 text=True,
+                preexec_fn=before,  # noqa: PLW1509 - these tests start no thread
             )
         self.started.append(process)
         return process
@@ -162,6 +168,35 @@ def test_signal_stops_in_order_and_leaves_nothing(stage: Stage, number: int) -> 
     assert not any(_runs(pid) for pid in stage.seen)
     assert not (stage.data_dir / "serve.json").exists()
     assert stage.text("stdout").endswith("stopped\n")
+
+
+def test_closed_terminal_stops_the_service(stage: Stage) -> None:
+    master, slave = os.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        os.dup2(slave, 1)
+        os.dup2(slave, 2)
+
+    supervisor = stage.serve(take_terminal)
+    os.close(slave)
+    stage.ready()
+    os.close(master)
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
+    assert not any(_runs(pid) for pid in stage.seen)
+
+
+def test_closed_pipe_does_not_change_how_the_service_stops(stage: Stage) -> None:
+    read_end, write_end = os.pipe()
+    supervisor = stage.serve(lambda: os.dup2(write_end, 1))
+    os.close(write_end)
+    stage.ready()
+    os.close(read_end)
+    supervisor.terminate()
+    assert supervisor.wait(_DEADLINE_S) == 0
+    assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
 
 
 @pytest.mark.parametrize("role", ["worker", "api"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -74,6 +76,21 @@ def test_narrow_pipe_wraps_no_line() -> None:
     assert "/some/[bold]rather/long/directory" in shown
     assert all(line in shown.splitlines() for line in curl_lines(_URL, "m"))
     assert "\033" not in shown
+
+
+class ClosedTerminal(io.StringIO):
+    """Fails as a terminal does whose window was closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_closed_terminal_raises_nothing() -> None:
+    banner = StartupBanner(Console(file=ClosedTerminal()))
+    banner.not_ready_yet("loading", 1.0)
+    banner.ready(_URL, ServedModel("m", 4096), 1.0)
+    banner.stopping()
+    banner.stopped()
 
 
 @pytest.mark.parametrize(
