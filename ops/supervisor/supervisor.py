@@ -118,7 +118,8 @@ class Supervisor:
     async def run(self) -> ExitCode:
         """Serve until the end and return the exit code."""
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        caught = _caught_signals()
+        for number in caught:
             loop.add_signal_handler(number, partial(self._on_signal, number))
         starting = asyncio.create_task(self._start(), name="start")
         starting.add_done_callback(self._on_started)
@@ -127,7 +128,7 @@ class Supervisor:
         finally:
             starting.cancel()
             await self._drain()
-            for number in _STOP_SIGNALS:
+            for number in caught:
                 loop.remove_signal_handler(number)
         if self._exit_code is None:
             await starting  # raises the reason of the failed start
@@ -322,3 +323,10 @@ class Supervisor:
             self._standby.close()
         os.close(self._write_end)
         os.close(self._lifeline)
+
+
+def _caught_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this service; a SIGHUP that nohup ignores stays ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return tuple(number for number in _STOP_SIGNALS if number != signal.SIGHUP)
+    return _STOP_SIGNALS

@@ -188,6 +188,17 @@ def test_closed_terminal_stops_the_service(stage: Stage) -> None:
     assert not any(_runs(pid) for pid in stage.seen)
 
 
+def test_service_that_nohup_started_outlives_a_closed_terminal(stage: Stage) -> None:
+    supervisor = stage.serve(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    record = stage.ready()
+    supervisor.send_signal(signal.SIGHUP)
+    os.kill(record["parts"]["worker"]["pid"], signal.SIGKILL)
+    _until(lambda: supervisor.poll() is not None or len(stage.starts_of("worker")) == 2)
+    url = record["base_url"] + "/health/ready"
+    assert supervisor.poll() is None
+    assert httpx.get(url, trust_env=False, timeout=60).status_code == 200
+
+
 def test_closed_pipe_does_not_change_how_the_service_stops(stage: Stage) -> None:
     read_end, write_end = os.pipe()
     supervisor = stage.serve(lambda: os.dup2(write_end, 1))
