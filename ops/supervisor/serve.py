@@ -19,7 +19,7 @@ from ops.adapters.data_dir.permissions import tighten
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sqlite_driver import sqlite_version
-from ops.exit_codes import ExitCode
+from ops.exit_codes import ExitCode, after_failed_start
 from ops.logs import add_json_lines, configure_logging, console_lines
 from ops.models.backend import missing_backend
 from ops.models.choice import choice_environment
@@ -32,6 +32,7 @@ from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, pa
 from ops.supervisor.serve_record import (
     CannotServe,
     ServeRecord,
+    StartTimedOut,
     serve_lock,
     wait_for_leftovers,
     write_record,
@@ -77,12 +78,12 @@ def serve(
             )
             choice = choice_environment(is_explicit=is_explicit)
             return _run(resolved, parts_for(resolved), choice)
-    except (CannotServe, LogUnavailable) as error:
+    except (StartTimedOut, LogUnavailable, CorruptLog) as error:
+        sys.stderr.write(f"semantic: {visible(str(error))}\n")
+        return after_failed_start(error)
+    except CannotServe as error:
         sys.stderr.write(f"semantic: {visible(str(error))}\n")
         return ExitCode.CONFIG
-    except CorruptLog as error:
-        sys.stderr.write(f"semantic: {visible(error.message)}\n")
-        return ExitCode.DAMAGED
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise

@@ -23,6 +23,10 @@ class CannotServe(Exception):
     """The service cannot start with these settings; the message is the one line to show."""
 
 
+class StartTimedOut(CannotServe):
+    """The service did not come up in time; the same start may succeed later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRecord:
     """A started part.

@@ -43,7 +43,7 @@ from ops.supervisor.probes import (
 )
 from ops.supervisor.process_monitor import ProcessMonitor
 from ops.supervisor.restart_policy import GiveUp
-from ops.supervisor.serve_record import CannotServe, PartRecord, ServeRecord, write_record
+from ops.supervisor.serve_record import PartRecord, ServeRecord, StartTimedOut, write_record
 from ops.supervisor.standby import StandbySlot
 from ops.supervisor.startup_banner import StartupBanner
 
@@ -193,7 +193,7 @@ class Supervisor:
                 return url
             await asyncio.sleep(_POLL_S)
         message = f"the broker did not answer within {BROKER_START_MAX_S:.0f} s"
-        raise CannotServe(message)
+        raise StartTimedOut(message)
 
     async def _wait_ready(self, began: float) -> ServedModel:
         noted = began
@@ -202,7 +202,7 @@ class Supervisor:
             now = time.monotonic()
             if now - began > START_MAX_S:
                 message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
-                raise CannotServe(message)
+                raise StartTimedOut(message)
             if now - noted >= LOADING_NOTE_S:
                 noted = now
                 self._out.banner.not_ready_yet(why, now - began)
@@ -290,7 +290,7 @@ class Supervisor:
 
     async def _follow_broker(self) -> None:
         """Restart the parts that use the old address of a broker that moved."""
-        with suppress(CannotServe):  # the monitor of the broker handles one that ends instead
+        with suppress(StartTimedOut):  # the monitor of the broker handles one that ends instead
             url = await self._wait_broker()
             if url == self._broker_url:
                 return

@@ -312,6 +312,12 @@ def test_part_whose_settings_cannot_work_stops_the_service_with_78(stage: Stage)
     assert stage.text("stderr").count("the worker cannot work\n") == 1
 
 
+def test_log_that_does_not_answer_yet_is_no_reason_to_stay_down(stage: Stage) -> None:
+    supervisor = stage.serve(SEMANTIC_LOG__URL="postgresql://me@127.0.0.1:1/log")
+    assert supervisor.wait(_DEADLINE_S) == 1
+    assert "semantic: the event log cannot be upgraded" in stage.text("stderr")
+
+
 def test_kill_9_of_the_supervisor_leaves_no_part(stage: Stage) -> None:
     supervisor = stage.serve()
     stage.ready()

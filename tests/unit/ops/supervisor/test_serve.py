@@ -1,0 +1,71 @@
+"""The exit code of a service that does not come up, by which service managers try again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+import pytest
+import structlog
+from rich.console import Console
+
+from domain.errors import CorruptLog, LogNewer, LogUnavailable
+from ops.exit_codes import ExitCode
+from ops.settings import Settings
+from ops.supervisor import supervisor
+from ops.supervisor.output import LineWriter, PartOutput, json_line
+from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
+from ops.supervisor.serve import serve
+from ops.supervisor.serve_record import CannotServe, ServeRecord, StartTimedOut
+from ops.supervisor.startup_banner import StartupBanner
+from ops.supervisor.supervisor import Outlets, Supervisor
+
+
+def _sleeper(name: str) -> Part:
+    return Part(name=name, argv=("sleep", "600"), grace_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LogUnavailable("the event log is locked"), ExitCode.FAILED),
+        (StartTimedOut("the broker did not answer"), ExitCode.FAILED),
+        (LogNewer("update semantic"), ExitCode.CONFIG),
+        (CannotServe("the port is taken"), ExitCode.CONFIG),
+        (CorruptLog(3, "a digest differs"), ExitCode.DAMAGED),
+    ],
+)
+def test_only_an_error_that_stays_is_final(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, code: ExitCode
+) -> None:
+    def parts_for(_settings: Settings) -> Parts:
+        raise error
+
+    settings = Settings(data_dir=tmp_path, server={"port": 0})  # type: ignore[arg-type]  # pydantic checks
+    assert serve(settings, parts_for) == code
+    assert capsys.readouterr().err == f"semantic: {error}\n"
+
+
+def test_broker_that_does_not_answer_is_a_start_that_timed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "BROKER_START_MAX_S", 0.0)
+    outlets = Outlets(
+        banner=StartupBanner(Console(quiet=True)),
+        logger=structlog.stdlib.get_logger(),
+        output=PartOutput(LineWriter(io.StringIO()), json_line, record=json_line),
+    )
+
+    async def run() -> ExitCode:
+        return await Supervisor(
+            Settings(data_dir=tmp_path),
+            Parts(broker=_sleeper(BROKER), worker=_sleeper(WORKER), api=_sleeper(API)),
+            record=ServeRecord(pid=1, base_url="http://x", started_at="now"),
+            prepare=lambda: None,
+            outlets=outlets,
+            extra_environment={},
+        ).run()
+
+    with pytest.raises(StartTimedOut, match="the broker did not answer"):
+        asyncio.run(run())
