@@ -79,7 +79,7 @@ from ops.logs import Logger, configure_logging
 from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model
 from ops.setting_groups.service import RedisSettings
-from ops.settings import Settings, load_settings
+from ops.settings import Settings, load_part_settings
 from ops.tracing.open import open_spans
 
 #: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
@@ -387,7 +387,7 @@ def run(settings: Settings, logger: Logger) -> int:
 def main() -> int:
     """Run the api until SIGTERM, SIGINT or the end of its supervisor."""
     create_private_files()
-    settings = load_settings()
+    settings = load_part_settings()
     logger = configure_logging("api", level=settings.log.level, format=settings.log.format)
     watch_lifeline(lambda: os.kill(os.getpid(), signal.SIGTERM))
     return run(settings, logger)

@@ -9,13 +9,17 @@ with two underscores: ``SEMANTIC_SERVER__PORT=8123``.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -41,7 +45,13 @@ from ops.setting_groups.service import (
 )
 from ops.setting_groups.tracing import TracingSettings
 from ops.setting_groups.trusted_files import DIRECTORY_FILE, DirectoryFile
+from ops.terminal_text import visible_line
 
+#: Variable of a part of the service: ``[models]`` of the user's file when the service started. Such
+#: a part takes only ``[models]`` from that file.
+USER_MODELS_ENV: Final = "SEMANTIC_USER_MODELS"
+#: Name under which the settings take these models in place of the user's file.
+_USER_MODELS: Final = "user_models"
 _SQLITE: Final = "sqlite:///"
 
 
@@ -57,6 +67,7 @@ class _TomlFile(TomlConfigSettingsSource):
         path: The file.
         required: Whether a file that does not exist is an error.
         content: Its content where that was read already: what was compared with a digest.
+        only: The one group to take from it; all without one.
     """
 
     def __init__(
@@ -66,9 +77,11 @@ class _TomlFile(TomlConfigSettingsSource):
         *,
         required: bool = False,
         content: bytes | None = None,
+        only: str | None = None,
     ) -> None:
         self._required = required
         self._content = content
+        self._only = only
         super().__init__(settings_cls, path)
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:  # noqa: ANN401, FBT001, FBT002 - overridden
@@ -89,6 +102,8 @@ class _TomlFile(TomlConfigSettingsSource):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             message = f"the configuration file {file_path} is not valid TOML: {error}"
             raise ConfigFileError(message) from error
+        if self._only is not None:
+            return {name: value for name, value in values.items() if name == self._only}
         if "config" in values:
             message = f"the configuration file {file_path} cannot name another one (config)"
             raise ConfigFileError(message)
@@ -197,10 +212,16 @@ class Settings(BaseSettings):
             ConfigFileError: A file cannot be used.
         """
         del dotenv_settings, file_secret_settings
+        given = init_settings()
         above = (init_settings, env_settings)
         named = next((path for source in above if (path := source().get("config"))), None)
-        here = init_settings().get(DIRECTORY_FILE)
-        files = [_TomlFile(settings_cls, user_config_file())]
+        here = given.get(DIRECTORY_FILE)
+        only = "models" if USER_MODELS_ENV in os.environ else None
+        files: list[PydanticBaseSettingsSource] = [
+            InitSettingsSource(settings_cls, {"models": given[_USER_MODELS]})
+            if _USER_MODELS in given
+            else _TomlFile(settings_cls, user_config_file(), only=only)
+        ]
         if named is not None:
             path = Path(named).expanduser().absolute()
             files.insert(0, _TomlFile(settings_cls, path, required=True))
@@ -221,3 +242,24 @@ def load_settings(**overrides: Any) -> Settings:  # noqa: ANN401 - pydantic chec
         ConfigFileError: A configuration file is missing or no TOML.
     """
     return Settings(**overrides)
+
+
+def load_part_settings() -> Settings:
+    """Read the settings of a part of the service; call once, in its ``main``.
+
+    A user's file that cannot be used, as while it is edited, costs a line on stderr. The part then
+    takes ``[models]`` as it was in that file when the service started.
+
+    Raises:
+        pydantic.ValidationError: As of ``load_settings``, where the file is not the reason.
+        ConfigFileError: As of ``load_settings``, where no service has started this process.
+    """
+    try:
+        return load_settings()
+    except (ConfigFileError, ValidationError) as error:
+        if (models := os.environ.get(USER_MODELS_ENV)) is None:
+            raise
+        settings = load_settings(**{_USER_MODELS: json.loads(models)})
+        why = visible_line(str(error).splitlines()[0])
+        sys.stderr.write(f"semantic: [models] is used as it was at the start: {why}\n")
+        return settings

@@ -21,13 +21,13 @@ def main() -> int:
     """Run a worker until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
     with resting_collector():
         from ops.logs import configure_logging  # noqa: PLC0415 - imported in this block
-        from ops.settings import load_settings  # noqa: PLC0415 - as above
+        from ops.settings import load_part_settings  # noqa: PLC0415 - as above
         from worker.control.restart_alone import RestartAlone  # noqa: PLC0415 - as above
         from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - as above
         from worker.process import WorkerProcess  # noqa: PLC0415 - as above
 
     create_private_files()
-    settings = load_settings()
+    settings = load_part_settings()
     logger = configure_logging("worker", level=settings.log.level, format=settings.log.format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings.data_dir.mkdir(parents=True, exist_ok=True)

@@ -18,13 +18,13 @@ from ops.broker.server_binary import find_server
 from ops.exit_codes import ExitCode
 from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
 from ops.logs import Logger, configure_logging
-from ops.settings import Settings, load_settings
+from ops.settings import Settings, load_part_settings
 
 
 def main() -> int:
     """Run the configured broker until SIGTERM or until the broker ends; return the exit code."""
     create_private_files()
-    settings = load_settings()
+    settings = load_part_settings()
     log = configure_logging("broker", level=settings.log.level, format=settings.log.format)
     stop = threading.Event()
     _on_signals(stop.set)

@@ -16,12 +16,13 @@ from pydantic import BaseModel, SecretStr
 from ops.setting_groups.api_keys import ApiKey, read_keys
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.places import user_config_file
-from ops.settings import Settings
+from ops.settings import USER_MODELS_ENV, Settings
 
 #: Directory that holds the packages ``api``, ``worker`` and ``ops``.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "SEMANTIC_"
-#: The variables of a child hold the values of the configuration file, so it reads none.
+#: The variables of a child hold the values of the configuration files, so it reads none of them,
+#: except the models of the user's file.
 _NO_CONFIG_FILE = {"SEMANTIC_CONFIG": os.devnull}
 #: Only commands send this key; no part needs it.
 _OWN_KEY = "SEMANTIC_API_KEY"
@@ -42,18 +43,36 @@ LARGE_ARRAYS: Final[Mapping[str, str]] = MappingProxyType(
 MANY_THREADS: Final[Mapping[str, str]] = MappingProxyType({"MALLOC_ARENA_MAX": "2"})
 
 
-def settings_environment(settings: Settings) -> dict[str, str]:
+def read_user_models() -> dict[str, Any]:
+    """Return ``[models]`` of the user's file; empty where the file cannot be read."""
+    try:
+        models = tomllib.loads(user_config_file().read_text()).get("models", {})
+    except (OSError, ValueError):
+        return {}
+    return models if isinstance(models, dict) else {}
+
+
+def settings_environment(settings: Settings, user_models: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that make ``load_settings()`` give the same values in a child.
 
     ``None`` has no form in the environment and is left out: no source had set it. The part of
     ``[models]`` that stands in the user's file is left out too: a child reads it there, and again
     when it changes.
+
+    Args:
+        settings: The effective settings.
+        user_models: ``[models]`` of the user's file when the settings were read.
     """
-    return dict(_variables(settings.model_copy(update={"data_dir": settings.data_dir.absolute()})))
+    absolute = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
+    variables = dict(_variables(absolute, user_models))
+    return variables | {USER_MODELS_ENV: json.dumps(user_models, default=str)}
 
 
 def child_environment(
-    inherited: Mapping[str, str], settings: Settings, extra: Mapping[str, str]
+    inherited: Mapping[str, str],
+    settings: Settings,
+    extra: Mapping[str, str],
+    user_models: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of a part.
 
@@ -62,8 +81,11 @@ def child_environment(
             since names are read without regard to case.
         settings: The effective settings.
         extra: Variables of this child that override all others.
+        user_models: ``[models]`` of the user's file when the settings were read; default: as it is
+            now.
     """
-    ours = settings_environment(_without_raw_keys(settings)) | _NO_CONFIG_FILE | dict(extra)
+    own = read_user_models() if user_models is None else user_models
+    ours = settings_environment(_without_raw_keys(settings), own) | _NO_CONFIG_FILE | dict(extra)
     dropped = {*ours, _OWN_KEY}
     kept = {name: value for name, value in inherited.items() if name.upper() not in dropped}
     search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]
@@ -104,10 +126,10 @@ def with_json_logs(settings: Settings) -> Settings:
     return settings.model_copy(update={"log": settings.log.model_copy(update={"format": "json"})})
 
 
-def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
+def _variables(settings: Settings, user_models: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in settings:
         if isinstance(value, ModelsSettings):
-            yield f"{_PREFIX}{name}".upper(), json.dumps(_models_elsewhere(value))
+            yield f"{_PREFIX}{name}".upper(), json.dumps(_models_elsewhere(value, user_models))
         elif isinstance(value, BaseModel):
             for field, inner in value:
                 if inner is not None:
@@ -116,12 +138,8 @@ def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{_PREFIX}{name}".upper(), _encode(value)
 
 
-def _models_elsewhere(models: ModelsSettings) -> dict[str, Any]:
+def _models_elsewhere(models: ModelsSettings, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of ``[models]`` that differs from the user's file."""
-    try:
-        own = tomllib.loads(user_config_file().read_text()).get("models", {})
-    except (OSError, ValueError):
-        own = {}
     given = models.model_dump(mode="json", exclude_unset=True)
     return {name: value for name, value in given.items() if own.get(name) != value}
 

@@ -28,6 +28,7 @@ from ops.supervisor.environment import (
     MANY_THREADS,
     allocator_environment,
     child_environment,
+    read_user_models,
     with_keys,
 )
 from ops.supervisor.output import PartOutput
@@ -99,6 +100,9 @@ class Supervisor:
         extra_environment: Mapping[str, str],
     ) -> None:
         self._settings = settings
+        #: A part that is restarted reads the file again: what it changes or drops must not come
+        #: back from the settings of the start.
+        self._user_models = read_user_models()
         self._parts = parts
         self._record = record
         self._prepare = prepare
@@ -250,7 +254,7 @@ class Supervisor:
             extra["SEMANTIC_REDIS__URL"] = self._broker_url
         if (wanted := _ALLOCATION.get(part.name)) is not None:
             extra |= allocator_environment(wanted, os.environ)
-        return child_environment(os.environ, self._settings_of(part), extra)
+        return child_environment(os.environ, self._settings_of(part), extra, self._user_models)
 
     def _start_child(
         self, part: Part, environment: Mapping[str, str], *, standby: bool = False

@@ -98,7 +98,7 @@ def test_children_get_digests_only() -> None:
 
 def test_other_secrets_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "whsec_" + "QUJD" * 8
-    for name, value in settings_environment(load_settings(webhooks={"secret": secret})).items():
+    for name, value in settings_environment(load_settings(webhooks={"secret": secret}), {}).items():
         monkeypatch.setenv(name, value)
     found = load_settings().webhooks.secret
     assert found is not None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ops.setting_groups.places import user_config_file
-from ops.settings import Settings, load_settings
+from ops.settings import ConfigFileError, Settings, load_part_settings, load_settings
 from ops.supervisor.environment import (
     LARGE_ARRAYS,
     MANY_THREADS,
     allocator_environment,
     child_environment,
+    read_user_models,
     settings_environment,
     with_json_logs,
 )
@@ -34,7 +36,7 @@ def test_a_child_reads_the_very_same_settings(
         model={"id": "org/some-model", "aliases": ("sonnet", "opus, the big one")},
     )
     (tmp_path / "semantic.toml").write_text("[server]\nport = 1\n")
-    for name, value in settings_environment(before).items():
+    for name, value in settings_environment(before, {}).items():
         monkeypatch.setenv(name, value)
     assert load_settings() == before
 
@@ -51,6 +53,63 @@ def test_child_reads_no_configuration_file(tmp_path: Path, monkeypatch: pytest.M
     settings = load_settings()
     assert (settings.server.port, settings.model.context_length) == (3, None)
     assert "semantic_config" not in environment
+
+
+def _write_user_file(text: str) -> None:
+    user_config_file().parent.mkdir(parents=True, exist_ok=True)
+    user_config_file().write_text(text)
+
+
+def test_a_child_reads_only_the_models_of_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_settings(data_dir=tmp_path)
+    for name, value in child_environment({}, before, {}).items():
+        monkeypatch.setenv(name, value)
+    _write_user_file(
+        "config = 'other.toml'\n[log]\nurl = 'postgresql://other/log'\n[retention]\ntext_days = 1\n"
+        "[server]\nport = 'none'\n[models.coder]\nsource = 'org/Coder'\n"
+    )
+    settings = load_part_settings()
+    assert (settings.log, settings.retention) == (before.log, before.retention)
+    assert settings.config == Path(os.devnull)
+    assert set(settings.models.tables) == {"coder"}
+
+
+def test_a_restarted_child_gets_the_models_that_the_users_file_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_user_file(
+        "[models.changed]\nsource = 'org/Old'\ncontext = 64\n[models.dropped]\nsource = 'org/It'\n"
+    )
+    before, own = load_settings(data_dir=tmp_path), read_user_models()
+    _write_user_file("[models.changed]\nsource = 'org/New'\n")
+    for name, value in child_environment({}, before, {}, own).items():
+        monkeypatch.setenv(name, value)
+    tables = load_part_settings().models.tables
+    assert {name: (table.source, table.context) for name, table in tables.items()} == {
+        "changed": ("org/New", None)
+    }
+
+
+@pytest.mark.parametrize("half", ["[models.fir", "[models.first]\n", "[models]\nfirst = 1\n"])
+def test_a_half_edited_users_file_leaves_a_child_the_models_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], half: str
+) -> None:
+    monkeypatch.setenv("SEMANTIC_MODELS__SECOND__SOURCE", "org/Second")
+    _write_user_file("[models]\npark_max_s = 9\n[models.first]\nsource = 'org/First'\n")
+    before, own = load_settings(data_dir=tmp_path), read_user_models()
+    _write_user_file(half)
+    for name, value in child_environment({}, before, {}, own).items():
+        monkeypatch.setenv(name, value)
+    assert load_part_settings().models == before.models
+    assert "[models] is used as it was at the start: " in capsys.readouterr().err
+
+
+def test_a_half_edited_users_file_stops_a_process_that_no_service_started() -> None:
+    _write_user_file("[models.fir")
+    with pytest.raises(ConfigFileError, match="not valid TOML"):
+        load_part_settings()
 
 
 def test_a_child_gets_the_models_that_the_users_file_does_not_have(
@@ -72,7 +131,7 @@ def test_a_child_gets_the_models_that_the_users_file_does_not_have(
 
 
 def test_a_relative_data_directory_becomes_absolute(tmp_path: Path) -> None:
-    variables = settings_environment(Settings(data_dir=Path("here")))
+    variables = settings_environment(Settings(data_dir=Path("here")), {})
     assert variables["SEMANTIC_DATA_DIR"] == str(tmp_path / "here")
 
 
