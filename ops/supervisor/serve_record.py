@@ -73,10 +73,17 @@ class ServeRecord:
     ready: bool = False
     parts: dict[str, PartRecord] = field(default_factory=dict)
 
+    def has_living_parts(self) -> bool:
+        """Return whether one of the parts still runs."""
+        return any(part.is_alive() for part in self.parts.values())
+
 
 @contextmanager
 def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     """Hold a data directory for as long as this process serves it.
+
+    The record goes at the end. That of a killed service whose parts still run stays for the next
+    holder, unless this one has replaced it.
 
     Yields:
         The record of a service that was killed; its parts may still be ending.
@@ -100,10 +107,13 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
+        leftovers = _read(data_dir)
         try:
-            yield _read(data_dir)
+            yield leftovers
         finally:
-            (data_dir / _RECORD_NAME).unlink(missing_ok=True)
+            is_needed = leftovers is not None and leftovers.has_living_parts()
+            if not is_needed or _read(data_dir) != leftovers:
+                (data_dir / _RECORD_NAME).unlink(missing_ok=True)
 
 
 def write_record(data_dir: Path, record: ServeRecord) -> None:
@@ -132,7 +142,7 @@ def wait_for_leftovers(record: ServeRecord, patience_s: float) -> bool:
         Whether all have ended in time.
     """
     deadline = time.monotonic() + patience_s
-    while any(part.is_alive() for part in record.parts.values()):
+    while record.has_living_parts():
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_S)

@@ -24,7 +24,7 @@ def nothing_runs(settings: Settings) -> Iterator[None]:
             serve_lock(settings.data_dir) as leftovers,
             DataLock(settings.data_dir / "worker.lock"),
         ):
-            if leftovers is not None and any(part.is_alive() for part in leftovers.parts.values()):
+            if leftovers is not None and leftovers.has_living_parts():
                 msg = "parts of a service are still ending; try again in a moment"
                 raise LogUnavailable(msg)
             yield

@@ -50,6 +50,34 @@ def test_note_of_a_killed_service_is_handed_to_the_next(tmp_path: Path) -> None:
         assert before == record
 
 
+def test_a_refused_service_leaves_the_record_of_the_running_one(tmp_path: Path) -> None:
+    record = _record(api=PartRecord.of(os.getpid(), restarts=0))
+    with serve_lock(tmp_path):
+        write_record(tmp_path, record)
+        with pytest.raises(CannotServe), serve_lock(tmp_path):
+            pytest.fail("held twice")
+        assert read_record(tmp_path) == record
+
+
+def test_record_of_a_killed_service_stays_until_its_parts_have_ended(tmp_path: Path) -> None:
+    living = _record(api=PartRecord.of(os.getpid(), restarts=0))
+    write_record(tmp_path, living)
+    for _ in range(2):  # neither replaces the record, as a service whose port is still taken
+        with serve_lock(tmp_path) as before:
+            assert before == living
+    ended = _record(api=PartRecord(pid=os.getpid(), created=0.0, restarts=0))
+    write_record(tmp_path, ended)
+    with serve_lock(tmp_path) as before:
+        assert before == ended
+    assert not (tmp_path / "serve.json").exists()
+
+
+def test_record_of_a_service_that_ends_goes_with_it(tmp_path: Path) -> None:
+    with serve_lock(tmp_path):
+        write_record(tmp_path, _record(api=PartRecord.of(os.getpid(), restarts=0)))
+    assert not (tmp_path / "serve.json").exists()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
 def test_note_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "serve.json").write_text(text)
