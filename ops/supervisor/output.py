@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import queue
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 from ops.terminal_text import visible_line
 
@@ -17,6 +18,9 @@ LINES_MAX = 10_000
 LINE_BYTES_MAX = 65_536
 #: Time to write the last lines at the end, in seconds.
 FLUSH_S = 2.0
+#: Seconds until the next try where the disk of the stream is full.
+RETRY_S = 5.0
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LineStream(Protocol):
@@ -32,10 +36,19 @@ class LineStream(Protocol):
 
 
 class LineWriter:
-    """Writes lines from its own thread, so that a stopped terminal never stops the service."""
+    """Writes lines from its own thread, so that a stopped terminal never stops the service.
 
-    def __init__(self, stream: LineStream) -> None:
+    While the disk of the stream is full, lines wait in the queue.
+
+    Args:
+        stream: Takes the lines. It keeps what its ``flush`` could not write.
+        retry_s: Seconds until the next try where the disk is full.
+    """
+
+    def __init__(self, stream: LineStream, *, retry_s: float = RETRY_S) -> None:
         self._stream = stream
+        self._retry_s = retry_s
+        self._closing = threading.Event()
         self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -50,6 +63,7 @@ class LineWriter:
 
     def close(self) -> None:
         """Write what is queued, within a time limit."""
+        self._closing.set()
         try:
             self._lines.put(None, timeout=FLUSH_S)
         except queue.Full:
@@ -61,11 +75,26 @@ class LineWriter:
             try:
                 if self._dropped:
                     dropped, self._dropped = self._dropped, 0
-                    self._stream.write(f"({dropped} lines were dropped)\n")
-                self._stream.write(line + "\n")
-                self._stream.flush()
+                    self._write(f"({dropped} lines were dropped)\n")
+                self._write(line + "\n")
             except (OSError, ValueError):
                 return  # the reader is gone; the queue fills and drops lines
+
+    def _write(self, text: str) -> None:
+        """Write a line; wait while the disk is full, but not at the end."""
+        is_last = False
+        while True:
+            try:
+                if text:
+                    self._stream.write(text)
+                self._stream.flush()
+            except OSError as error:
+                if is_last or error.errno not in _FULL:
+                    raise
+            else:
+                return
+            text = ""
+            is_last = self._closing.wait(self._retry_s)
 
 
 class PartOutput:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
 from functools import partial
+from typing import Any
 
 from ops.supervisor.output import (
     LINE_BYTES_MAX,
@@ -74,6 +76,51 @@ def test_terminal_that_is_gone_stops_nobody() -> None:
     writer.put("one")
     writer.put("two")
     writer.close()
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk that is full until it has room."""
+
+    def __init__(self) -> None:
+        self.has_room = threading.Event()
+        self.was_full = threading.Event()
+        self.data = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if not self.has_room.is_set():
+            self.was_full.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.data += bytes(data)
+        return len(data)
+
+
+def test_lines_follow_in_their_order_once_a_full_disk_has_room() -> None:
+    disk = FullDisk()
+    stream = io.TextIOWrapper(io.BufferedWriter(disk), line_buffering=True)
+    writer = LineWriter(stream, retry_s=0.001)
+    writer.put("first")
+    assert disk.was_full.wait(_DEADLINE_S)
+    for number in range(LINES_MAX + 5):
+        writer.put(f"line {number}")
+    disk.has_room.set()
+    writer.close()
+    lines = disk.data.decode().splitlines()
+    assert lines[:3] == ["first", "(5 lines were dropped)", "line 0"]
+    assert len(lines) == LINES_MAX + 2
+
+
+def test_full_disk_does_not_hold_up_the_end() -> None:
+    disk = FullDisk()
+    stream = io.TextIOWrapper(io.BufferedWriter(disk), line_buffering=True)
+    writer = LineWriter(stream, retry_s=_DEADLINE_S)
+    writer.put("first")
+    assert disk.was_full.wait(_DEADLINE_S)
+    disk.has_room.set()
+    writer.close()
+    assert disk.data == b"first\n"
 
 
 def test_files_get_json_and_the_terminal_what_it_shows() -> None:
