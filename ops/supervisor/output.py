@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, TextIO
 
 from ops.terminal_text import visible_line
 
@@ -33,6 +36,34 @@ class LineStream(Protocol):
     def flush(self) -> None:
         """Hand what is written to its reader."""
         ...
+
+
+class BoundedFile:
+    """A text stream on a file that is emptied once it is full.
+
+    Args:
+        stream: The stream. From now on it appends, so that its next line begins an emptied file.
+        file_bytes: Size at which the file is full.
+    """
+
+    def __init__(self, stream: TextIO, file_bytes: int) -> None:
+        self._stream = stream
+        self._file_bytes = file_bytes
+        flags = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
+        fcntl.fcntl(stream.fileno(), fcntl.F_SETFL, flags | os.O_APPEND)
+
+    def write(self, text: str) -> object:
+        """Write a line with its end."""
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Hand what is written to the system; empty a full file."""
+        try:
+            self._stream.flush()
+        finally:  # a full disk gets the room of a full file
+            with suppress(OSError):
+                if os.fstat(self._stream.fileno()).st_size >= self._file_bytes:
+                    os.ftruncate(self._stream.fileno(), 0)
 
 
 class LineWriter:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from rich.console import Console
 
@@ -27,7 +28,16 @@ from ops.settings import Settings
 from ops.supervisor.address import base_url, claim_port
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from ops.supervisor.environment import with_json_logs
-from ops.supervisor.output import LineWriter, PartOutput, json_line, parsed
+from ops.supervisor.machine.launchd import LOG_NAME
+from ops.supervisor.machine.unit import log_dir_of
+from ops.supervisor.output import (
+    BoundedFile,
+    LineStream,
+    LineWriter,
+    PartOutput,
+    json_line,
+    parsed,
+)
 from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
 from ops.supervisor.serve_record import (
     CannotServe,
@@ -155,7 +165,22 @@ def _output(settings: Settings) -> PartOutput:
     files = _files(settings)
     if files is not None:
         add_json_lines("serve", files.put)
-    return PartOutput(LineWriter(sys.stderr), show, files=files, record=json_line)
+    return PartOutput(LineWriter(error_stream(settings)), show, files=files, record=json_line)
+
+
+def error_stream(settings: Settings) -> LineStream:
+    """Return stderr; where launchd made it a file, one that is emptied when it is full.
+
+    launchd bounds no file, and a rotation needs a service that opens its file again.
+    """
+    try:
+        opened = os.fstat(sys.stderr.fileno())
+        of_launchd = (log_dir_of(Path.home()) / LOG_NAME).stat()
+    except OSError:
+        return sys.stderr
+    if not os.path.samestat(opened, of_launchd):
+        return sys.stderr
+    return BoundedFile(sys.stderr, settings.logs.file_mb * 10**6)
 
 
 def _files(settings: Settings) -> LineWriter | None:

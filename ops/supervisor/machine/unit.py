@@ -57,9 +57,14 @@ def unit_of(settings: Settings, *, home: Path, search_path: str) -> MachineUnit:
         argv=(*_program(), "serve", *options),
         home=home,
         search_path=":".join(directories),
-        log_dir=home / "Library" / "Logs" / "semantic",
+        log_dir=log_dir_of(home),
         stop_s=int(drain_s) + STOP_MARGIN_S,
     )
+
+
+def log_dir_of(home: Path) -> Path:
+    """Return where launchd writes the output of the service."""
+    return home / "Library" / "Logs" / "semantic"
 
 
 def left_out(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,11 +7,13 @@ import io
 import os
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ops.supervisor.output import (
     LINE_BYTES_MAX,
     LINES_MAX,
+    BoundedFile,
     LineWriter,
     PartOutput,
     json_line,
@@ -121,6 +123,18 @@ def test_full_disk_does_not_hold_up_the_end() -> None:
     disk.has_room.set()
     writer.close()
     assert disk.data == b"first\n"
+
+
+def test_bounded_file_is_emptied_when_it_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "serve.jsonl"
+    with path.open("w") as stream:  # not for appending
+        bounded = BoundedFile(stream, 20)
+        seen = []
+        for number in range(4):
+            bounded.write(f"line {number}\n")
+            bounded.flush()
+            seen.append(path.read_text())
+    assert seen == ["line 0\n", "line 0\nline 1\n", "", "line 3\n"]
 
 
 def test_files_get_json_and_the_terminal_what_it_shows() -> None:

@@ -16,7 +16,7 @@ from ops.settings import Settings
 from ops.supervisor import supervisor
 from ops.supervisor.output import LineWriter, PartOutput, json_line
 from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
-from ops.supervisor.serve import serve
+from ops.supervisor.serve import error_stream, serve
 from ops.supervisor.serve_record import CannotServe, ServeRecord, StartTimedOut
 from ops.supervisor.startup_banner import StartupBanner
 from ops.supervisor.supervisor import Outlets, Supervisor
@@ -45,6 +45,24 @@ def test_only_an_error_that_stays_is_final(
     settings = Settings(data_dir=tmp_path, server={"port": 0})  # type: ignore[arg-type]  # pydantic checks
     assert serve(settings, parts_for) == code
     assert capsys.readouterr().err == f"semantic: {error}\n"
+
+
+def test_only_the_file_that_launchd_writes_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = Settings(data_dir=tmp_path, logs={"file_mb": 1})  # type: ignore[arg-type]  # pydantic checks
+    of_launchd = tmp_path / "Library" / "Logs" / "semantic" / "serve.jsonl"
+    of_launchd.parent.mkdir(parents=True)
+    sizes = []
+    for path in (of_launchd, tmp_path / "stderr"):
+        with path.open("a") as stream:
+            monkeypatch.setattr("sys.stderr", stream)
+            writer = LineWriter(error_stream(settings))
+            writer.put("x" * 10**6)
+            writer.close()
+        sizes.append(path.stat().st_size)
+    assert sizes == [0, 10**6 + 1]
 
 
 def test_broker_that_does_not_answer_is_a_start_that_timed_out(
