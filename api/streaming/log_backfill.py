@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 
+from domain.chat.generation import EmittedCall
 from domain.chat.items import (
     Body,
     Failed,
@@ -204,15 +205,18 @@ def lacking(position: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
             yield ToolInput(fragment=fragment, ids=())
         if begun.is_complete:
             yield ToolEnd()
-    if thinking := answer.thinking[position.thinking :]:
-        yield Thinking(text=thinking, ids=())
-    if text := answer.text[position.text :]:
-        logprobs = (answer.logprobs or ())[position.logprobs :]
-        yield Text(text=text, ids=(), logprobs=logprobs)
-    for call in answer.calls[position.calls :]:
-        yield ToolStart(id=call.id, name=call.name)
-        yield ToolInput(fragment=call.arguments, ids=())
-        if call.is_complete:
+    for part in answer.parts(
+        thinking=position.thinking,
+        text=position.text,
+        calls=position.calls,
+        logprobs=position.logprobs,
+    ):
+        if not isinstance(part, EmittedCall):
+            yield part
+            continue
+        yield ToolStart(id=part.id, name=part.name)
+        yield ToolInput(fragment=part.arguments, ids=())
+        if part.is_complete:
             yield ToolEnd()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from domain.chat.embedding import Vectors
 from domain.chat.items import Failed
@@ -117,6 +117,21 @@ class EmittedCall:
     is_complete: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OutputRun:
+    """Consecutive output of one kind.
+
+    Attributes:
+        kind: The kind of output.
+        length: Characters of text or reasoning, or number of tool calls.
+        logprobs: Tokens of a text whose log-probabilities the answer has.
+    """
+
+    kind: Literal["text", "thinking", "tool"]
+    length: int
+    logprobs: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a generation ended. ``failure`` is set if and only if it failed.
@@ -129,6 +144,7 @@ class Outcome:
         calls: The tool calls, in order.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         vectors: Of the texts of a request for vectors.
+        order: The order of text, reasoning and calls in the answer.
         stop_reason: ``CANCELLED`` if it was cancelled.
         stop_sequence: The stop text that ended it.
         usage: Token counts over all attempts.
@@ -150,3 +166,4 @@ class Outcome:
     calls: tuple[EmittedCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     vectors: Vectors | None = None
+    order: tuple[OutputRun, ...] = ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from domain.chat.embedding import Vectors
-from domain.chat.generation import EmittedCall, Outcome
+from domain.chat.generation import EmittedCall, Outcome, OutputRun
+from domain.chat.items import Text, Thinking
 from domain.chat.logprobs import TokenLogprob, from_json, to_json
 from domain.chat.request import canonical_json
 
@@ -24,6 +25,8 @@ class StoredAnswer:
         token_ids: All generated ids, without stop tokens; ``None`` in payloads of older programs.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         vectors: Of a request for vectors, which has no text.
+        order: The order of text, reasoning and calls; empty in payloads of older programs, which
+            are read as all reasoning, all text, all calls.
     """
 
     text: str
@@ -32,6 +35,7 @@ class StoredAnswer:
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     vectors: Vectors | None = None
+    order: tuple[OutputRun, ...] = ()
 
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> StoredAnswer:
@@ -43,7 +47,31 @@ class StoredAnswer:
             token_ids=outcome.token_ids,
             logprobs=outcome.logprobs,
             vectors=outcome.vectors,
+            order=outcome.order,
         )
+
+    def parts(
+        self, *, thinking: int = 0, text: int = 0, calls: int = 0, logprobs: int = 0
+    ) -> Iterator[Thinking | Text | EmittedCall]:
+        """Yield reasoning, texts and calls in order, without those that a reader has.
+
+        Args:
+            thinking: Characters of reasoning to leave out.
+            text: Characters of text to leave out.
+            calls: Calls to leave out.
+            logprobs: Log-probabilities to leave out.
+        """
+        cursors = {"thinking": _Cursor(thinking), "text": _Cursor(text), "tool": _Cursor(calls)}
+        values = _Cursor(logprobs)
+        for run in self.order or self._default_order():
+            span, tokens = cursors[run.kind].take(run.length), values.take(run.logprobs)
+            if run.kind == "tool":
+                yield from self.calls[span]
+            elif run.kind == "thinking":
+                if part := self.thinking[span]:
+                    yield Thinking(text=part, ids=())
+            elif part := self.text[span]:
+                yield Text(text=part, ids=(), logprobs=(self.logprobs or ())[tokens])
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form, whose digest the last event of the job names."""
@@ -58,6 +86,8 @@ class StoredAnswer:
             fields["logprobs"] = to_json(self.logprobs)
         if self.vectors is not None:
             fields["vectors"] = self.vectors.to_json()
+        if self.order:
+            fields["order"] = [[run.kind, run.length, run.logprobs] for run in self.order]
         return canonical_json(fields)
 
     @classmethod
@@ -80,7 +110,27 @@ class StoredAnswer:
             token_ids=None if ids is None else tuple(ids),
             logprobs=None if logprobs is None else from_json(logprobs),
             vectors=None if vectors is None else Vectors.from_json(vectors),
+            order=tuple(OutputRun(*run) for run in data.get("order", ())),
         )
+
+    def _default_order(self) -> tuple[OutputRun, ...]:
+        return (
+            OutputRun("thinking", len(self.thinking)),
+            OutputRun("text", len(self.text), len(self.logprobs or ())),
+            OutputRun("tool", len(self.calls)),
+        )
+
+
+class _Cursor:
+    """Walks over a sequence whose beginning is left out."""
+
+    def __init__(self, skipped: int) -> None:
+        self._at, self._skipped = 0, skipped
+
+    def take(self, length: int) -> slice:
+        """Return the next elements that are not left out."""
+        begin, self._at = self._at, self._at + length
+        return slice(max(begin, self._skipped), self._at)
 
 
 def _call(data: Mapping[str, Any]) -> EmittedCall:

@@ -271,6 +271,7 @@ class Sequence:
             thinking=self.assembler.thinking,
             calls=self.assembler.calls,
             logprobs=self.assembler.logprobs,
+            order=self.assembler.order,
             stop_reason=reason,
             stop_sequence=stop_text if reason is StopReason.STOP_SEQUENCE else None,
             usage=Usage(

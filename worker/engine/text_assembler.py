@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from domain.chat.generation import EmittedCall, GenerationTask
+from domain.chat.generation import EmittedCall, GenerationTask, OutputRun
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
 from worker.engine.answer_parser import parser_for
@@ -62,6 +62,7 @@ class TextAssembler:
         self._ready: deque[Part] = deque()
         self._emitted: dict[Section, list[str]] = {section: [] for section in Section}
         self._calls: list[EmittedCall] = []
+        self._order: list[OutputRun] = []
         #: Arguments of the call that is open.
         self._arguments: list[str] = []
         self._tracker = tracker
@@ -105,6 +106,11 @@ class TextAssembler:
             call if call.is_complete else replace(call, arguments="".join(self._arguments))
             for call in self._calls
         )
+
+    @property
+    def order(self) -> tuple[OutputRun, ...]:
+        """The order of text, reasoning and calls emitted so far."""
+        return tuple(self._order)
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
@@ -182,13 +188,16 @@ class TextAssembler:
                 self._emitted[Section.TEXT].append(text)
                 if self._tracker is not None:
                     self._tracker.emitted += part.logprobs
+                self._record(OutputRun("text", len(text), len(part.logprobs)))
                 return Text(text=text, ids=ids, logprobs=part.logprobs, later=later)
             case TextPiece(section, text):
                 self._emitted[section].append(text)
+                self._record(OutputRun("thinking", len(text)))
                 return Thinking(text=text, ids=ids, later=later)
             case CallOpened(name):
                 call = EmittedCall(id=f"{self._call_prefix}_{len(self._calls)}", name=name)
                 self._calls.append(call)
+                self._record(OutputRun("tool", 1))
                 self._arguments = []
                 return ToolStart(id=call.id, name=name, ids=ids, later=later)
             case CallInput(fragment):
@@ -198,6 +207,12 @@ class TextAssembler:
                 whole = "".join(self._arguments)
                 self._calls[-1] = replace(self._calls[-1], arguments=whole, is_complete=True)
                 return ToolEnd(ids=ids, later=later)
+
+    def _record(self, run: OutputRun) -> None:
+        if self._order and self._order[-1].kind == run.kind:
+            last = self._order.pop()
+            run = OutputRun(run.kind, last.length + run.length, last.logprobs + run.logprobs)
+        self._order.append(run)
 
 
 def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from domain.chat.embedding import Vectors
+from domain.chat.generation import EmittedCall
 from domain.chat.items import (
     Failed,
     Finished,
@@ -116,22 +117,7 @@ class AssembledAnswer:
             stored: Its stored answer.
         """
         answer = cls(vectors=stored.vectors)
-        if stored.thinking:
-            answer.blocks.append(Block(kind="thinking", text=stored.thinking))
-        if stored.text:
-            answer.blocks.append(
-                Block(kind="text", text=stored.text, logprobs=list(stored.logprobs or ()))
-            )
-        answer.blocks += [
-            Block(
-                kind="tool",
-                text=call.arguments,
-                id=call.id,
-                name=call.name,
-                is_whole=call.is_complete,
-            )
-            for call in stored.calls
-        ]
+        answer.blocks += map(_block, stored.parts())
         answer.ending = Finished(
             stop_reason=StopReason(view.stop_reason or StopReason.END_TURN),
             usage=view.usage,
@@ -193,6 +179,22 @@ class AssembledAnswer:
             self.blocks.append(Block(kind=kind))
         self.blocks[-1].text += text
         self.blocks[-1].logprobs += logprobs
+
+
+def _block(part: Text | Thinking | EmittedCall) -> Block:
+    match part:
+        case Text(text=text, logprobs=logprobs):
+            return Block(kind="text", text=text, logprobs=list(logprobs))
+        case Thinking(text=text):
+            return Block(kind="thinking", text=text)
+        case EmittedCall():
+            return Block(
+                kind="tool",
+                text=part.arguments,
+                id=part.id,
+                name=part.name,
+                is_whole=part.is_complete,
+            )
 
 
 def ending_or_error(ending: Finished | Failed) -> Finished | SemanticError:

@@ -229,7 +229,12 @@ class FakeApi:
         self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
     ) -> None:
         """Record the end of a job as a worker does."""
-        payload = StoredAnswer(text=text, calls=tuple(calls), token_ids=(1,)).to_bytes()
+        answer = StoredAnswer(text=text, calls=tuple(calls), token_ids=(1,))
+        self.complete_with(job_id, answer, attempt=attempt)
+
+    def complete_with(self, job_id: JobId, answer: StoredAnswer, *, attempt: int = 1) -> None:
+        """Record the end of a job with any answer."""
+        payload = answer.to_bytes()
         command = CompleteAttempt(
             attempt=attempt,
             stop_reason=StopReason.END_TURN,

@@ -10,8 +10,10 @@ import pytest
 from openai.types.responses import Response, ResponseItemList
 
 from api.http.messages import Reply, StreamReply
-from domain.chat.generation import EmittedCall
+from domain.chat.generation import EmittedCall, OutputRun
+from domain.chat.items import Body, ToolEnd, ToolInput, ToolStart
 from domain.chat.request import ChatRequest, Message, ToolCall
+from domain.chat.stored_answer import StoredAnswer
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.builders.generation_requests import ANSWER, status_of
@@ -60,6 +62,49 @@ def test_whole_answer_is_a_stored_response() -> None:
             assert made["status"] == "completed"
             assert made["usage"]["input_tokens_details"]["cached_tokens"] == 2
             assert await api.json("GET", f"{PATH}/{made['id']}") == made
+
+    asyncio.run(scenario())
+
+
+def test_stored_response_has_the_order_of_the_answer() -> None:
+    calls = tuple(
+        EmittedCall(id=f"toolu_{n}", name="f", arguments="{}", is_complete=True) for n in range(2)
+    )
+    order = [("text", 3), ("tool", 1), ("thinking", 2), ("tool", 1), ("text", 4)]
+    answer = StoredAnswer(
+        text="Hm.Done",
+        thinking="So",
+        calls=calls,
+        token_ids=(1,),
+        order=tuple(OutputRun(*run) for run in order),  # type: ignore[arg-type]  # literals
+    )
+    bodies: list[Body] = [ANSWER[0]]
+    for part in answer.parts():
+        if isinstance(part, EmittedCall):
+            bodies.append(ToolStart(id=part.id, name=part.name))
+            bodies += [ToolInput(fragment=part.arguments, ids=(1,)), ToolEnd()]
+        else:
+            bodies.append(part)
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            asking = asyncio.create_task(api.send("POST", PATH, {"model": "m", "input": "hi"}))
+            job_id = await api.only_job()
+            api.start(job_id)
+            api.complete_with(job_id, answer)
+            api.publish(job_id, *bodies, ANSWER[-1])
+            reply = await asking
+            assert isinstance(reply, Reply)
+            made = json.loads(reply.body)
+            assert [item["type"] for item in made["output"]] == [
+                "message", "function_call", "reasoning", "function_call", "message",
+            ]  # fmt: skip
+            one = f"{PATH}/{made['id']}"
+            assert await api.json("GET", one) == made
+            # Its events come from the log once the broker has lost them.
+            api.broker.items.forget(job_id)
+            again = events_in(await pieces_of(await api.send("GET", f"{one}?stream=true")))
+            assert again[-1].json["response"]["output"] == made["output"]
 
     asyncio.run(scenario())
 
@@ -162,6 +207,9 @@ def test_references_are_replaced_by_their_items() -> None:
             lost = {"type": "item_reference", "id": "msg_" + "0" * 32 + "_0"}
             error = await api.json("POST", PATH, BODY | {"input": [lost]}, status=400)
             assert error["error"]["param"] == "input.0.id"
+            # An answer whose order is not recorded has one text.
+            second_text = {"type": "item_reference", "id": first["output"][0]["id"][:-1] + "1"}
+            await api.json("POST", PATH, BODY | {"input": [second_text]}, status=400)
 
     asyncio.run(scenario())
 

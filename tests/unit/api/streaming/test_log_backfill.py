@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.http.messages import Reply
-from api.protocols.shared.answer import AssembledAnswer
+from api.protocols.shared.answer import AssembledAnswer, Block
 from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition, lacking
-from domain.chat.generation import EmittedCall
+from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.commands import ConfirmCancel, RequestCancel
@@ -182,9 +182,16 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
     asyncio.run(scenario())
 
 
-@given(items=item_streams(), data=st.data())
+def order_of(blocks: list[Block]) -> tuple[OutputRun, ...]:
+    return tuple(
+        OutputRun(one.kind, 1 if one.kind == "tool" else len(one.text), len(one.logprobs))
+        for one in blocks
+    )
+
+
+@given(items=item_streams(), is_ordered=st.booleans(), data=st.data())
 def test_what_was_told_and_what_lacks_are_the_whole_answer(
-    items: list[StreamItem], data: st.DataObject
+    items: list[StreamItem], data: st.DataObject, *, is_ordered: bool
 ) -> None:
     whole = AssembledAnswer.from_items(items)
     answer = StoredAnswer(
@@ -195,6 +202,7 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
             for one in whole.tools
         ),
         logprobs=tuple(whole.logprobs),
+        order=order_of(whole.blocks) if is_ordered else (),
     )
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
     told = ReaderPosition()
@@ -205,6 +213,8 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)
     assert both.logprobs == whole.logprobs
+    if is_ordered:
+        assert both.blocks == whole.blocks
     assert [(c.id, c.name, c.text) for c in both.tools] == [
         (c.id, c.name, c.text) for c in whole.tools
     ]

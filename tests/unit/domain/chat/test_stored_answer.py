@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.chat.embedding import Vectors
-from domain.chat.generation import EmittedCall
+from domain.chat.generation import EmittedCall, OutputRun
+from domain.chat.items import Text, Thinking
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.chat.request import canonical_json
 from domain.chat.stored_answer import StoredAnswer
@@ -45,6 +46,25 @@ PINNED = {
             '"vectors":{"data":"AACAPwAAgD8=","dimensions":1}}'
         ),
     ),
+    "order": (
+        StoredAnswer(
+            text="Hello",
+            thinking="hm",
+            calls=(CALL,),
+            token_ids=(7,),
+            order=(
+                OutputRun("text", 2),
+                OutputRun("tool", 1),
+                OutputRun("thinking", 2),
+                OutputRun("text", 3),
+            ),
+        ),
+        (
+            '{"order":[["text",2,0],["tool",1,0],["thinking",2,0],["text",3,0]],'
+            '"text":"Hello","thinking":"hm","token_ids":[7],"tool_calls":['
+            '{"arguments":"{\\"at\\": 1}","id":"toolu_1","is_complete":true,"name":"look"}]}'
+        ),
+    ),
     "no logprobs of no text": (
         StoredAnswer(text="", token_ids=(7,), logprobs=()),
         '{"logprobs":[],"text":"","thinking":"","token_ids":[7],"tool_calls":[]}',
@@ -73,6 +93,9 @@ _VALUES = st.builds(
     _LOGPROB,
     st.lists(st.builds(Alternative, st.binary(max_size=6), _LOGPROB), max_size=3).map(tuple),
 )
+_RUNS = st.builds(
+    OutputRun, st.sampled_from(["text", "thinking", "tool"]), st.integers(1, 9), st.integers(0, 9)
+)
 _ANSWERS = st.builds(
     StoredAnswer,
     text=_TEXT,
@@ -80,6 +103,7 @@ _ANSWERS = st.builds(
     calls=st.lists(_CALLS, max_size=3).map(tuple),
     token_ids=st.none() | st.lists(st.integers(0, 2**32 - 1)).map(tuple),
     logprobs=st.none() | st.lists(_VALUES, max_size=3).map(tuple),
+    order=st.lists(_RUNS, max_size=3).map(tuple),
 )
 
 
@@ -117,3 +141,37 @@ OLDER = {
 @pytest.mark.parametrize(("stored", "answer"), OLDER.values(), ids=OLDER)
 def test_other_shapes_are_read(stored: dict[str, object], answer: StoredAnswer) -> None:
     assert StoredAnswer.from_bytes(canonical_json(stored)) == answer
+
+
+def test_parts_of_an_ordered_answer_are_in_its_order() -> None:
+    answer = StoredAnswer(
+        text="ab",
+        thinking="hm",
+        calls=(CALL, CUT),
+        logprobs=(VALUE, VALUE),
+        order=(
+            OutputRun("text", 1, 1),
+            OutputRun("tool", 1),
+            OutputRun("thinking", 2),
+            OutputRun("text", 1, 1),
+            OutputRun("tool", 1),
+        ),
+    )
+    assert list(answer.parts()) == [
+        Text(text="a", ids=(), logprobs=(VALUE,)),
+        CALL,
+        Thinking(text="hm", ids=()),
+        Text(text="b", ids=(), logprobs=(VALUE,)),
+        CUT,
+    ]
+
+
+def test_parts_of_an_answer_without_an_order_are_reasoning_text_and_calls() -> None:
+    answer = StoredAnswer(text="ab", thinking="hm", calls=(CALL, CUT))
+    assert list(answer.parts()) == [
+        Thinking(text="hm", ids=()),
+        Text(text="ab", ids=()),
+        CALL,
+        CUT,
+    ]
+    assert list(StoredAnswer(text="").parts()) == []

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.chat.items import Text, Thinking
+from domain.chat.stored_answer import StoredAnswer
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser, ThinkTags
 from worker.engine.text_assembler import ItemBody, TextAssembler
@@ -103,6 +105,19 @@ def test_a_resumed_assembler_emits_exactly_the_remaining_items(
     emitted = [token for item in whole[:k] for token in item.ids]
     assert items_of(resumed, emitted, flush=False) == whole[:k]
     assert items_of(resumed, ids[len(emitted) :]) == whole[k:]
+
+
+@given(tokens=tokenised(MIXED), thinking=st.booleans())
+def test_the_order_restores_the_blocks_of_the_items(tokens: list[bytes], *, thinking: bool) -> None:
+    assembler = assembler_of(tokens, stop=("STOP",), thinking=thinking)
+    items = items_of(assembler, range(len(tokens)))
+    whole = [
+        (kind, "".join(item.text for item in run if isinstance(item, Text | Thinking)))
+        for kind, run in groupby(items, type)
+    ]
+    answer = StoredAnswer(text=assembler.text, thinking=assembler.thinking, order=assembler.order)
+    parts = [part for part in answer.parts() if isinstance(part, Text | Thinking)]
+    assert [(type(part), part.text) for part in parts] == whole
 
 
 @given(tokens=tokenised(MIXED))
