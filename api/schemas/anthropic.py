@@ -9,7 +9,7 @@ from pydantic import Field
 from api.schemas.base import (
     Budget,
     Items,
-    MaxTokens,
+    MaxTokensOrZero,
     Name,
     RequestBody,
     Seed,
@@ -122,5 +122,5 @@ class CountBody(RequestBody):
 class MessagesBody(CountBody):
     """The body of ``POST /v1/messages``."""
 
-    max_tokens: MaxTokens
+    max_tokens: MaxTokensOrZero
     stream: bool | None = None

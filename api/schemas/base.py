@@ -65,6 +65,8 @@ def whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
 _Whole = BeforeValidator(whole)
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 MaxTokens = Annotated[int, Field(ge=1), _Whole]
+#: With 0 the prompt is read into the cache, and the answer is empty.
+MaxTokensOrZero = Annotated[int, Field(ge=0), _Whole]
 #: Reasoning tokens; a budget larger than the answer has no effect.
 Budget = Annotated[int, Field(ge=0), _Whole]
 TopP = Annotated[float, Field(gt=0, le=1)]

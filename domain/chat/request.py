@@ -98,7 +98,7 @@ class ChatRequest:
         model: The name the caller used.
         messages: At least one, or none where there is a raw prompt or an embedding.
         tools: Definitions in OpenAI's function format, rendered by the chat template.
-        max_tokens: Most tokens to generate, at least 1.
+        max_tokens: Most tokens to generate; 0 reads the prompt into the cache.
         stop: Texts that end the generation; they are not part of the answer.
         sampling: With the seed already drawn.
         thinking: Whether the template is asked to open a reasoning section.

@@ -249,6 +249,9 @@ class Emitter:
             return
         if sequence.times.first_token is None:
             sequence.times.first_token = at
+        if sequence.only_reads:
+            self._end(sequence, at, StopReason.MAX_TOKENS)
+            return
         if finish is Finish.END:
             self._end(sequence, at, StopReason.END_TURN)
             return

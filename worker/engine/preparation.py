@@ -99,7 +99,8 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
     return Admission(
         tokens=extended(prompt.tokens, task.emitted),
         first_index=len(task.emitted),
-        max_new_tokens=prompt.max_tokens - len(task.emitted),
+        # Of a prompt that is only read, the emitter drops this token.
+        max_new_tokens=max(prompt.max_tokens, 1) - len(task.emitted),
         sampling=prompt.sampling,
         label=task.job_id,
         arrival=arrival,

@@ -239,9 +239,17 @@ class Sequence:
         is_stop = self.assembler.stop_sequence is not None
         return StopReason.STOP_SEQUENCE if is_stop else StopReason.END_TURN
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether the request is for the prompt in the cache and for no token."""
+        return self.task.prompt.max_tokens == 0
+
     def limit_reached(self) -> StopReason | None:
-        """Return the limit that allows no further token, ``None`` if none is reached."""
-        if len(self.token_ids) < self.task.prompt.max_tokens:
+        """Return the limit that allows no further token, ``None`` if none is reached.
+
+        Before its prompt is computed, a sequence that only reads has not reached its limit.
+        """
+        if self.only_reads or len(self.token_ids) < self.task.prompt.max_tokens:
             return None
         if len(self.task.prompt.tokens) + len(self.token_ids) >= self.context_length:
             return StopReason.CONTEXT_WINDOW
@@ -256,6 +264,8 @@ class Sequence:
 
     def last_items(self, reason: StopReason) -> list[StreamItem]:
         """Return the items that the assembler held back, without those emitted before."""
+        if self.only_reads:
+            return []  # those that begin in the prompt
         cut = reason not in (StopReason.END_TURN, StopReason.STOP_SEQUENCE)
         pieces = self.assembler.flush(cut=cut)
         return [self.number(piece) for piece in pieces[self.emitted_at_end :]]

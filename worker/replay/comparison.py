@@ -186,6 +186,8 @@ class _ReplayRun:
 
     def run(self) -> _ReplayedAnswer:
         """Draw tokens up to the end of the answer or the first that differs."""
+        if not self._prompt.max_tokens:
+            return _ReplayedAnswer((), "", StopReason.MAX_TOKENS, None, None)
         tokens = self._solo.tokens(self._prompt.tokens, self._on_prefill)
         with closing(tokens):
             for index, token in enumerate(tokens):

@@ -74,6 +74,22 @@ def test_one_that_a_stop_text_ended_is_the_same_again(world: ReplayWorld, sample
     assert done.tokens < 30
 
 
+def test_prompt_that_was_only_read_has_the_same_empty_answer(world: ReplayWorld) -> None:
+    (job,) = world.run(ask(LONG, max_tokens=0, sampling=SAMPLED))
+    done, answer = world.replay(job), world.answer(job)
+    assert (answer["token_ids"], answer["text"]) == ([], "")
+    assert (done.verdict, done.tokens) == (Verdict.SAME, 0)
+
+
+def test_request_behind_a_prompt_that_was_only_read_finds_it_in_the_cache(
+    world: ReplayWorld,
+) -> None:
+    request = ask("Only read. " + LONG, max_tokens=0, sampling=SAMPLED)
+    world.run(request)
+    (warm,) = world.run(replace(request, max_tokens=4))
+    assert world.replay(warm).cached_tokens > 16
+
+
 def test_those_that_shared_a_batch_are_the_same_alone(world: ReplayWorld) -> None:
     requests = [
         ask("word " * (7 * number + 1), max_tokens=20 + number, sampling=sampling)

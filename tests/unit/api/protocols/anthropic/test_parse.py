@@ -273,7 +273,7 @@ def test_limits_and_sampling_are_passed_on() -> None:
         ({"model": ...}, "model"),
         ({"model": ""}, "model"),
         ({"max_tokens": ...}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"messages": []}, "messages"),
@@ -301,6 +301,10 @@ def test_wrong_field_is_named_as_the_caller_wrote_it(changes: dict[str, Any], fi
     with pytest.raises(InvalidRequest) as caught:
         _chat(**changes)
     assert caught.value.field == field
+
+
+def test_no_token_may_be_requested() -> None:
+    assert _chat(max_tokens=0).max_tokens == 0
 
 
 def test_body_that_is_no_object_is_refused() -> None:

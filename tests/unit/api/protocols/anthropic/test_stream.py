@@ -118,6 +118,23 @@ DOCUMENTED_ORDER = [
 ]
 
 
+def test_answer_to_a_prompt_that_was_only_read_is_empty() -> None:
+    ending = Finished(
+        stop_reason=StopReason.MAX_TOKENS, usage=Usage(prompt_tokens=10, completion_tokens=0)
+    )
+    items = _items(Started(prompt_tokens=10, cached_tokens=4), ending)
+    message = assemble_message(
+        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
+    )
+    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
+    assert message["usage"]["output_tokens"] == 0
+    events = [event.json for event in _run(_encoder(), items)]
+    assert [event["type"] for event in events] == [
+        "message_start", "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert events[1]["delta"]["stop_reason"] == "max_tokens"
+
+
 def test_answer_with_reasoning_has_the_documented_event_order() -> None:
     events = _run(
         _encoder(),

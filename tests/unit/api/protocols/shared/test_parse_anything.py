@@ -128,7 +128,7 @@ def _check(chat: ChatRequest) -> None:
     assert chat.messages
     assert chat.messages[-1].role != "system"
     assert all(message.role != "system" for message in chat.messages[1:])
-    assert chat.max_tokens >= 1
+    assert chat.max_tokens >= 0
     assert 0 <= chat.sampling.seed <= SEED_MAX
     assert chat.sampling.top_p is None or 0 < chat.sampling.top_p <= 1
     assert chat.sampling.temperature is None or 0 <= chat.sampling.temperature <= 2
