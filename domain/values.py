@@ -95,7 +95,7 @@ class Sampling:
 
     Attributes:
         temperature: 0 is greedy.
-        top_p: Nucleus mass in (0, 1]; 1 keeps everything.
+        top_p: Nucleus mass in [0, 1]; 0 is greedy, 1 keeps everything.
         top_k: Number of candidates kept; 0 keeps everything.
         min_p: Floor relative to the likeliest token, in [0, 1); 0 keeps everything.
         seed: In ``[0, SEED_MAX]``; drawn at acceptance when the caller gave none.
@@ -106,6 +106,11 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most probable token is the only candidate."""
+        return self.temperature <= 0 or self.top_p <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

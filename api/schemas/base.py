@@ -69,7 +69,7 @@ MaxTokens = Annotated[int, Field(ge=1), _Whole]
 MaxTokensOrZero = Annotated[int, Field(ge=0), _Whole]
 #: Reasoning tokens; a budget larger than the answer has no effect.
 Budget = Annotated[int, Field(ge=0), _Whole]
-TopP = Annotated[float, Field(gt=0, le=1)]
+TopP = Annotated[float, Field(ge=0, le=1)]
 TopK = Annotated[int, Field(ge=0), _Whole]
 MinP = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), _Whole]

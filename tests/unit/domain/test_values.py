@@ -31,6 +31,20 @@ def test_parameters_of_the_caller_stay_also_where_they_are_zero() -> None:
     assert wish.resolve(_DEFAULTS) == whole
 
 
+@pytest.mark.parametrize(
+    ("sampling", "is_greedy"),
+    [
+        (Sampling(temperature=0), True),
+        (Sampling(top_p=0), True),
+        (Sampling(temperature=0.1, top_p=0.1), False),
+    ],
+)
+def test_sampling_without_temperature_or_nucleus_mass_is_greedy(
+    sampling: Sampling, *, is_greedy: bool
+) -> None:
+    assert sampling.is_greedy is is_greedy
+
+
 def test_usage_adds_every_count() -> None:
     first = Usage(
         prompt_tokens=1, cached_tokens=2, completion_tokens=3, reasoning_tokens=4, kept_tokens=5

@@ -45,6 +45,18 @@ def test_every_number_is_bounded(operation: Any) -> None:
         assert name in LOWERED or {"maximum", "exclusiveMaximum"} & number.keys(), name
 
 
+def test_every_nucleus_mass_may_be_zero() -> None:
+    schemas = [TypeAdapter(one.body).json_schema() for one in OPERATIONS if one.body is not None]
+    least = [
+        number.get("minimum")
+        for schema in schemas
+        for name, number in numbers(schema)
+        if name == "top_p"
+    ]
+    assert len(least) >= 5
+    assert set(least) == {0}
+
+
 def test_a_number_without_limits_would_be_found() -> None:
     found = dict(numbers(TypeAdapter(dict[str, float]).json_schema(), "x"))
     assert [one.keys() for one in found.values()] == [{"type"}]

@@ -151,13 +151,13 @@ class _Rules:
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int) -> _Rules | None:
         """Return the columns, or ``None`` if every row is greedy."""
-        if all(row.temperature <= 0 for row in rows):
+        if all(row.is_greedy for row in rows):
             return None
         widest = min(vocabulary, CANDIDATES_MAX)
         top_k = [min(row.top_k, widest) if row.top_k > 0 else 0 for row in rows]
         any_top_p = any(row.top_p < 1 for row in rows)
         return cls(
-            greedy=_column([row.temperature <= 0 for row in rows], mx.bool_),
+            greedy=_column([row.is_greedy for row in rows], mx.bool_),
             sharpness=mx.array(
                 [[1 / row.temperature if row.temperature > 0 else 1] for row in rows]
             ),

@@ -288,7 +288,7 @@ def test_limits_and_sampling_are_passed_on() -> None:
             "messages.0.content.0.type",
         ),
         ({"temperature": 1.5}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"stop_sequences": "x"}, "stop_sequences"),
         ({"stop_sequences": ["x"] * 65}, "stop_sequences"),

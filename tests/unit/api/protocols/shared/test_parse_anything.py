@@ -130,7 +130,7 @@ def _check(chat: ChatRequest) -> None:
     assert all(message.role != "system" for message in chat.messages[1:])
     assert chat.max_tokens >= 0
     assert 0 <= chat.sampling.seed <= SEED_MAX
-    assert chat.sampling.top_p is None or 0 < chat.sampling.top_p <= 1
+    assert chat.sampling.top_p is None or 0 <= chat.sampling.top_p <= 1
     assert chat.sampling.temperature is None or 0 <= chat.sampling.temperature <= 2
     assert all(chat.stop)
     assert ChatRequest.from_bytes(chat.to_bytes()) == chat

@@ -38,6 +38,8 @@ def test_tokens_come_as_often_as_they_are_likely() -> None:
         (Sampling(top_k=2, seed=2), {0, 1}),
         (Sampling(top_p=0.8, seed=3), {0, 1, 2}),
         (Sampling(top_p=0.05, seed=4), {0}),
+        (Sampling(top_p=0, seed=4), {0}),
+        (Sampling(top_p=0, temperature=2, min_p=0.01, seed=4), {0}),
         (Sampling(min_p=0.3, seed=5), {0, 1, 2}),
         (Sampling(top_p=0.8, top_k=2, min_p=0.9, seed=6), {0}),
         (Sampling(temperature=8, top_k=100, top_p=1.0, seed=7), {0, 1, 2, 3, 4, 5}),
@@ -45,6 +47,14 @@ def test_tokens_come_as_often_as_they_are_likely() -> None:
 )
 def test_a_filter_keeps_exactly_the_tokens_it_names(sampling: Sampling, kept: set[int]) -> None:
     assert set(drawn(sampling)[0]) == kept
+
+
+def test_a_row_without_nucleus_mass_draws_one_of_equally_likely_tokens() -> None:
+    sampler = BatchSampler(lambda size: list(range(size)))
+    sampler.add(0, SamplerRow(Sampling(top_p=0, seed=1), 0))
+    sampler.add(1, SamplerRow(Sampling(top_p=0.5, seed=1), 0))
+    logprobs = mx.log(mx.array([(0.1, 0.45, 0.45), (0.1, 0.45, 0.45)]))
+    assert {sampler(logprobs)[0].item() for _ in range(50)} == {1}
 
 
 def test_a_row_draws_the_same_in_any_company() -> None:
