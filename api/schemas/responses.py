@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.schemas.base import (
@@ -24,6 +24,21 @@ from api.schemas.openai_chat import ContentPart
 
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16
+#: Types of input items that the parser uses.
+_ITEM_TYPES: Final = frozenset(
+    {
+        "message",
+        "reasoning",
+        "item_reference",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "additional_tools",
+    }
+)
 
 
 class ToolInputFormat(RequestBody):
@@ -54,8 +69,9 @@ class ResponseTool(RequestBody):
 class InputItem(RequestBody):
     """An item of any type.
 
-    The parser uses messages, reasoning, references, and calls and results of functions, of custom
-    tools and of the client's tool search. It ignores items of other types.
+    The parser uses messages, reasoning, references, additional tools, and calls and results of
+    functions, of custom tools and of the client's tool search. It ignores other items, whose
+    fields may have any form.
     """
 
     type: str | None = None
@@ -71,6 +87,17 @@ class InputItem(RequestBody):
     tools: Items[ResponseTool] | None = None
     execution: str | None = None
     encrypted_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reduce_ignored(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        """Return an item that the parser ignores as its type alone."""
+        if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
+            return value
+        runs_here = value.get("execution") == "client" or value.get("call_id") is not None
+        is_search = kind in ("tool_search_call", "tool_search_output")
+        is_used = kind in _ITEM_TYPES and (runs_here or not is_search)
+        return value if is_used else {"type": "ignored"}
 
 
 class ResponseNamedTool(RequestBody):

@@ -41,6 +41,9 @@ _ASSISTANT_TYPES: Final = frozenset({"reasoning", *_CALLS})
 _RESULTS: Final = frozenset(
     {"function_call_output", "custom_tool_call_output", "tool_search_output"}
 )
+_ADDED: Final = "additional_tools"
+#: Types of items that make further tools callable.
+_TOOL_LISTS: Final = frozenset({"tool_search_output", _ADDED})
 
 
 def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
@@ -75,6 +78,9 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         if item["type"] in _RESULTS:
             result = item["output"] if "output" in item else found_tools_text(item["tools"])
             turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
+        elif item["type"] == _ADDED:
+            text = f"Further tools:\n{found_tools_text(item['tools'])}"
+            turns.append(Message(role="system", content=text))
         else:
             turns.append(Message(role=_ROLES[item["role"]], content=_joined(item)))
     turns.extend(assistant.turn())
@@ -82,10 +88,8 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
 
 
 def found_tools(items: Iterable[Item]) -> list[Mapping[str, Any]]:
-    """Return the definitions of the tools that the searches of a conversation have found."""
-    return [
-        tool for item in items if item["type"] == "tool_search_output" for tool in item["tools"]
-    ]
+    """Return the definitions of the tools that the items of a conversation add."""
+    return [tool for item in items if item["type"] in _TOOL_LISTS for tool in item["tools"]]
 
 
 def listed_items(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
@@ -162,13 +166,19 @@ def _joined(item: Item) -> str:
 
 def _stored_item(item: InputItem, where: str) -> dict[str, Any] | None:
     kind = item.type or ("message" if item.role else "item_reference")
+    if kind == "item_reference":
+        return {"type": kind, "id": _required(item.id, where, "id")}
+    stored = _stored_fields(item, kind, where)
+    return None if stored is None else _with_id(stored, item)
+
+
+def _stored_fields(item: InputItem, kind: str, where: str) -> dict[str, Any] | None:
     if kind == "message":
-        role = _required(item.role, where, "role")
-        return _with_id(_message(role, text_of(item.content)), item)
+        return _message(_required(item.role, where, "role"), text_of(item.content))
     if kind in _CALLS:
-        return _with_id(_call(item, kind, where), item)
+        return _call(item, kind, where)
     if kind in _RESULTS:
-        return _with_id(_result(item, kind, where), item)
+        return _result(item, kind, where)
     if kind == "reasoning":
         content = text_of(item.content if isinstance(item.content, list) else None)
         reasoning: dict[str, Any] = {
@@ -178,9 +188,9 @@ def _stored_item(item: InputItem, where: str) -> dict[str, Any] | None:
         }
         if item.encrypted_content:
             reasoning["encrypted_content"] = item.encrypted_content
-        return _with_id(reasoning, item)
-    if kind == "item_reference":
-        return {"type": kind, "id": _required(item.id, where, "id")}
+        return reasoning
+    if kind == _ADDED and (tools := _callable(item)):
+        return {"type": kind, "role": item.role or "developer", "tools": tools}
     return None
 
 
@@ -210,10 +220,13 @@ def _result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
     call_id = _required(item.call_id, where, "call_id")
     result: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_output":
-        tools = [echoed_tool(tool) for tool in item.tools or () if is_callable(tool)]
-        return result | {"execution": "client", "tools": tools}
+        return result | {"execution": "client", "tools": _callable(item)}
     output = item.output if isinstance(item.output, str | list) else None
     return result | {"output": text_of(output)}
+
+
+def _callable(item: InputItem) -> list[dict[str, Any]]:
+    return [echoed_tool(tool) for tool in item.tools or () if is_callable(tool)]
 
 
 def _with_id(stored: dict[str, Any], item: InputItem) -> dict[str, Any]:
@@ -235,6 +248,7 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "custom_tool_call_output": "ctco",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    _ADDED: "at",
     "reasoning": "rs",
 }
 

@@ -83,6 +83,57 @@ def test_tools_that_wait_are_left_out_until_a_search_has_found_them() -> None:
     assert nothing.messages[-1].content == "No tools were found."
 
 
+_OF_THE_VENDOR: dict[str, Any] = {
+    "shell output": {
+        "type": "shell_call_output",
+        "call_id": "c",
+        "output": [{"stdout": "x", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+    },
+    "shell call": {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+    "tools of a server": {
+        "type": "mcp_list_tools",
+        "id": "mcpl_1",
+        "server_label": "s",
+        "tools": [{"name": "t", "input_schema": {}}],
+    },
+    "call of a server": {
+        "type": "mcp_call", "id": "m", "name": "t", "arguments": "{}", "output": 5
+    },
+    "search call of the vendor": {
+        "type": "tool_search_call",
+        "call_id": None,
+        "execution": "server",
+        "arguments": ["crm"],
+    },
+    "search output of the vendor": {
+        "type": "tool_search_output", "call_id": None, "execution": "server", "tools": [_BASH]
+    },
+    "unknown": {"type": "of_next_year", "role": "robot", "content": 5, "tools": 7, "id": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("item", _OF_THE_VENDOR.values(), ids=_OF_THE_VENDOR)
+def test_items_of_the_vendor_are_left_out_whatever_they_hold(item: dict[str, Any]) -> None:
+    asked = {"role": "user", "content": "hi"}
+    chat = _chat(input=[item, asked, item])
+    assert chat.messages == (Message(role="user", content="hi"),)
+    assert not chat.deferred_tools
+
+
+def test_additional_tools_are_described_where_they_stand_and_callable_from_then_on() -> None:
+    added = {"type": "additional_tools", "role": "developer", "tools": [_CRM, {"type": "mcp"}]}
+    asked = [{"role": "user", "content": "hi"}, added, {"role": "user", "content": "go"}]
+    chat = _chat(tools=[_BASH], input=asked)
+    assert _names(chat.tools) == ["Bash"]
+    assert _names(chat.deferred_tools) == ["crm__find", "crm__note"]
+    assert "".join(one.content for one in chat.messages).count("<function>") == 2
+    wire = read_body(json.dumps({"model": "m", "input": asked}).encode())
+    listed = listed_items(input_items(wire), "0")[1]
+    assert (listed["type"], listed["role"]) == ("additional_tools", "developer")
+    assert [tool["name"] for tool in listed["tools"]] == ["crm"]
+    assert _chat(input=[asked[0], added | {"tools": [{"type": "mcp"}]}]) == _chat(input=asked[:1])
+
+
 def test_calls_of_every_type_are_calls_to_the_model() -> None:
     chat = _chat(input=[
         {"role": "user", "content": "hi"},
