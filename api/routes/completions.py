@@ -112,11 +112,14 @@ async def create_embeddings(request: Request, generation: Generation) -> Reply:
     headers: dict[str, str] = {JOB_HEADER: job.id}
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
-    await collect_job(job)
-    view, vectors = await generation.call(_vectors_of, job.id, generation)
-    if view.answered_by is not None:
-        headers[MODEL_HEADER] = plain_header(view.answered_by)
-    return await generation.call(_vector_reply, request, view, vectors, headers)
+    await collect_job(job, is_reply=False)
+    async with abandoned_on_error([job]):
+        view, vectors = await generation.call(_vectors_of, job.id, generation)
+        if view.answered_by is not None:
+            headers[MODEL_HEADER] = plain_header(view.answered_by)
+        reply = await generation.call(_vector_reply, request, view, vectors, headers)
+    job.reading.delivered()
+    return reply
 
 
 def _vectors_of(job_id: JobId, generation: Generation) -> tuple[JobView, Vectors]:

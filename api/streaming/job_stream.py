@@ -138,8 +138,13 @@ class Encoder(Protocol[ItemT_contra]):
         ...
 
 
-async def collect_job(job: OpenJob) -> AssembledAnswer:
+async def collect_job(job: OpenJob, *, is_reply: bool = True) -> AssembledAnswer:
     """Return the whole answer once it has finished.
+
+    Args:
+        job: The job.
+        is_reply: Whether the answer is the whole reply; otherwise the caller reads more and then
+            records the delivery.
 
     Raises:
         GenerationCancelled: The client left, or the job was cancelled.
@@ -153,7 +158,9 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
                 if item.epoch > epoch:
                     answer, epoch = AssembledAnswer(), item.epoch
                 answer.add(item)
-        job.reading.delivered()
+        end = ending_or_error(answer.ending)
+        if is_reply or isinstance(end, SemanticError):
+            job.reading.delivered()
     except ClientGone:
         msg = "the client left before the answer was whole"
         raise GenerationCancelled(msg) from None
@@ -165,7 +172,6 @@ async def collect_job(job: OpenJob) -> AssembledAnswer:
         raise
     finally:
         await job.items.close()
-    end = ending_or_error(answer.ending)
     if isinstance(end, SemanticError):
         raise end
     return answer

@@ -13,12 +13,16 @@ import pytest
 
 from api.http.caller import Caller
 from api.http.messages import Reply
+from api.streaming.log_backfill import JobRecords
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.items import Finished, Started
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
+from domain.errors import LogUnavailable
 from domain.job.commands import CompleteAttempt
 from domain.job.ports import WorkerPulse
+from domain.job.request_dedup import Readership
+from domain.job.view import JobView
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.usecases.jobs.commit import commit
@@ -280,6 +284,40 @@ def test_a_repeated_key_gets_its_vectors_until_they_are_erased_and_only_for_its_
             gone = await ask(api, "ann")
             assert gone.status == 404
             assert json.loads(gone.body)["error"]["code"] == "payload_missing"
+
+    asyncio.run(scenario())
+
+
+def test_vectors_are_delivered_once_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[Readership] = []
+    read_stored = JobRecords.read_stored
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            api.use(rules=replace(api.ports.rules, disconnect_grace_s=1))
+
+            def noted(records: JobRecords, view: JobView) -> StoredAnswer | None:
+                states.append(api.ports.connections.state(view.id))
+                if len(states) == 1:
+                    raise LogUnavailable("the test took the log away")
+                return read_stored(records, view)
+
+            monkeypatch.setattr(JobRecords, "read_stored", noted)
+            asking = asyncio.create_task(api.send("POST", PATH, BODY))
+            job_id = await api.only_job()
+            _complete(api, job_id)
+            failed = await asking
+            assert isinstance(failed, Reply)
+            assert failed.status == 503
+            assert api.ports.connections.state(job_id) is Readership.LOST
+            # The repeat of the client gets the vectors of the same job.
+            again = await api.send("POST", PATH, BODY, headers={"x-stainless-retry-count": "1"})
+            assert isinstance(again, Reply)
+            assert [one["embedding"] for one in _data(again)] == VECTORS
+            assert list(api.log.views.rows) == [job_id]
+            assert api.ports.connections.state(job_id) is Readership.DELIVERED
+            assert states == [Readership.READING, Readership.READING]
 
     asyncio.run(scenario())
 
