@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_types import resolve_reference, types_of
+from worker.engine.output.tool_calls.json_types import SchemaTypes, resolve_reference
 
 ANY_TEXT: Final = "/(?s:.*)/"
 _REFERENCES_MAX: Final = 16
 #: Longest length that is enforced; with a forbidden text, more would need too many states.
 LENGTH_MAX: Final = 300
+#: Most characters of a terminal; choices within choices multiply them.
+_TERMINAL_CHARS_MAX: Final = 1 << 20
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[\]{}/&~#-]")
 _DAY: Final = (
@@ -50,36 +52,55 @@ class UnsupportedKeyword(ValueError):
     """No terminal can express a keyword of the schema; the message names the keyword."""
 
 
-def text_terminal(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> str | None:
+def text_terminal(schema: object, root: Mapping[str, Any]) -> str | None:
     """Return a terminal for the strings that match a schema, ``None`` if it allows none.
 
     Args:
         schema: Any value; one that is no schema allows all strings.
         root: The schema that references point into.
-        depth: References and choices followed so far.
 
     Raises:
         UnsupportedKeyword: No terminal can express the schema.
     """
-    if depth > _REFERENCES_MAX:
-        msg = "$ref"
-        raise UnsupportedKeyword(msg)
-    if "string" not in types_of(schema, root):
-        return None
-    if not isinstance(schema, Mapping):
-        return ANY_TEXT
-    for keyword in _CONDITIONS:
-        if keyword in schema:
-            raise UnsupportedKeyword(keyword)
-    parts = _own(schema)
-    for wanted in _inner(schema, root):
-        part = text_terminal(wanted, root, depth=depth + 1)
-        assert part is not None, "the schema allows strings"
-        parts.append(part)
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(schema.get(keyword), list):
-            parts.append(_choice(schema[keyword], root, depth, keyword))
-    return " & ".join(part for part in dict.fromkeys(parts) if part != ANY_TEXT) or ANY_TEXT
+    return _Terminals(root).of(schema, 0)
+
+
+class _Terminals:
+    """Writes the terminals of the parts of one schema, each once: many references may share one.
+
+    Args:
+        root: The schema that references point into.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._types = SchemaTypes(root)
+        self._found: dict[int, str] = {}
+
+    def of(self, schema: object, depth: int) -> str | None:
+        """Return the terminal of a part, after ``depth`` references and choices."""
+        if depth > _REFERENCES_MAX:
+            msg = "$ref"
+            raise UnsupportedKeyword(msg)
+        if "string" not in self._types.of(schema):
+            return None
+        if not isinstance(schema, Mapping):
+            return ANY_TEXT
+        if id(schema) not in self._found:
+            self._found[id(schema)] = self._written(schema, depth)
+        return self._found[id(schema)]
+
+    def _written(self, schema: Mapping[str, Any], depth: int) -> str:
+        for keyword in _CONDITIONS:
+            if keyword in schema:
+                raise UnsupportedKeyword(keyword)
+        parts = _own(schema)
+        parts += [_needed(self.of(one, depth + 1)) for one in _inner(schema, self._root)]
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(schema.get(keyword), list):
+                found = [self.of(one, depth + 1) for one in schema[keyword]]
+                parts.append(_needed(_choice(found, keyword)))
+        return _joined(" & ", [part for part in dict.fromkeys(parts) if part != ANY_TEXT])
 
 
 def lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -153,14 +174,31 @@ def _inner(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
     return inner
 
 
-def _choice(choices: list[object], root: Mapping[str, Any], depth: int, keyword: str) -> str:
-    found = [text_terminal(choice, root, depth=depth + 1) for choice in choices]
-    terminals = list(dict.fromkeys(terminal for terminal in found if terminal is not None))
-    if keyword == "oneOf" and len([terminal for terminal in found if terminal is not None]) > 1:
+def _needed(terminal: str | None) -> str:
+    """Return the terminal of a part of a schema that allows strings."""
+    if terminal is None:  # its types are behind too many references
+        msg = "$ref"
+        raise UnsupportedKeyword(msg)
+    return terminal
+
+
+def _choice(found: list[str | None], keyword: str) -> str | None:
+    possible = [terminal for terminal in found if terminal is not None]
+    if keyword == "oneOf" and len(possible) > 1:
         raise UnsupportedKeyword(keyword)
+    terminals = list(dict.fromkeys(possible))
     if ANY_TEXT in terminals:
         return ANY_TEXT
-    return terminals[0] if len(terminals) == 1 else f"({' | '.join(terminals)})"
+    if len(terminals) > 1:
+        return f"({_joined(' | ', terminals)})"
+    return terminals[0] if terminals else None
+
+
+def _joined(operator: str, terminals: list[str]) -> str:
+    if sum(map(len, terminals)) > _TERMINAL_CHARS_MAX:
+        msg = "too many choices"
+        raise UnsupportedKeyword(msg)
+    return operator.join(terminals) or ANY_TEXT
 
 
 def _pattern(pattern: str) -> str:

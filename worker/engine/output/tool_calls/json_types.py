@@ -43,22 +43,44 @@ _LITERALS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def types_of(schema: object, root: Mapping[str, Any], *, depth: int = 0) -> frozenset[str]:
+def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     """Return the types that a schema allows; ``number`` includes ``integer``.
 
     Args:
         schema: Any value; one that is no schema allows all types.
         root: The schema that references point into.
-        depth: References followed so far.
     """
-    if schema is False:
-        return frozenset()
-    if not isinstance(schema, Mapping) or depth > _REFERENCES_MAX:
-        return ALL_TYPES
-    types = _declared_types(schema.get("type")) & _value_types(schema)
-    for choices in _parts(schema, root):
-        types &= frozenset().union(*(types_of(one, root, depth=depth + 1) for one in choices))
-    return types
+    return SchemaTypes(root).of(schema)
+
+
+class SchemaTypes:
+    """Finds the types that the parts of one schema allow.
+
+    Each part is read once at each depth, because references may point to the same part, or to
+    each other, exponentially often.
+
+    Args:
+        root: The schema that references point into; neither it nor its parts change.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        #: By the identity of the part, and the references followed before it.
+        self._found: dict[tuple[int, int], frozenset[str]] = {}
+
+    def of(self, schema: object, depth: int = 0) -> frozenset[str]:
+        """Return the types that a part allows, all if it is no schema; see ``types_of``."""
+        if schema is False:
+            return frozenset()
+        if not isinstance(schema, Mapping) or depth > _REFERENCES_MAX:
+            return ALL_TYPES
+        place = id(schema), depth
+        if place not in self._found:
+            types = _declared_types(schema.get("type")) & _value_types(schema)
+            for choices in _parts(schema, self._root):
+                types &= frozenset().union(*(self.of(one, depth + 1) for one in choices))
+            self._found[place] = types
+        return self._found[place]
 
 
 def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[list[object]]:
