@@ -210,7 +210,10 @@ class DiskTier:
 
     def write_state(self, size_bytes: int = 0) -> WriteState:
         """Return whether a block of that size would be accepted for writing now, and why not."""
-        return self._writer.state(size_bytes) if self._scanned.is_set() else WriteState.OFF
+        if self._scanned.is_set():
+            return self._writer.state(size_bytes)
+        # The disk failed before the writer could find out.
+        return WriteState.OFF if self._paused_since_s is None else WriteState.PAUSED
 
     def can_write(self, size_bytes: int = 0) -> bool:
         """Return whether a block of that size would be accepted for writing now; cheap."""

@@ -17,11 +17,11 @@ class WriteState(StrEnum):
     READY = "ready"
     #: Too many blocks or bytes are in flight; that passes within a write.
     BUSY = "busy"
-    #: The disk failed; it is tried again after a pause.
+    #: The disk failed, in a write or in the scan; it is tried again after a pause.
     PAUSED = "paused"
     #: The store had no room and could not evict; it is tried again after a pause.
     FULL = "full"
-    #: The writer is closing, or the store is not scanned yet.
+    #: The writer is closing, or the first scan of the store has not ended yet.
     OFF = "off"
 
 

@@ -21,6 +21,8 @@ from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK
 from tests.support.models.tiny_architectures import LLAMA
+from tests.support.polling import wait_until
+from worker.cachestore.tier import TierState
 from worker.cachestore.write_outcome import WriteState
 from worker.cachestore.writer import WriterLimits
 
@@ -195,6 +197,19 @@ def test_directory_that_cannot_be_read_switches_persistence_off_and_nothing_else
     run = bench.run_alone(PROMPT, 4)
     assert len(run.tokens) == 4
     assert any(isinstance(event, PersistencePaused) for event in bench.events)
+    assert bench.reuse.store.may_lose(), "contexts do not wait for the disk"
+    bench.close()
+
+
+def test_contexts_make_room_while_the_directory_cannot_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.write_text("a file where a directory should be")
+    bench = DiskBench(LLAMA, root, scanned=False, budget_bytes=48 << 10)
+    wait_until(lambda: bench.tier.figures().state is TierState.PAUSED)
+    for n in range(4):
+        bench.wait(random_tokens(5 * BLOCK, 40 + n), 4)
+    bench.drain()
+    assert not bench.waiting
     bench.close()
 
 

@@ -114,11 +114,13 @@ def test_directory_that_can_be_read_again_is_used_again(
     tier.start()
     wait_until(lambda: tier.figures().state is TierState.PAUSED)
     assert not tier.wait_scanned(0)
+    assert tier.write_state() is WriteState.PAUSED
     world.root.unlink()
     assert tier.wait_scanned(WAIT_S)
     assert tier.write(make_chain(1, 1)[0]) is not None
     assert tier.flush(WAIT_S)
     assert tier.figures().state is TierState.ON
+    assert tier.write_state() is WriteState.READY
     assert [type(event) for event in world.events] == [PersistencePaused, PersistenceResumed]
 
 
