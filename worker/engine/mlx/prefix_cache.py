@@ -292,7 +292,7 @@ class PrefixCache:
         self._pending.remove(sequence.pending)
         found = sequences.find(uid)
         if sequence.opening is not None or found is None:
-            self._abandon(sequence)
+            self._take_back(sequence)
             return
         caches = ContextCaches(self._spec, found[0])
         complete = len(sequence.context.token_ids) >= sequence.prompt_tokens
@@ -303,17 +303,20 @@ class PrefixCache:
         if yields and self._saver is not None:
             self._saver.save_now(sequence.context, PARKED_S_MAX)
 
-    def _abandon(self, sequence: TrackedSequence) -> None:
-        """Drop a sequence that was not opened, or park again what it had adopted."""
+    def _take_back(self, sequence: TrackedSequence) -> None:
+        """Park what a sequence had adopted, or what a failed step left of it; else drop it."""
         opening, context = sequence.opening, sequence.context
-        adopted = opening is not None and opening.plan.adopted is context
+        caches = self.store.caches(context)
         release(sequence)
-        if opening is not None:
+        if opening is None:
+            is_kept = self._rewind(context)
+        else:
             opening.close()
-        if adopted:
-            caches = self.store.caches(context)
-            caches.drop_ends()
-            caches.set_tokens(len(context.token_ids))
+            is_kept = opening.plan.adopted is context
+            if is_kept:
+                caches.drop_ends()
+                caches.set_tokens(len(context.token_ids))
+        if is_kept:
             self.store.park(context, caches)
             if self._saver is not None:
                 self._saver.add(context)
@@ -337,17 +340,14 @@ class PrefixCache:
     def end_all(self) -> None:
         """Park what is left of all running sequences after a failed step."""
         for sequence in self._tracked.values():
-            if sequence.opening is not None or not self._rewind(sequence.context):
-                self._abandon(sequence)
-                continue
-            self.store.park(sequence.context, self.store.caches(sequence.context))
-            if self._saver is not None:
-                self._saver.add(sequence.context)
+            self._take_back(sequence)
         self._tracked.clear()
         self._pending.clear()
 
     def _rewind(self, context: Context) -> bool:
-        """Take back what a failed step may have written; return whether the rest is intact."""
+        """Take back what a failed step may have written; return whether something is left."""
+        if not context.token_ids:
+            return False
         try:
             with mx.stream(generation_stream):
                 self.store.caches(context).rewind(len(context.token_ids))

@@ -138,6 +138,29 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     assert not any(one.is_running or one.users for one in both.reuse.store.contexts())
 
 
+@kinds
+def test_prompt_that_failed_while_it_was_read_leaves_the_turns_before_it(
+    bench: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = decode_rows._forward_pieces
+    prompt, more = random_tokens(50, 9), random_tokens(40, 10)
+
+    def failing(network: Any, rows: Any, pieces: Any) -> None:
+        compute(network, rows, pieces)
+        if len(rows[0].tokens) >= len(prompt) + BLOCK:  # after whole pieces and a part of one
+            msg = "the device does not like these tokens"
+            raise RuntimeError(msg)
+
+    warm = bench(architecture)
+    first = warm.run_alone(prompt)
+    monkeypatch.setattr(decode_rows, "_forward_pieces", failing)
+    failed = warm.run_alone(prompt + first.tokens + more)
+    assert isinstance(failed.fault, RuntimeError)
+    monkeypatch.undo()
+    again = warm.run_alone(prompt)
+    assert (again.cached, again.tokens) == (len(prompt) - 1, first.tokens)
+
+
 def test_prompts_of_a_failed_pass_are_computed_again_alone(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
