@@ -314,7 +314,8 @@ class PrefixCache:
             opening.close()
             is_kept = opening.plan.adopted is context
             if is_kept:
-                caches.drop_ends()
+                if opening.plan.end is not None:  # else the row goes on from its own ends
+                    caches.drop_ends()
                 caches.set_tokens(len(context.token_ids))
         if is_kept:
             self.store.park(context, caches)

@@ -204,6 +204,19 @@ class TestCancel:
         assert again.cached == (len(prompt) - 1 if decoded else read)
         assert again.tokens == alone(bench, LLAMA, prompt, 60, GREEDY)
 
+    @kinds
+    def test_cancel_before_the_first_step_keeps_the_turn_before(
+        self, bench: MakeBench, architecture: Architecture
+    ) -> None:
+        warm = bench(architecture)
+        first = warm.run_alone(random_tokens(3 * BLOCK + 5, 13), 12)
+        following = [*first.prompt, *first.tokens, *random_tokens(9, 14)]
+        cached = len(first.prompt) + len(first.tokens)
+        warm.leave(warm.join(following))
+        again = warm.run_alone(following)
+        assert again.cached == cached
+        assert again.tokens == alone(bench, architecture, following, 8, GREEDY)
+
     def test_cancel_of_a_paused_one_leaves_the_others(self, bench: MakeBench) -> None:
         tight = bench(LLAMA, budget_bytes=bench(LLAMA).reuse.row_bytes(110) * 3 // 2)
         older, younger = (tight.wait(random_tokens(40, n), 70) for n in (4, 5))
