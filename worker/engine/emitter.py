@@ -228,13 +228,7 @@ class Emitter:
         try:
             self._process_token(sequence, token, finish, at, likelihood)
         except Exception as error:  # noqa: BLE001 - concerns this generation alone
-            _log.exception("text_failed", **sequence.log_ids)
-            failure = Failed(
-                error=EngineFailure.code,
-                message=f"the answer could not be decoded: {error}",
-                retryable=False,
-            )
-            self._end(sequence, at, StopReason.END_TURN, failure)
+            self._end(sequence, at, StopReason.END_TURN, _text_failed(sequence, error))
             self._remove(sequence)
 
     def _process_token(
@@ -266,6 +260,16 @@ class Emitter:
         elif finish is Finish.LENGTH:
             self._end(sequence, at, sequence.limit_reached() or StopReason.MAX_TOKENS)
 
+    def _add_last_items(self, sequence: Sequence, reason: StopReason) -> Failed | None:
+        """Add the items held back until the end; return the failure if that is not possible."""
+        try:
+            items = sequence.last_items(reason)
+        except Exception as error:  # noqa: BLE001 - concerns this generation alone
+            return _text_failed(sequence, error)
+        for item in items:
+            self._outbox.add(sequence, item)
+        return None
+
     def _end(
         self, sequence: Sequence, at: float, reason: StopReason, failure: Failed | None = None
     ) -> None:
@@ -274,8 +278,7 @@ class Emitter:
         sequence.ended = True
         if failure is None and sequence.unreleased is None:
             # The next attempt of a failed generation emits the items held back.
-            for item in sequence.last_items(reason):
-                self._outbox.add(sequence, item)
+            failure = self._add_last_items(sequence, reason)
         self._outbox.end(sequence, sequence.outcome(at, reason, failure))
 
     def _give_up(self, sequence: Sequence, failure: Failed) -> None:
@@ -288,3 +291,10 @@ class Emitter:
     def _resolve(self, sequence: Sequence, outcome: Outcome) -> None:
         sequence.handle.resolve(outcome)
         self._on_ended(sequence)
+
+
+def _text_failed(sequence: Sequence, error: Exception) -> Failed:
+    """Log the error that is being handled, and return the failure of its generation."""
+    _log.exception("text_failed", **sequence.log_ids)
+    message = f"the answer could not be decoded: {error}"
+    return Failed(error=EngineFailure.code, message=message, retryable=False)

@@ -24,6 +24,7 @@ from worker.engine import outbox
 from worker.engine.engine import BatchEngine
 from worker.engine.ports import Admission, Admitted, ModelLoadError, StepResult
 from worker.engine.scheduling.quarantine import CULPRITS_MAX
+from worker.engine.text_assembler import ItemBody, TextAssembler
 
 SCRIPT = {"long": "abcdefghij" * 50, "short": "Hi!", "quiet": ""}
 
@@ -312,3 +313,43 @@ def test_wait_that_is_reported_before_the_release_is_published_after_it() -> Non
     (progress, *_) = sink.progress("job-waiting")
     assert (progress.phase, progress.total) == ("queued", 0)
     assert progress.waiting_for is WaitingFor.PLACE
+
+
+def _flush_fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, errors = TextAssembler.flush, [ValueError("half a character")]
+
+    def failing(assembler: TextAssembler, *, cut: bool = False) -> tuple[ItemBody, ...]:
+        if errors:
+            raise errors.pop()
+        return flush(assembler, cut=cut)
+
+    monkeypatch.setattr(TextAssembler, "flush", failing)
+
+
+def test_an_answer_whose_last_text_fails_ends_once_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _flush_fails_once(monkeypatch)
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        outcome = finished(submit(engine, "job-a", ask("short")))
+        other = finished(submit(engine, "job-b", ask("short")))
+    assert outcome.failure is not None
+    assert (outcome.failure.error, outcome.failure.retryable) == (EngineFailure.code, False)
+    assert "half a character" in outcome.failure.message
+    assert (other.failure, other.text) == (None, "Hi!")
+
+
+def test_a_cancelled_answer_whose_last_text_fails_leaves_the_engine_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _flush_fails_once(monkeypatch)
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handle = submit(engine, "job-a", ask("long"))
+        handle.cancel()
+        engine.resume()
+        outcome = finished(handle)
+        other = finished(submit(engine, "job-b", ask("short")))
+    assert outcome.failure is not None
+    assert "half a character" in outcome.failure.message
+    assert (other.failure, other.text) == (None, "Hi!")
