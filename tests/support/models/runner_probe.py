@@ -15,6 +15,7 @@ from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
+from worker.engine.mlx.kv.context_store import ContextStore
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -248,6 +249,13 @@ class Bench:
             assert not self.runner.prefix_cache._pending
         # Not the runner's own ``close``: it would end the streams of the thread of all tests.
         self.runner.reset()
+
+
+def shed(store: ContextStore, over_bytes: int) -> None:
+    """Free about ``over_bytes`` of contexts that no sequence uses."""
+    store.withheld_bytes = store._limit_bytes - store.used_bytes + over_bytes
+    store.fit()
+    store.withheld_bytes = 0
 
 
 @cache

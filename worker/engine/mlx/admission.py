@@ -87,8 +87,8 @@ class RowMemory(Protocol):
         """Release the memory of all sequences after a failed step."""
         ...
 
-    def shed(self, over_bytes: int) -> None:
-        """Free about ``over_bytes`` of contexts that no sequence uses."""
+    def withhold(self, size_bytes: int) -> None:
+        """Take bytes from the budget until the next call; a lone sequence may use them."""
         ...
 
     def pump(self, is_due: Callable[[], bool]) -> bool:
@@ -161,7 +161,7 @@ class AdmissionControl:
         self._spec = spec
         self.limit_bytes = NO_LIMIT_BYTES if budget_bytes is None else budget_bytes
         self._reserved_bytes = 0
-        self._over_bytes = 0
+        self._withheld_bytes = 0
         self._running: set[int] = set()
 
     def row_bytes(self, tokens: int) -> int:
@@ -185,7 +185,8 @@ class AdmissionControl:
         growth_bytes = self.row_bytes(block) - self.row_bytes(0)
         wanted_bytes = self.row_bytes(len(admission.tokens)) + growth_bytes * len(self._running)
         # Estimates may have grown since the context length was lowered to what fits alone.
-        if self._running and sequences.live_bytes() + wanted_bytes > self.limit_bytes:
+        limit_bytes = self.limit_bytes - self._withheld_bytes
+        if self._running and sequences.live_bytes() + wanted_bytes > limit_bytes:
             return None
         join = JoinRequest(prompt=admission.tokens, is_alone=admission.is_alone)
         uid = sequences.insert(join)
@@ -203,7 +204,7 @@ class AdmissionControl:
         """Return whether the caches fit after the next step."""
         live_bytes = sequences.live_bytes()
         # To preempt a lone sequence would free nothing for it.
-        if live_bytes + self._over_bytes > self.limit_bytes and len(self._running) > 1:
+        if live_bytes + self._withheld_bytes > self.limit_bytes and len(self._running) > 1:
             return False
         self._reserved_bytes = live_bytes
         return True
@@ -220,9 +221,9 @@ class AdmissionControl:
         self._running.clear()
         self._reserved_bytes = 0
 
-    def shed(self, over_bytes: int) -> None:
-        """Lower the limit of the next step, because all contexts are in use."""
-        self._over_bytes = over_bytes
+    def withhold(self, size_bytes: int) -> None:
+        """See ``RowMemory.withhold``."""
+        self._withheld_bytes = size_bytes
 
     def pump(self, is_due: Callable[[], bool]) -> bool:
         """Return ``False``: there is nothing to save."""

@@ -151,9 +151,9 @@ class PrefixCache:
         in_flight_bytes = 0 if self._tier is None else self._tier.write_bytes()
         return self.store.used_bytes + in_flight_bytes
 
-    def shed(self, over_bytes: int) -> None:
-        """Free about ``over_bytes`` of contexts that no sequence uses."""
-        self.store.shed(over_bytes)
+    def withhold(self, size_bytes: int) -> None:
+        """See ``RowMemory.withhold``."""
+        self.store.withheld_bytes = size_bytes
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
@@ -266,10 +266,10 @@ class PrefixCache:
 
     def reserve(self, sequences: RunningSequences) -> bool:
         """Make room for the next step of each row; return whether there is enough memory."""
+        alone = len(self._tracked) == 1
         with mx.stream(sequences.stream):
-            return all(
-                sequence.opening is not None
-                or self._rows.grow(sequence.context, alone=len(self._tracked) == 1)
+            return (self.store.fit() or alone) and all(
+                sequence.opening is not None or self._rows.grow(sequence.context, alone=alone)
                 for sequence in self._tracked.values()
             )
 

@@ -64,18 +64,19 @@ class RowAllocator:
         """
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
-        if needed_bytes > self._store.attainable_bytes():
+        alone = running == 0
+        if needed_bytes > self._store.attainable_bytes(alone=alone):
             return None  # before the prompt is hashed: a refused one is tried again soon
         for adopts in () if is_cold else (False, True):
             plan = self._planner.plan(tokens[:-1], adopts=adopts)
             _pin(plan, 1)
             held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
-            if self._store.make_room(needed_bytes - held_bytes):
+            if self._store.make_room(needed_bytes - held_bytes, alone=alone):
                 self._blocked_since_s = None
                 return plan
             _pin(plan, -1)
         # Without its sources in memory: the disk has them.
-        if not self._store.make_room(needed_bytes, lose=self._is_blocked(running)):
+        if not self._store.make_room(needed_bytes, lose=self._is_blocked(running), alone=alone):
             return None
         self._blocked_since_s = None
         plan = StartPlan() if is_cold else self._planner.plan(tokens[:-1], adopts=True)
@@ -137,7 +138,7 @@ class RowAllocator:
         if self._spec.live_bytes(roomy) - context.size_bytes > self._store.free_bytes():
             roomy = needed
         added_bytes = self._spec.live_bytes(roomy) - context.size_bytes
-        if not self._store.make_room(added_bytes, lose=alone):
+        if not self._store.make_room(added_bytes, lose=alone, alone=alone):
             return False
         self._store.resize(context, roomy)
         for _ in self._store.caches(context).reserve(roomy):

@@ -282,7 +282,7 @@ class BatchRunner:
         by_age = sorted(self._remaining, key=lambda uid: self._arrivals[uid])
         assert self._loaded is not None, "nothing is loaded"
         used_bytes = self._memory.used_bytes()
-        self._memory.shed(self._loaded.over_bytes(used_bytes, self.sequences, by_age))
+        self._memory.withhold(self._loaded.withheld_bytes(used_bytes, self.sequences, by_age))
         while not self._memory.reserve(self.sequences):
             assert by_age, "an empty batch needs no memory"
             _log.info("preempted", running=len(by_age))

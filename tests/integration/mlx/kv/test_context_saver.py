@@ -16,7 +16,7 @@ from ops.blockstore.blocks import NewBlock
 from tests.support.builders.blocks import FailingDisk
 from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
 from tests.support.models.tiny_architectures import (
     FALCON_H1,
     GEMMA3,
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_saved_whole_after_its_context_lost_a_shared_beginning(
     store = bench.reuse.store
     (system_end,) = (one for one in store.checkpoints if one.kind is CheckpointKind.SYSTEM)
     assert not system_end.is_saved
-    store.shed(1)
+    shed(store, 1)
     assert any(one.start for one in store.contexts())
     bench.let_write()
     bench.settle()

@@ -5,38 +5,18 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from domain.kv.plan import DeviceMemory
 from tests.support.models.runner_probe import Bench
 from tests.support.models.tiny_architectures import LLAMA, VOCABULARY
+from tests.support.models.unknown_memory import DeviceWithUnknownMemory
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.device import ProcessDevice
 
 MB = 1 << 20
 #: Of the tiny network: 256 bytes a token.
 BUDGET = 64 << 10
 
 
-class Device(ProcessDevice):
-    """This process, with memory of a fixed size and without limits that other tests would feel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unknown_bytes = 0
-
-    def memory(self) -> DeviceMemory:
-        return DeviceMemory(
-            memory_bytes=1 << 40, device_bytes=1 << 40, usable_bytes=1 << 40, source="a test"
-        )
-
-    def limit(self, *, memory_bytes: int, cache_bytes: int) -> None:
-        del memory_bytes, cache_bytes
-
-    def active_bytes(self) -> int:
-        return mx.get_active_memory() + self.unknown_bytes
-
-
 def test_contexts_are_shed_as_far_as_unknown_memory_takes_their_budget() -> None:
-    device = Device()
+    device = DeviceWithUnknownMemory()
     bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4, pinned_bytes=BUDGET))
     for n in range(4):
         bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
@@ -51,8 +31,34 @@ def test_contexts_are_shed_as_far_as_unknown_memory_takes_their_budget() -> None
     bench.close()
 
 
+@pytest.mark.parametrize("reuse", [True, False], ids=["cache", "no cache"])
+def test_younger_sequence_is_preempted_and_waits_while_unknown_memory_takes_the_budget(
+    reuse: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    device = DeviceWithUnknownMemory()
+    budget = DeviceBudget(device=device, batch=4, pinned_bytes=BUDGET)
+    bench = Bench(LLAMA, budget_bytes=budget, reuse=reuse)
+    older, younger = (bench.wait([n, *range(30)], 20) for n in (1, 2))
+    while not younger.tokens:
+        bench.go_on()
+    device.unknown_bytes = 100 * MB
+    bench.go_on()
+    assert bench.waiting == [younger]
+    while not older.ended:
+        bench.go_on()
+        assert bench.waiting == [younger] or older.ended
+    bench.drain()
+    assert (older.paused, younger.paused) == (0, 1)
+    assert [len(run.tokens) for run in (older, younger)] == [20, 20]
+    device.unknown_bytes = 0
+    bench.close()
+
+
 def test_memory_within_the_accounts_sheds_nothing() -> None:
-    bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=Device(), batch=4, pinned_bytes=BUDGET))
+    bench = Bench(
+        LLAMA,
+        budget_bytes=DeviceBudget(device=DeviceWithUnknownMemory(), batch=4, pinned_bytes=BUDGET),
+    )
     for n in range(2):
         bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
     kept = bench.reuse.store.stats().evicted_blocks
@@ -64,7 +70,7 @@ def test_memory_within_the_accounts_sheds_nothing() -> None:
 @pytest.mark.parametrize("piece", [64, 256])
 def test_measured_step_covers_the_steps_that_are_run(piece: int) -> None:
     # A budget without a limit: all rows join.
-    device = Device()
+    device = DeviceWithUnknownMemory()
     bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4), step_tokens=piece)
     assert bench.runner._loaded is not None
     step_bytes = bench.runner._loaded.costs.step.bytes_at(4 * piece)

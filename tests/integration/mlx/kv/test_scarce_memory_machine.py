@@ -14,9 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.builders.blocks import FailingDisk
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GPT_OSS, LLAMA, Architecture
+from tests.support.models.unknown_memory import DeviceWithUnknownMemory
 from worker.cachestore.writer import WriterLimits
+from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.memory.watch import TOLERANCE_BYTES_MIN
 
 #: Histories in a run; the variable makes longer ones.
 EXAMPLES = int(os.environ.get("SCARCE_MEMORY_EXAMPLES", "4"))
@@ -40,7 +43,7 @@ class ScarceMemory(RuleBasedStateMachine):
     def start(self, architecture: Architecture, share: float) -> None:
         self.architecture = architecture
         self.directory = TemporaryDirectory()
-        self.disk = FailingDisk()
+        self.disk, self.device = FailingDisk(), DeviceWithUnknownMemory()
         probe = Bench(architecture).reuse
         spec = probe._spec
         held = int(share * probe.row_bytes(PROMPT_TOKENS_MAX)) + spec.checkpoint_bytes
@@ -54,7 +57,7 @@ class ScarceMemory(RuleBasedStateMachine):
         self.bench = DiskBench(
             self.architecture,
             Path(self.directory.name),
-            budget_bytes=self.budget_bytes,
+            budget_bytes=DeviceBudget(device=self.device, batch=1, pinned_bytes=self.budget_bytes),
             step_tokens=4 * BLOCK,
             disk=self.disk,
             limits=WriterLimits(retry_min_s=0.01, retry_max_s=0.01),
@@ -127,7 +130,12 @@ class ScarceMemory(RuleBasedStateMachine):
 
     @rule(over=st.integers(1, 1 << 17))
     def shed(self, over: int) -> None:
-        self.bench.reuse.shed(over)
+        shed(self.bench.reuse.store, over)
+
+    @rule(share=st.sampled_from([0.0, 0.3, 2.0]))
+    def take_elsewhere(self, share: float) -> None:
+        unknown_bytes = TOLERANCE_BYTES_MIN + int(share * self.budget_bytes) if share else 0
+        self.device.unknown_bytes = unknown_bytes
 
     @rule()
     def restart(self) -> None:

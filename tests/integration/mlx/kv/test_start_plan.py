@@ -13,7 +13,7 @@ from domain.kv.checkpoints import CacheCheckpoint, CheckpointKind
 from domain.kv.contexts import Context, Piece
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GPT_OSS, LLAMA, Architecture
 from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan
 
@@ -149,11 +149,11 @@ def test_memory_continues_what_only_the_disk_has(
     bench.settle()
     store = bench.reuse.store
     while not bench.reuse._spec.has_ends and store.contexts()[0].token_ids[3 * BLOCK :]:
-        store.shed(1)
+        shed(store, 1)
     if bench.reuse._spec.has_ends:
         for checkpoint in list(store.checkpoints):
             store.drop_checkpoint(checkpoint)
-        store.shed(store.spec.full_bytes(2 * BLOCK))
+        shed(store, store.spec.full_bytes(2 * BLOCK))
     context = only_context(bench)
     assert 0 < len(context.token_ids) < len(PROMPT)
     following = PROMPT + run.tokens + random_tokens(9, 2)

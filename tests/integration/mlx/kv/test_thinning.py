@@ -15,7 +15,7 @@ from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import model_of
 from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Run
+from tests.support.models.runner_probe import BLOCK, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, GPT_OSS, Architecture
 
 MakeBench: TypeAlias = Callable[..., DiskBench]
@@ -65,9 +65,9 @@ def test_turns_of_agents_with_one_system_prompt_leave_as_many_checkpoints(
         assert len(found) <= kept + (number > 0), number
         store = bench.reuse.store
         if freed == "beginnings":
-            store.shed(1)
+            shed(store, 1)
         elif freed == "all":
-            store.shed(store.used_bytes)
+            shed(store, store.used_bytes)
         prompts = [following(run, 100 * number + run.uid) for run in runs]
         for prompt, run in zip(prompts, runs, strict=True):
             known = bench.reuse.cached_prefix(prompt).tokens

@@ -8,7 +8,6 @@ from itertools import count
 from typing import TypeVar, assert_never
 
 import mlx.core as mx
-import structlog
 
 from domain.kv.checkpoints import (
     CacheCheckpoint,
@@ -25,8 +24,6 @@ from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.packing import Packing
 
 _T = TypeVar("_T")
-
-_log = structlog.get_logger(__name__)
 
 
 class ContextStore:
@@ -63,6 +60,7 @@ class ContextStore:
         self._limit_bytes = max(0, budget_bytes - in_flight_bytes)
         #: Limit for a new or growing context; one checkpoint always fits beside.
         self.context_limit_bytes = max(0, self._limit_bytes - spec.checkpoint_bytes)
+        self.withheld_bytes = 0  # in use elsewhere; only a sequence that runs alone takes them
         self.may_lose = may_lose
         self._lock = threading.RLock()
         self._index = ContextIndex(self.hasher, spec.block_tokens)
@@ -156,13 +154,13 @@ class ContextStore:
         """Bytes that contexts and checkpoints reserve."""
         return self._used_bytes
 
-    def free_bytes(self) -> int:
-        """Return how many bytes a context can take without freeing others."""
-        return self.context_limit_bytes - self._used_bytes
+    def free_bytes(self, *, alone: bool = False) -> int:
+        """Return how many bytes a context can take without freeing others; see ``make_room``."""
+        return self.context_limit_bytes - self._used_bytes - self.withheld_bytes * (not alone)
 
-    def attainable_bytes(self) -> int:
+    def attainable_bytes(self, *, alone: bool) -> int:
         """Return the most bytes that a context could take if all unused ones were freed."""
-        return self.free_bytes() + self._reclaimable_bytes(lose=True)
+        return self.free_bytes(alone=alone) + self._reclaimable_bytes(lose=True)
 
     def caches(self, context: Context) -> ContextCaches:
         """Return the caches of a context."""
@@ -286,7 +284,7 @@ class ContextStore:
 
     # --- memory --------------------------------------------------------------------------------
 
-    def make_room(self, size_bytes: int, *, lose: bool = False) -> bool:
+    def make_room(self, size_bytes: int, *, lose: bool = False, alone: bool = False) -> bool:
         """Free memory until a context can take ``size_bytes`` more; return whether it can.
 
         Where that is not possible, nothing is freed.
@@ -294,21 +292,24 @@ class ContextStore:
         Args:
             size_bytes: Bytes that are needed.
             lose: Whether contexts that are not on the disk are freed too.
+            alone: Whether no other sequence runs; then ``withheld_bytes`` are available.
         """
-        return self._make_room(size_bytes, self.context_limit_bytes, lose=lose)
+        limit_bytes = self._used_bytes + self.free_bytes(alone=alone)
+        return self._make_room(size_bytes, limit_bytes, lose=lose)
 
-    def shed(self, over_bytes: int) -> None:
-        """Free parked contexts and checkpoints of about ``over_bytes``."""
-        goal_bytes = self._used_bytes - over_bytes
-        while (missing := self._used_bytes - goal_bytes) > 0 and self._relieve(missing, lose=False):
-            pass
+    def fit(self) -> bool:
+        """Free contexts beside ``withheld_bytes``; return whether the rest is within the limit."""
+        return self._shrink(self._limit_bytes - self.withheld_bytes, lose=False)
 
     def _make_room(self, size_bytes: int, limit_bytes: int, *, lose: bool = False) -> bool:
         self.collect()
         if self._used_bytes + size_bytes - limit_bytes > self._reclaimable_bytes(lose=lose):
             return False  # and nothing is freed in vain
-        while (missing := self._used_bytes + size_bytes - limit_bytes) > 0:
-            if not self._relieve(missing, lose=lose):
+        return self._shrink(limit_bytes - size_bytes, lose=lose)
+
+    def _shrink(self, goal_bytes: int, *, lose: bool) -> bool:
+        while (over_bytes := self._used_bytes - goal_bytes) > 0:
+            if not self._relieve(over_bytes, lose=lose):
                 return False
         return True
 
@@ -389,8 +390,7 @@ class ContextStore:
         """Assert that index, arrays and accounts agree; for tests."""
         with self._lock:
             assert set(self._index) <= set(self._caches), "a context without arrays"
-            reserved = sum(one.size_bytes for one in self._caches)
-            reserved += sum(one.size_bytes for one in self._ends)
+            reserved = sum(one.size_bytes for part in (self._caches, self._ends) for one in part)
             assert reserved == self._used_bytes, "the accounts differ from the contexts"
             assert self._used_bytes <= self._limit_bytes, "the budget is exceeded"
             for one, caches in self._caches.items():

@@ -52,9 +52,9 @@ class MemoryGuard:
         self._device = device
         self._watch = watch
 
-    def over_bytes(self, accounted: int) -> int:
-        """Return the bytes of contexts to shed before the next step."""
-        return self._watch.over_bytes(
+    def withheld_bytes(self, accounted: int) -> int:
+        """Return the bytes to withhold from the budget during the next step."""
+        return self._watch.withheld_bytes(
             active=self._device.active_bytes(),
             peak=self._device.peak_bytes(),
             accounted=accounted,
@@ -116,8 +116,8 @@ class LoadedMemory:
     guard: MemoryGuard | None = None
     disk_bytes: int | None = None
 
-    def over_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
-        """Return the bytes of contexts to shed before the next step. Call once before each step.
+    def withheld_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
+        """Return the bytes to withhold from the budget. Call once before each step.
 
         Args:
             accounted: Bytes of rows, parked contexts and copies in flight.
@@ -126,7 +126,7 @@ class LoadedMemory:
         """
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
-        return 0 if self.guard is None else self.guard.over_bytes(accounted)
+        return 0 if self.guard is None else self.guard.withheld_bytes(accounted)
 
     def complete(self, stats: MemoryStats) -> MemoryStats:
         """Return figures of contexts with those of the weights, and of everything together."""

@@ -18,8 +18,8 @@ class MemoryWatch:
 
         active = weights + accounted + (0 to step) + unknown
 
-    Unknown bytes, and those of a step above its measure, are taken from the budget of contexts:
-    what no longer fits is to be shed before the next step.
+    Unknown bytes, and those of a step above its measure, are withheld from the budget of contexts:
+    what no longer fits is to be freed before the next step.
 
     Args:
         weights_bytes: Bytes in use without any context.
@@ -47,8 +47,8 @@ class MemoryWatch:
         #: Largest working set of a step, as measured at load or seen since.
         self.step_bytes = step_bytes or 0
 
-    def over_bytes(self, *, active: int, peak: int, accounted: int) -> int:
-        """Return the bytes of contexts to shed before the next step. Call once before each step.
+    def withheld_bytes(self, *, active: int, peak: int, accounted: int) -> int:
+        """Return the bytes to withhold from the budget. Call once before each step.
 
         Args:
             active: Bytes in use.
@@ -60,9 +60,9 @@ class MemoryWatch:
         unknown = max(0, active - self._weights_bytes - accounted - tolerance)
         planned = self._planned_step_bytes
         longer_step = 0 if planned is None else self.step_bytes - planned
-        over = max(0, accounted + unknown + longer_step - self._budget_bytes)
-        self._report(unknown, over)
-        return over
+        withheld = unknown + longer_step
+        self._report(unknown, max(0, accounted + withheld - self._budget_bytes))
+        return withheld
 
     def _correct_step(self, active: int, peak: int) -> None:
         """Learn from a new highest peak; it belongs to the step since the last call."""
