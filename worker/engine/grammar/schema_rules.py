@@ -60,8 +60,9 @@ class SchemaRules:
             root: The whole schema, which references point into.
             types: The JSON types to allow.
         """
-        shared = {name: root[name] for name in _SHARED if name in root}
         inner = schema if isinstance(schema, Mapping) else {}
+        named = _SHARED if has_reference(inner) else ()
+        shared = {name: root[name] for name in named if name in root}
         types = {"type": sorted(types)}
         if types_of(inner, root) > set(types):
             inner = {"allOf": [inner, types]}
@@ -84,6 +85,11 @@ class SchemaRules:
                 return wider, reason
         msg = "the library refuses any object at all"
         raise AssertionError(msg)
+
+
+def has_reference(schema: object) -> bool:
+    """Return whether a schema may hold a reference; a text that looks like one counts."""
+    return '"$ref"' in json.dumps(schema)
 
 
 def _alone(rule: str) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from worker.engine.grammar.ports import GrammarRefused
-from worker.engine.grammar.schema_rules import SchemaRules
+from worker.engine.grammar.schema_rules import SchemaRules, has_reference
 from worker.engine.grammar.text_grammar import (
     ANY_TEXT,
     LENGTH_MAX,
@@ -33,6 +33,8 @@ from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
 
 #: Most bits in the parameter of a rule; with more arguments the order is fixed.
 ORDERED_MAX: Final = 64
+#: Most characters of a schema, times the arguments with references into it: their rules repeat it.
+_FOLLOWED_CHARS_MAX: Final = 1 << 22
 _TAG: Final = re.compile(r"<\|[^|<>]*\|>|</?[^<>\s]+>")
 _NAME: Final = re.compile(r"[^\s<>\"'][^<>\"'\n]*(?<!\s)")
 _KEYWORD: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -148,14 +150,17 @@ class TaggedGrammar:
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
         reasons += [f"the name {name!r}" for name in odd]
         values: dict[str, str] = {}
+        root = schema
+        if not _is_affordable(schema, wanted.values()):
+            root, reasons = {}, [*reasons, "its references lead to too much"]
         for place, (name, inner) in enumerate(wanted.items()):
-            value, inner_reason = self._value(f"{number}_{place}", inner, schema)
+            value, inner_reason = self._value(f"{number}_{place}", inner, root)
             reasons += [f"{name}: {inner_reason}"] if inner_reason else []
             if value is not None:
                 values[name] = value
         if reasons:
             self.wider[function["name"]] = ", ".join(reasons)
-        other = self._other(number, schema, (*known, *required))
+        other = self._other(number, schema, root, (*known, *required))
         needed = [name for name in required if name in values]
         return self._in_any_order(f"args{number}", values, needed, other)
 
@@ -192,12 +197,14 @@ class TaggedGrammar:
     def _before(self, name: str) -> str:
         return self._written(self._syntax.before_key + name + self._syntax.after_key)
 
-    def _other(self, number: int, schema: Mapping[str, Any], known: Sequence[str]) -> str | None:
+    def _other(
+        self, number: int, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]
+    ) -> str | None:
         """Return the rule for an argument that the schema does not name, if it allows one."""
         wanted = schema.get("additionalProperties", True)
         if wanted is False or "patternProperties" in schema:
             return None
-        value, _ = self._value(f"{number}_x", wanted, schema)
+        value, _ = self._value(f"{number}_x", wanted, root)
         if value is None:
             return None
         name = without(_OTHER_NAME, one_of(list(known))) if known else _OTHER_NAME
@@ -326,6 +333,12 @@ class TaggedGrammar:
             plain = ""
         plain += text[at:]
         return [*pieces, quoted(plain)] if plain else pieces
+
+
+def _is_affordable(schema: Mapping[str, Any], parts: Collection[object]) -> bool:
+    """Return whether the references of all parts may be followed: each may lead to everything."""
+    referring = sum(has_reference(part) for part in parts)
+    return referring * len(json.dumps(schema)) <= _FOLLOWED_CHARS_MAX
 
 
 def _length_bound(schema: object) -> Mapping[str, Any] | None:
