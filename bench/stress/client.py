@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Self
+from zlib import crc32
 
 import httpx
 
@@ -111,8 +112,12 @@ class StressClient(AbstractAsyncContextManager["StressClient"]):
 
 
 def question(name: str) -> list[Message]:
-    """Return a first turn; two names never make equal requests, which would be joined."""
-    return [{"role": "user", "content": f"{name}. {QUESTIONS[len(name) % len(QUESTIONS)]}"}]
+    """Return a first turn; two names never make equal requests, which would be joined.
+
+    The questions are spread evenly over any range of names, so that parts of a load are alike.
+    """
+    asked = QUESTIONS[crc32(name.encode()) % len(QUESTIONS)]
+    return [{"role": "user", "content": f"{name}. {asked}"}]
 
 
 def story(name: str) -> list[Message]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from bench.comparison.conversation import QUESTIONS
 from bench.stress.cases import CASES, PLAN
-from bench.stress.client import Reply
+from bench.stress.client import Reply, question
 from bench.stress.page import BEGIN, END, write_page
 from bench.stress.verdict import (
     Check,
@@ -23,6 +25,16 @@ ANSWER = Reply(at_s=0, ms=10, status=200)
 REFUSED = Reply(at_s=0, ms=1, status=429, error="rate_limit_error", retry_after="2")
 LOST = Reply(at_s=0, ms=1, status=0, error="ConnectError()")
 FAILED = Reply(at_s=0, ms=1, status=500, error="api_error")
+
+
+@pytest.mark.parametrize("first", [0, 300, 1050])
+def test_parts_of_a_load_ask_each_question_equally_often(first: int) -> None:
+    asked = Counter(
+        question(f"sustained-{number % 5} {number}")[0]["content"].rpartition(". ")[2]
+        for number in range(first, first + 600)
+    )
+    assert asked.keys() == set(QUESTIONS)
+    assert max(asked.values()) < 1.2 * min(asked.values())
 
 
 def test_the_plan_has_twelve_cases_and_no_name_twice() -> None:
