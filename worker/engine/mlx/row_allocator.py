@@ -65,7 +65,7 @@ class RowAllocator:
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
         alone = running == 0
-        if needed_bytes > self._store.attainable_bytes(alone=alone):
+        if not self._store.could_take(needed_bytes, alone=alone):
             return None  # before the prompt is hashed: a refused one is tried again soon
         for adopts in () if is_cold else (False, True):
             plan = self._planner.plan(tokens[:-1], adopts=adopts)

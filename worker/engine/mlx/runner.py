@@ -193,8 +193,8 @@ class BatchRunner:
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
         self._remove_all(list(faulty))
-        memory = self.memory()
-        is_full = memory is not None and memory.fill >= rows.EAGER_FILL
+        cache = self.prefix_cache
+        is_full = cache is not None and cache.store.is_held(rows.EAGER_FILL)
         self._memory.pump(rows.after_s(rows.EAGER_MOVES_S_MAX if is_full else rows.MOVES_S_MAX))
         return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],

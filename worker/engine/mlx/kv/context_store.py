@@ -64,9 +64,8 @@ class ContextStore:
         self.may_lose = may_lose
         self._lock = threading.RLock()
         self._index = ContextIndex(self.hasher, spec.block_tokens)
-        self._checkpoints = CheckpointIndex(
-            BlockHasher(checkpoint_fingerprint(fingerprint), spec.block_tokens)
-        )
+        ends_hasher = BlockHasher(checkpoint_fingerprint(fingerprint), spec.block_tokens)
+        self._checkpoints = CheckpointIndex(ends_hasher)
         self._policy = ReliefPolicy(
             block_tokens=spec.block_tokens,
             block_bytes=spec.full_bytes(spec.block_tokens),
@@ -75,11 +74,9 @@ class ContextStore:
         self._packing = packing
         self._caches: dict[Context, ContextCaches] = {}
         self._ends: dict[CacheCheckpoint, Mapping[str, mx.array]] = {}
-        self._used_bytes = 0
+        self._used_bytes = self._evicted_blocks = 0
         self._uses = count(1)
-        self._evicted_blocks = 0
-        #: Parked contexts that ``forget`` removed and whose arrays are still there.
-        self._forgotten: list[Context | CacheCheckpoint] = []
+        self._forgotten: list[Context | CacheCheckpoint] = []  # their arrays are still there
 
     # --- lookups, from any thread --------------------------------------------------------------
 
@@ -158,9 +155,14 @@ class ContextStore:
         """Return how many bytes a context can take without freeing others; see ``make_room``."""
         return self.context_limit_bytes - self._used_bytes - self.withheld_bytes * (not alone)
 
-    def attainable_bytes(self, *, alone: bool) -> int:
-        """Return the most bytes that a context could take if all unused ones were freed."""
-        return self.free_bytes(alone=alone) + self._reclaimable_bytes(lose=True)
+    def could_take(self, size_bytes: int, *, alone: bool) -> bool:
+        """Return whether a context could take ``size_bytes`` if all unused ones were freed."""
+        missing_bytes = size_bytes - self.free_bytes(alone=alone)
+        return missing_bytes <= 0 or missing_bytes <= self._reclaimable_bytes(lose=True)
+
+    def is_held(self, share: float) -> bool:
+        """Return whether so large a share of the budget cannot be freed at once."""
+        return self._used_bytes >= share * self.budget_bytes and self.stats().fill >= share
 
     def caches(self, context: Context) -> ContextCaches:
         """Return the caches of a context."""
@@ -250,7 +252,7 @@ class ContextStore:
         if (known := self._checkpoints.get(named.name)) is None:
             size_bytes = self.spec.ends_bytes(position)
             context.users += 1  # it may be parked, and is not freed for its own checkpoint
-            has_room = self._make_room(size_bytes, self._limit_bytes)
+            has_room = self._make_room(self._limit_bytes - size_bytes)
             context.users -= 1
             if not has_room:
                 return None
@@ -285,27 +287,25 @@ class ContextStore:
     # --- memory --------------------------------------------------------------------------------
 
     def make_room(self, size_bytes: int, *, lose: bool = False, alone: bool = False) -> bool:
-        """Free memory until a context can take ``size_bytes`` more; return whether it can.
-
-        Where that is not possible, nothing is freed.
+        """Free what a context of ``size_bytes`` more needs, or nothing; return whether it can.
 
         Args:
             size_bytes: Bytes that are needed.
             lose: Whether contexts that are not on the disk are freed too.
             alone: Whether no other sequence runs; then ``withheld_bytes`` are available.
         """
-        limit_bytes = self._used_bytes + self.free_bytes(alone=alone)
-        return self._make_room(size_bytes, limit_bytes, lose=lose)
+        goal_bytes = self._used_bytes + self.free_bytes(alone=alone) - size_bytes
+        return self._make_room(goal_bytes, lose=lose)
 
     def fit(self) -> bool:
         """Free contexts beside ``withheld_bytes``; return whether the rest is within the limit."""
         return self._shrink(self._limit_bytes - self.withheld_bytes, lose=False)
 
-    def _make_room(self, size_bytes: int, limit_bytes: int, *, lose: bool = False) -> bool:
+    def _make_room(self, goal_bytes: int, *, lose: bool = False) -> bool:
         self.collect()
-        if self._used_bytes + size_bytes - limit_bytes > self._reclaimable_bytes(lose=lose):
+        if 0 < self._used_bytes - goal_bytes > self._reclaimable_bytes(lose=lose):
             return False  # and nothing is freed in vain
-        return self._shrink(limit_bytes - size_bytes, lose=lose)
+        return self._shrink(goal_bytes, lose=lose)
 
     def _shrink(self, goal_bytes: int, *, lose: bool) -> bool:
         while (over_bytes := self._used_bytes - goal_bytes) > 0:
@@ -314,7 +314,7 @@ class ContextStore:
         return True
 
     def _reclaimable_bytes(self, *, lose: bool) -> int:
-        """Return how many bytes could be freed at once."""
+        """Return how many bytes could be freed at once. Reads all contexts, so it is slow."""
         unsaved = lose or self.may_lose()
         with self._lock:
             return self._policy.reclaimable_bytes(self._caches, self._ends, unsaved=unsaved)
