@@ -338,7 +338,7 @@ class TaggedGrammar:
 def _is_affordable(schema: Mapping[str, Any], parts: Collection[object]) -> bool:
     """Return whether the references of all parts may be followed: each may lead to everything."""
     referring = sum(has_reference(part) for part in parts)
-    return referring * len(json.dumps(schema)) <= _FOLLOWED_CHARS_MAX
+    return not referring or referring * len(json.dumps(schema)) <= _FOLLOWED_CHARS_MAX
 
 
 def _length_bound(schema: object) -> Mapping[str, Any] | None:
