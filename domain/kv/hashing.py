@@ -22,7 +22,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NewType
+from typing import NewType
 
 #: 32 bytes that name a block's content and everything before it.
 BlockHash = NewType("BlockHash", bytes)
@@ -42,20 +42,6 @@ _TAG = b"semantic-kv\0" + struct.pack("<I", LAYOUT_VERSION)
 _COUNT = struct.Struct("<I")
 _NO_PARENT = b"\0"
 _PARENT = b"\1"
-
-
-class HashedTokens(NamedTuple):
-    """The names of a context.
-
-    Attributes:
-        full: Names of its whole blocks, in order.
-        tail_ids: The tokens after the last whole block, fewer than a block.
-        tail_hash: Name of the tail as a block of its own; ``None`` when there is no tail.
-    """
-
-    full: tuple[BlockHash, ...]
-    tail_ids: tuple[int, ...]
-    tail_hash: BlockHash | None
 
 
 def pack_ids(token_ids: Sequence[int]) -> bytes:
@@ -140,17 +126,3 @@ class BlockHasher:
 def block_hash(fingerprint: str, parent: BlockHash | None, token_ids: Sequence[int]) -> BlockHash:
     """Return the name of the block, whole or tail, that holds ``token_ids`` after ``parent``."""
     return BlockHasher(fingerprint).of_packed(parent, pack_ids(token_ids))
-
-
-def block_hashes(fingerprint: str, token_ids: Sequence[int], block_tokens: int) -> HashedTokens:
-    """Return the names of all blocks of a context, its tail included."""
-    hasher = BlockHasher(fingerprint)
-    packed = pack_ids(token_ids)
-    full = tuple(hasher.chain(packed, block_tokens))
-    tail = packed[len(full) * block_tokens * ID_BYTES :]
-    last = full[-1] if full else None
-    return HashedTokens(
-        full=full,
-        tail_ids=unpack_ids(tail),
-        tail_hash=hasher.of_packed(last, tail) if tail else None,
-    )

@@ -103,10 +103,6 @@ class ModelRegistry:
         """Return whether a name, not registered, follows the loaded model."""
         return not name or any(fnmatchcase(name, pattern) for pattern in self.following)
 
-    def embedding_names(self) -> tuple[str, ...]:
-        """Return the names of the models that compute vectors."""
-        return self._of_kind(ModelKind.EMBEDDING)
-
     def bind(self, name: str, *, embeds: bool = False) -> str | None:
         """Return the name of the model to which a request with this model name belongs.
 

@@ -1,7 +1,8 @@
-"""The processes of a service start without libraries that their start does not need."""
+"""``domain`` imports what is pure, and processes start without libraries that they do not need."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,13 @@ OF_A_MODEL = {
     *("huggingface_hub.file_download", "huggingface_hub.hf_api", "llguidance", "numpy"),
     *("tokenizers", "transformers"),
 }
+#: All that ``domain`` imports: computation only; no clock, file, socket, process or thread.
+PURE = {
+    *("__future__", "array", "base64", "binascii", "bisect", "collections", "contextlib"),
+    *("dataclasses", "datetime", "domain", "enum", "fnmatch", "functools", "hashlib", "heapq"),
+    *("hmac", "ipaddress", "itertools", "json", "math", "random", "re", "struct", "sys", "types"),
+    *("typing", "urllib.parse"),
+}
 STARTS = {
     "import api.composition": HEAVY,
     "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis"},
@@ -36,3 +44,24 @@ def test_a_process_starts_without_heavy_libraries(start: str) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert STARTS[start] & set(done.stdout.split()) == set()
+
+
+def test_domain_imports_only_what_is_pure() -> None:
+    imported = {
+        name
+        for path in (ROOT / "domain").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in _imported(node)
+    }
+
+    assert {name for name in imported if not {name, name.partition(".")[0]} & PURE} == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module)):
+            return [module]
+        case _:
+            return []

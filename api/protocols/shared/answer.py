@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -99,14 +99,6 @@ class AssembledAnswer:
     started: Started | None = None
     ending: Finished | Failed | None = None
     vectors: Vectors | None = None
-
-    @classmethod
-    def from_items(cls, items: Iterable[StreamItem]) -> Self:
-        """Return the answer that ``items`` add up to."""
-        answer = cls()
-        for item in items:
-            answer.add(item)
-        return answer
 
     @classmethod
     def from_stored(cls, view: JobView, stored: StoredAnswer) -> Self:

@@ -58,11 +58,6 @@ class RedisItemHub:
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logging.getLogger(__name__)
 
-    @property
-    def is_subscribed(self) -> bool:
-        """Whether announcements arrive."""
-        return self._subscribed.is_set()
-
     async def start(self) -> None:
         """Start listening; retry in the background while the broker is unavailable."""
         assert not self._tasks, "started twice"  # noqa: S101 - states what callers must not do

@@ -59,11 +59,6 @@ class ItemMerge:
         return len(self._items)
 
     @property
-    def buffered_bytes(self) -> int:
-        """Size of the buffered items."""
-        return self._bytes
-
-    @property
     def cursor(self) -> tuple[int, int] | None:
         """Attempt and number to read the store after; ``None`` to read from the beginning."""
         return self._cursor

@@ -1,9 +1,12 @@
-"""Random, valid streams of items."""
+"""Random, valid streams of items, and the answer that a stream adds up to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import strategies as st
 
+from api.protocols.shared.answer import AssembledAnswer
 from domain.chat.items import (
     Body,
     Failed,
@@ -91,3 +94,11 @@ def item_streams(draw: st.DrawFn, *, failing: bool = False) -> list[StreamItem]:
         items.append(StreamItem(n=None if transient else n, attempt=1, body=body))
         n += not transient
     return items
+
+
+def answer_of(items: Iterable[StreamItem]) -> AssembledAnswer:
+    """Return the answer that ``items`` add up to."""
+    answer = AssembledAnswer()
+    for item in items:
+        answer.add(item)
+    return answer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.http.messages import Reply
-from api.protocols.shared.answer import AssembledAnswer, Block
+from api.protocols.shared.answer import Block
 from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition, lacking
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
@@ -22,7 +22,7 @@ from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, eventually, fake_api, first_piece, pieces_of
 from tests.support.builders.generation_requests import CHAT, MESSAGES, STREAM
-from tests.support.builders.item_streams import item_streams
+from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import events_in
 
 STARTED = Started(prompt_tokens=5, cached_tokens=2)
@@ -193,7 +193,7 @@ def order_of(blocks: list[Block]) -> tuple[OutputRun, ...]:
 def test_what_was_told_and_what_lacks_are_the_whole_answer(
     items: list[StreamItem], data: st.DataObject, *, is_ordered: bool
 ) -> None:
-    whole = AssembledAnswer.from_items(items)
+    whole = answer_of(items)
     answer = StoredAnswer(
         text=whole.joined("text"),
         thinking=whole.joined("thinking"),
@@ -209,7 +209,7 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
     for item in items[:cut]:
         told.add(item)
     rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, answer)]
-    both = AssembledAnswer.from_items([*items[:cut], *rest])
+    both = answer_of([*items[:cut], *rest])
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)
     assert both.logprobs == whole.logprobs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from domain.kv.hashing import BlockHash, block_hash, block_hashes, pack_ids, unpack_ids
+from domain.kv.hashing import BlockHash, BlockHasher, block_hash, pack_ids, unpack_ids
 
 token_ids = st.integers(min_value=0, max_value=2**32 - 1)
 blocks = st.lists(token_ids, min_size=1, max_size=8).map(tuple)
@@ -64,24 +64,22 @@ def test_moving_the_border_between_parts_changes_the_name(
 
 
 def test_a_context_is_not_named_like_the_same_tokens_in_one_block() -> None:
-    two = block_hashes("m", [1, 2, 3, 4], 2).full
-    (one,) = block_hashes("m", [1, 2, 3, 4], 4).full
-    assert one not in two
+    ids = pack_ids([1, 2, 3, 4])
+    (one,) = BlockHasher("m").chain(ids, 4)
+    assert one not in list(BlockHasher("m").chain(ids, 2))
 
 
 @given(fingerprints, st.lists(token_ids, max_size=30), st.integers(min_value=1, max_value=7))
 def test_a_context_is_the_chain_of_its_blocks(
     fingerprint: str, ids: list[int], block_tokens: int
 ) -> None:
-    full, tail_ids, tail_hash = block_hashes(fingerprint, ids, block_tokens)
+    full = list(BlockHasher(fingerprint).chain(pack_ids(ids), block_tokens))
     assert len(full) == len(ids) // block_tokens
-    assert list(tail_ids) == ids[len(full) * block_tokens :]
     parent = None
     for number, name in enumerate(full):
         start = number * block_tokens
         parent = block_hash(fingerprint, parent, ids[start : start + block_tokens])
         assert name == parent
-    assert tail_hash == (block_hash(fingerprint, parent, tail_ids) if tail_ids else None)
 
 
 @given(st.lists(token_ids, max_size=8))

@@ -82,7 +82,6 @@ def test_request_is_refused_by_a_model_of_the_other_kind() -> None:
 def test_request_for_vectors_follows_no_model() -> None:
     with pytest.raises(ModelNotFound, match=r"there is: vectors$"):
         BOTH.bind("gpt-5", embeds=True)
-    assert BOTH.embedding_names() == ("vectors",)
 
 
 def test_models_of_other_machines_have_no_source_and_keep_the_patterns() -> None:

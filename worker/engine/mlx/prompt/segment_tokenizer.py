@@ -64,11 +64,6 @@ class SegmentTokenizer:
         self._bytes = 0
         self._cached: OrderedDict[str, array[int]] = OrderedDict()
 
-    @property
-    def bytes_used(self) -> int:
-        """Return the size of the cached segments."""
-        return self._bytes
-
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text that already holds its special tokens."""
         # Every second piece is a marker.

@@ -16,10 +16,10 @@ from pydantic import BaseModel, TypeAdapter
 
 from api.http.sse import encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.parsed_request import ThinkingShown
 from domain.chat.items import Body, Failed, Finished
 from domain.values import StopReason, Usage
+from tests.support.builders.item_streams import answer_of
 from tests.support.clients.sse import events_in
 from tests.support.golden.streams import (
     FIXTURES,
@@ -133,7 +133,7 @@ def _only_known(model: BaseModel, value: dict[str, Any]) -> None:
 def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
     shown, bodies = ANSWERS[name]
     whole = assemble_message(
-        AssembledAnswer.from_items(items(bodies)),
+        answer_of(items(bodies)),
         job_id=JOB,
         model="m",
         thinking=shown,

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.parsed_request import ThinkingShown
 from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
 from domain.chat.items import (
@@ -27,7 +26,7 @@ from domain.chat.items import (
 )
 from domain.errors import QueueUnavailable
 from domain.values import JobId, StopReason, Usage
-from tests.support.builders.item_streams import item_streams
+from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import WireEvent, events_in
 
 _JOB = JobId("job-" + "ab" * 16)
@@ -123,9 +122,7 @@ def test_answer_to_a_prompt_that_was_only_read_is_empty() -> None:
         stop_reason=StopReason.MAX_TOKENS, usage=Usage(prompt_tokens=10, completion_tokens=0)
     )
     items = _items(Started(prompt_tokens=10, cached_tokens=4), ending)
-    message = assemble_message(
-        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
-    )
+    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
     assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
     assert message["usage"]["output_tokens"] == 0
     events = [event.json for event in _run(_encoder(), items)]
@@ -158,9 +155,7 @@ def test_reasoning_is_left_out_when_it_was_not_asked_for() -> None:
     )  # fmt: skip
     types = [event.json["type"] for event in _run(_encoder(thinking="none"), items)]
     assert types.count("content_block_start") == 1
-    message = assemble_message(
-        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
-    )
+    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
     assert message["content"] == [{"type": "text", "text": "x"}]
 
 
@@ -224,9 +219,7 @@ def test_truncated_call_has_invalid_arguments() -> None:
         "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     assert events[-2]["delta"]["stop_reason"] == "max_tokens"
-    message = assemble_message(
-        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
-    )
+    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
     assert message["content"][0]["input"] == {"unparsed": '{"command": "rm -rf /tmp'}
 
 
@@ -252,7 +245,7 @@ def test_usage_reports_written_cache_tokens_upon_cache_control(kept: int, create
         Text(text="Hi", ids=(1,)), Finished(stop_reason=StopReason.END_TURN, usage=usage)
     )
     whole = assemble_message(
-        AssembledAnswer.from_items(items),
+        answer_of(items),
         job_id=_JOB,
         model="m",
         thinking="none",
@@ -262,9 +255,7 @@ def test_usage_reports_written_cache_tokens_upon_cache_control(kept: int, create
     assert reported["cache_creation_input_tokens"] == created
     assert reported["cache_read_input_tokens"] == 4
     assert reported["input_tokens"] == 6 - created
-    unasked = assemble_message(
-        AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking="none"
-    )
+    unasked = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
     assert unasked["usage"]["cache_creation_input_tokens"] == 0
     assert unasked["usage"]["input_tokens"] == 6
 
@@ -311,9 +302,7 @@ def test_any_valid_stream_nests_its_blocks_and_equals_the_whole_message(
         for event in events:
             _EVENTS.validate_json(event.data)
         accumulated = _accumulate([event.json for event in events])
-        whole = assemble_message(
-            AssembledAnswer.from_items(items), job_id=_JOB, model="m", thinking=thinking
-        )
+        whole = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking=thinking)
         Message.model_validate_json(json.dumps(whole))
         assert accumulated == whole
 

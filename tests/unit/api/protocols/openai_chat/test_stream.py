@@ -9,7 +9,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -19,7 +18,7 @@ from api.protocols.shared.completions import (
 from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
 from domain.errors import Draining
 from domain.values import JobId, StopReason, Usage
-from tests.support.builders.item_streams import item_streams
+from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import WireEvent, events_in
 
 _JOB = JobId("job-" + "cd" * 16)
@@ -109,7 +108,7 @@ def test_any_valid_stream_equals_the_whole_completion(items: list[StreamItem]) -
     assert events[-1].data == "[DONE]"
     for event in events[:-1]:
         ChatCompletionChunk.model_validate_json(event.data)
-    whole = assemble(_HEAD, [AssembledAnswer.from_items(items)])
+    whole = assemble(_HEAD, [answer_of(items)])
     ChatCompletion.model_validate_json(json.dumps(whole))
     deltas = [event.json["choices"][0]["delta"] for event in events[:-2]]
     message = whole["choices"][0]["message"]

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from api.http.sse import Part, encode
 from api.protocols.openai_chat.parse import CHAT
 from api.protocols.openai_completions.parse import TEXT
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -27,7 +26,7 @@ from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX, JobId, Usage
-from tests.support.builders.item_streams import item_streams
+from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import events_in
 from tests.support.fakes.time import SequentialIds
 
@@ -131,7 +130,7 @@ def test_any_streams_together_equal_the_whole(kind: CompletionKind, data: st.Dat
         parts += encoder.item(item)
     *chunks, usage, done = events_in(encode(parts))
     assert done.data == "[DONE]"
-    whole = assemble(envelope, [AssembledAnswer.from_items(items) for items in streams])
+    whole = assemble(envelope, [answer_of(items) for items in streams])
     assert _WHOLES[kind.protocol].model_validate(whole, strict=True)
     assert usage.json["usage"] == whole["usage"]
     bodies = [chunk.json for chunk in chunks]

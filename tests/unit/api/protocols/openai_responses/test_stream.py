@@ -32,12 +32,11 @@ from api.protocols.openai_responses.response_object import (
     ended_response,
 )
 from api.protocols.openai_responses.stream import ResponsesEncoder
-from api.protocols.shared.answer import AssembledAnswer
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.errors import ItemsLost
 from domain.values import StopReason, Usage
-from tests.support.builders.item_streams import item_streams
+from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import WireEvent, events_in
 from tests.support.golden.streams import (
     FIXTURES,
@@ -175,7 +174,7 @@ def _transcript(name: str) -> bytes:
 
 def _whole(name: str) -> Any:
     fields, bodies = ALL[name]
-    return ended_response(_envelope(**fields), AssembledAnswer.from_items(items(bodies)))
+    return ended_response(_envelope(**fields), answer_of(items(bodies)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -274,7 +273,7 @@ def test_resumed_events_are_those_of_the_first_stream(
 def test_stream_equals_the_whole_answer(items: list[StreamItem]) -> None:
     envelope = _envelope()
     last = _frames(_parts(envelope, items))[-1].data
-    assert last["response"] == ended_response(envelope, AssembledAnswer.from_items(items))  # type: ignore[index]  # JSON
+    assert last["response"] == ended_response(envelope, answer_of(items))  # type: ignore[index]  # JSON
 
 
 @given(item_streams())

@@ -25,7 +25,6 @@ from api.protocols.openai_completions import parse as openai_completions
 from api.protocols.openai_completions.logprobs import TextLogprobsRenderer
 from api.protocols.openai_completions.parse import TEXT
 from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,
@@ -47,6 +46,7 @@ from domain.chat.items import (
 from domain.chat.logprobs import UNLIKELY, Alternative, TokenLogprob, from_json, to_json
 from domain.errors import InvalidRequest
 from domain.values import JobId, StopReason, Usage
+from tests.support.builders.item_streams import answer_of
 from tests.support.clients.sse import events_in
 from tests.support.fakes.time import SequentialIds
 from tests.support.golden.streams import FIXTURES, assert_golden
@@ -99,7 +99,7 @@ def test_chat_stream_reports_the_tokens_of_each_piece() -> None:
 
 
 def test_whole_completion_reports_only_the_tokens_of_the_content() -> None:
-    whole = assemble(ENVELOPE, [AssembledAnswer.from_items(ITEMS)])
+    whole = assemble(ENVELOPE, [answer_of(ITEMS)])
     assert_golden(
         json.dumps(whole, indent=1, ensure_ascii=False).encode(), GOLDEN / "chat_logprobs.json"
     )
@@ -120,7 +120,7 @@ def test_text_completion_reports_them_member_by_member() -> None:
     for item in ITEMS:
         parts += encoder.item(ChoiceItem(0, item))
     assert_golden(encode(parts), GOLDEN / "text_logprobs.sse")
-    whole = assemble(envelope, [AssembledAnswer.from_items(ITEMS)])
+    whole = assemble(envelope, [answer_of(ITEMS)])
     logprobs = Completion.model_validate(whole).choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens == ["Hello", "bytes:\\x20\\xe2\\x82", "bytes:\\xac"]

@@ -18,12 +18,12 @@ from api.http.messages import Dialect
 from api.http.sse import encode
 from api.protocols.anthropic.stream import assemble_message
 from api.protocols.openai_chat.parse import CHAT
-from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
 from domain.chat.items import Body, Finished, Started, Text
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.errors import RateLimited
 from domain.values import StopReason, Usage
+from tests.support.builders.item_streams import answer_of
 from tests.support.golden.shapes import Step, fields_of, missing, shape_of_stream
 from tests.support.golden.streams import FIXTURES, JOB, TEXT, call, items
 
@@ -105,9 +105,7 @@ def test_stream_has_the_events_and_fields_of_the_recorded_one(name: str) -> None
     ],
 )
 def test_whole_message_has_the_fields_of_the_recorded_one(name: str, bodies: list[Body]) -> None:
-    message = assemble_message(
-        AssembledAnswer.from_items(items(bodies)), job_id=JOB, model="m", thinking="none"
-    )
+    message = assemble_message(answer_of(items(bodies)), job_id=JOB, model="m", thinking="none")
     faults = missing(_recorded(name)["fields"], fields_of(message), (*ABSENT, *_DATA))
     assert not faults
 

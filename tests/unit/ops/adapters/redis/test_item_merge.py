@@ -120,7 +120,7 @@ class ReaderMachine(RuleBasedStateMachine):
     @invariant()
     def buffer_is_bounded(self) -> None:
         assert len(self.merge) <= ITEMS_MAX
-        assert self.merge.buffered_bytes <= BYTES_MAX
+        assert self.merge._bytes <= BYTES_MAX
         assert not self.merge.is_broken
 
     def teardown(self) -> None:
@@ -212,7 +212,7 @@ def test_answer_that_begins_anew_replaces_what_the_reader_has_not_taken() -> Non
     assert not merge.announced(text(3), SIZE)
     assert merge.take() == text(0, 2, 2)
     assert merge.take() is None
-    assert merge.buffered_bytes == 0
+    assert merge._bytes == 0
 
 
 def test_end_of_an_epoch_whose_beginning_is_lost_breaks_the_stream() -> None:
