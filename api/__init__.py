@@ -1,1 +1,1 @@
-"""HTTP in: the gate, Robyn's routes and the wire protocols. Never imports ``worker``."""
+"""HTTP in: the server of the socket, the routes and the wire protocols. Never imports ``worker``."""

@@ -1,8 +1,6 @@
-"""What the core needs from outside. Each port is small and its docstring is its contract.
+"""The ports that every subject needs: a clock and new ids. Others stand with their subject.
 
-Ports are synchronous and may be called from any thread unless their docstring forbids it; the api
-calls them through a thread pool. Only ``ItemSource`` is asynchronous, because a stream that waits
-must not hold a thread.
+The methods of a port may be called from any thread unless its docstring forbids it.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RequestMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, parsed and bounded by the gate.
+    """One request, parsed and bounded by the server.
 
     Attributes:
         id: The ``request-id`` of the answer, and the correlation id in the log.
@@ -133,7 +133,7 @@ class Closable(Protocol):
 class StreamReply:
     """An answer that comes piece by piece.
 
-    The gate iterates ``pieces`` in the event loop, waits where the client reads slowly, and closes
+    The server iterates ``pieces`` in the event loop, waits where the client reads slowly, and closes
     a ``Closable`` iterator when the client has gone or the answer is whole.
     """
 

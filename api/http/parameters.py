@@ -18,7 +18,7 @@ D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", bound=int | None)
 
-#: Longest run of digits that is read as a number; it covers 64 bits.
+#: The values of a flag, the true one first.
 _FLAGS: Final = ("true", "false")
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 

@@ -1,4 +1,4 @@
-"""``worker.engine.ports.ModelRunner`` on the batches of mlx-lm."""
+"""``worker.engine.ports.ModelRunner`` on MLX: networks of mlx-lm over rows of this engine."""
 
 from __future__ import annotations
 
