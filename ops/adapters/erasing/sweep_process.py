@@ -12,18 +12,18 @@ gone ends at the next of these lines, and has then erased nothing from the log.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from domain.errors import LogUnavailable
 from domain.values import JobId
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.erasing.sweep import BlocksEraser, ItemsEraser, RetentionRules, TextSweeper
 from ops.clock import RandomIds, SystemClock
+from ops.line_child import LineChild, send_line
 
 _FAILED: Final = 1
 
@@ -44,41 +44,23 @@ def sweep_in_process(
         QueueUnavailable: From the erasers; nothing was erased from the log.
     """
     command = [sys.executable, "-P", "-m", __name__]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for this process; the child ends with the pipes
-        text=True,
-    ) as child:
-        requests, replies = child.stdin, child.stdout
-        if requests is None or replies is None:
-            msg = "the process of the sweep has no pipes"
-            raise LogUnavailable(msg)
-        _send(requests, {"url": url, "rules": asdict(rules)})
-        erase_items([JobId(job) for job in _received(replies)["items"]])
-        _send(requests)
-        erase_blocks(frozenset(_received(replies)["blocks"]))
-        _send(requests)
-        return bool(_received(replies)["is_erased"])
+    # Ctrl-C is for this process; the child ends with the pipes.
+    with LineChild(command, own_session=True) as child:
+        child.send(json.dumps({"url": url, "rules": asdict(rules)}))
+        erase_items([JobId(job) for job in _received(child)["items"]])
+        child.send()
+        erase_blocks(frozenset(_received(child)["blocks"]))
+        child.send()
+        return bool(_received(child)["is_erased"])
 
 
-def _send(stream: IO[str], message: dict[str, Any] | None = None) -> None:
-    """Write a message, by default an empty line; a process that ended is found by the next read."""
-    try:
-        stream.write(f"{json.dumps(message) if message else ''}\n")
-        stream.flush()
-    except BrokenPipeError:
-        pass
-
-
-def _received(stream: IO[str]) -> dict[str, Any]:
+def _received(child: LineChild) -> dict[str, Any]:
     """Return the next message.
 
     Raises:
         LogUnavailable: The sweep failed, or its process ended.
     """
-    line = stream.readline()
+    line = child.replies.readline()
     message: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
     if "error" in message or not message:
         raise LogUnavailable(message.get("error", "the process of the sweep ended"))
@@ -103,9 +85,9 @@ def main() -> int:
         with closing(sweeper):
             plan = sweeper.sweep()
     except LogUnavailable as error:
-        _send(sys.stdout, {"error": str(error)})
+        send_line(sys.stdout, json.dumps({"error": str(error)}))
         return _FAILED
-    _send(sys.stdout, {"is_erased": plan.erases_rows})
+    send_line(sys.stdout, json.dumps({"is_erased": plan.erases_rows}))
     return 0
 
 
@@ -119,7 +101,7 @@ def _ask_for_blocks(names: frozenset[str]) -> None:
 
 def _ask(message: dict[str, Any]) -> None:
     """Send what the service erases, and wait until it has."""
-    _send(sys.stdout, message)
+    send_line(sys.stdout, json.dumps(message))
     if not sys.stdin.readline():
         sys.exit(_FAILED)
 

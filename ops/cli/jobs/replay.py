@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.jobs.replay_report import print_replayed, print_table_of
 from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
 from ops.cli.output import echo
+from ops.line_child import LineChild
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -138,12 +138,9 @@ def _replayed(
         return
     ended = 0
     with progress_bar("replaying") as progress, _child(settings) as child:
-        assert child.stdin is not None  # noqa: S101 - it was asked for
-        assert child.stdout is not None  # noqa: S101 - the same
-        with child.stdin as request:
-            asked = {"jobs": list(jobs), "verify": verify, "only": only}
-            request.write(jsonlib.dumps(asked))
-        for line in child.stdout:
+        child.send(jsonlib.dumps({"jobs": list(jobs), "verify": verify, "only": only}))
+        child.end_requests()
+        for line in child.replies:
             line_data = jsonlib.loads(line)
             if line_data.pop("kind") == "progress":
                 if progress is not None and len(jobs) == 1:
@@ -153,31 +150,25 @@ def _replayed(
             if progress is not None and len(jobs) > 1:
                 progress(ended, len(jobs))
             yield line_data
-        code = child.wait(_END_S)
+        code = child.process.wait(_END_S)
     if code or ended < len(jobs):
         fail(f"the replay ended early, with exit code {code}", ExitCode.REFUSED)
 
 
 @contextmanager
-def _child(settings: Settings) -> Iterator[subprocess.Popen[str]]:
+def _child(settings: Settings) -> Iterator[LineChild]:
     """Start ``worker.replay`` as a process; ``ops`` must not import ``worker``."""
     from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
 
     # A model that is not on this machine is refused, not downloaded.
     environment = child_environment(os.environ, settings, {"HF_HUB_OFFLINE": "1"})
-    child = subprocess.Popen(
-        module_argv("worker.replay"),
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    with child:
+    argv = module_argv("worker.replay")
+    with LineChild(argv, env=environment, own_session=False) as child:
         try:
             yield child
         except KeyboardInterrupt:
             raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
         finally:
-            if child.poll() is None:
-                child.terminate()
+            if child.process.poll() is None:
+                child.process.terminate()

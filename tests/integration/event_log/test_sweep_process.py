@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from domain.errors import LogUnavailable, QueueUnavailable
@@ -21,6 +22,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import wait_until
 
 _TEXT = b"the words of a deleted job"
 _RULES = RetentionRules()
@@ -79,6 +81,8 @@ def test_a_killed_sweep_is_an_error_and_the_next_one_completes_it(url: str) -> N
     def kill(_: object) -> None:
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
+            # Its pipe is closed then, so that the next line finds no reader.
+            wait_until(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
     with pytest.raises(LogUnavailable, match="ended"):
         sweep_in_process(kill, lambda _: None, url=url, rules=_RULES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from domain.values import JobId, Sampling, StopReason
 from ops.adapters.data_dir.lock import DataLock
 from ops.cli.main import build_app
 from ops.setting_groups.models import DEMO_MODEL
+from ops.supervisor import parts
 from tests.support.builders.log_files import raw_connection
 from tests.support.models.engine_probe import ask
 from tests.support.models.replay_world import ReplayWorld
@@ -281,6 +283,18 @@ def test_what_cannot_be_replayed_has_an_exit_code_of_its_own(
     assert "semantic-demo computes with sha256:" in result.stderr
     assert _run(tmp_path, "job-none").exit_code == 3
     assert _run(directory).exit_code == 2
+
+
+@pytest.mark.usefixtures("world")
+def test_a_process_that_dies_before_it_reads_the_jobs_is_an_error(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = (sys.executable, "-c", "")
+    monkeypatch.setattr(parts, "module_argv", lambda _: dead)
+    # More than the pipe holds, so that the command still writes when the process ends.
+    result = _run(directory, *(f"job-{number}" for number in range(20_000)))
+    assert result.exit_code == 3, result.output
+    assert "the replay ended early, with exit code 0" in result.stderr
 
 
 def _names(directory: Path) -> set[str]:
