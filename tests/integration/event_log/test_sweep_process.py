@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -82,7 +83,7 @@ def test_a_killed_sweep_is_an_error_and_the_next_one_completes_it(url: str) -> N
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
             # Its pipe is closed then, so that the next line finds no reader.
-            wait_until(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+            wait_until(partial(_has_died, pid))
 
     with pytest.raises(LogUnavailable, match="ended"):
         sweep_in_process(kill, lambda _: None, url=url, rules=_RULES)
@@ -102,6 +103,10 @@ def test_an_unreadable_log_is_an_error_with_its_reason(tmp_path: Path) -> None:
             url=f"sqlite:///{tmp_path / 'other.sqlite3'}",
             rules=_RULES,
         )
+
+
+def _has_died(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def _children() -> list[int]:
