@@ -52,7 +52,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.model_stock import serving_models
+from domain.usecases.model_stock import ServingModels
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.webhook.delivery import read_secrets
@@ -110,7 +110,8 @@ def build(
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
     sink, places = _sink(settings.redis, client, keys), RedisBlockPlaces(client, keys, pulses)
-    models, registry = _loaded(settings, pulses, clock), _registry(settings, pulses)
+    models, serving = _loaded(settings, pulses, clock), ServingModels(pulses, clock)
+    registry = _registry(settings, serving)
     ports = ApiPorts(
         log=log,
         payloads=log,
@@ -127,6 +128,7 @@ def build(
         backlog=backlog,
         source=hub,
         pulses=pulses,
+        serving=serving,
         controls=controls,
         swaps=ModelSwaps(log=log, ids=ids),
         engine_settings=settings.engine.values,
@@ -212,9 +214,9 @@ def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSi
     return RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
 
 
-def _registry(settings: Settings, pulses: WorkerPulses) -> Callable[[], ModelRegistry]:
+def _registry(settings: Settings, serving: ServingModels) -> Callable[[], ModelRegistry]:
     def announced() -> list[str]:
-        return [card.id for card in serving_models(pulses)]
+        return [card.id for card in serving.cards()]
 
     return RegistryReader(settings, announced=announced).current
 

@@ -239,7 +239,7 @@ def _metrics(ports: ApiPorts, call: BlockingCalls) -> MetricsService:
 def _models(ports: ApiPorts, call: BlockingCalls) -> ModelService:
     stock = ModelStock(
         log=ports.log,
-        pulses=ports.pulses,
+        serving=ports.serving,
         registry=ports.registry,
         inspect=ports.inspect_model,
     )

@@ -36,6 +36,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.count_tokens import TokenCounter
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_stock import ServingModels
 from domain.usecases.model_swaps import ModelSwaps
 from domain.webhook.ports import WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
@@ -60,6 +61,7 @@ class ApiPorts:
         backlog: Stored items.
         source: Live items; belongs to the event loop that runs the routes.
         pulses: The living workers and their models.
+        serving: The models that they have loaded; remembered while the broker is away.
         controls: What operators have changed while the service runs.
         swaps: The wanted model.
         engine_settings: Values of the engine where operators have changed none.
@@ -110,6 +112,7 @@ class ApiPorts:
     backlog: ItemBacklog
     source: ItemSource
     pulses: WorkerPulses
+    serving: ServingModels
     controls: EngineControls
     swaps: ModelSwaps
     engine_settings: EngineValues

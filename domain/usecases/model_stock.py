@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from domain.errors import QueueUnavailable
-from domain.job.ports import WorkerPulses, WorkerState
+from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.model.inventory import PAST_EVENTS, InspectFiles, ModelPast, ModelStatus, take_stock
 from domain.model.registry import ModelRegistry
-from domain.values import ModelCard
+from domain.ports import Clock
+from domain.values import ModelCard, WorkerId
 
 #: Events that one read of the log returns.
 _PAGE_EVENTS = 500
+#: Time in which every live worker renews its heartbeat after an outage of the broker, in seconds.
+RENEWAL_S: Final = 3.0
 #: States of a worker whose pulse may name a model that it has not loaded.
 _WITHOUT_MODEL = frozenset({WorkerState.LOADING, WorkerState.UNLOADED})
 
@@ -30,12 +34,47 @@ class LoadLog(Protocol):
         ...
 
 
+class ServingModels:
+    """The models that live workers have loaded; any thread may ask.
+
+    A worker that was seen stays while the broker is away, and ``RENEWAL_S`` longer: it works on,
+    and its heartbeat may have expired or got lost meanwhile.
+
+    Args:
+        pulses: The heartbeats.
+        clock: For the time after an outage.
+    """
+
+    def __init__(self, pulses: WorkerPulses, clock: Clock) -> None:
+        self._pulses = pulses
+        self._clock = clock
+        # Values, each replaced as a whole, so that threads need no lock.
+        self._seen: Mapping[WorkerId, WorkerPulse] = {}
+        self._renewed_by_s = -math.inf
+
+    def cards(self) -> list[ModelCard]:
+        """Return the loaded models by the name of their worker."""
+        now_s = self._clock.monotonic()
+        try:
+            alive = {pulse.worker: pulse for pulse in self._pulses.alive()}
+        except QueueUnavailable:
+            self._renewed_by_s = now_s + RENEWAL_S
+        else:
+            self._seen = alive if now_s >= self._renewed_by_s else {**self._seen, **alive}
+        seen = self._seen
+        return [
+            pulse.model
+            for pulse in (seen[worker] for worker in sorted(seen))
+            if pulse.model is not None and pulse.state not in _WITHOUT_MODEL
+        ]
+
+
 class ModelStock:
     """The registered models; every method blocks.
 
     Args:
         log: The event log; read once, then from the last event on. ``None`` where there is none.
-        pulses: The living workers; ``None`` where no service runs.
+        serving: The models of the workers; ``None`` where no service runs.
         registry: Returns the registered models.
         inspect: Returns the files of a model, if they are here.
     """
@@ -44,12 +83,12 @@ class ModelStock:
         self,
         *,
         log: LoadLog | None,
-        pulses: WorkerPulses | None,
+        serving: ServingModels | None,
         registry: Callable[[], ModelRegistry],
         inspect: InspectFiles,
     ) -> None:
         self._log = log
-        self._pulses = pulses
+        self._serving = serving
         self.registry = registry
         self._inspect = inspect
         # One value, replaced as a whole, so that threads need no lock.
@@ -57,7 +96,7 @@ class ModelStock:
 
     def all(self) -> tuple[ModelStatus, ...]:
         """Return every model, those that a worker serves first."""
-        serving = [] if self._pulses is None else serving_models(self._pulses)
+        serving = [] if self._serving is None else self._serving.cards()
         return take_stock(
             self.registry(), inspect=self._inspect, pasts=self._pasts(), serving=serving
         )
@@ -75,16 +114,3 @@ class ModelStock:
             if len(page) < _PAGE_EVENTS:
                 break
         return pasts
-
-
-def serving_models(pulses: WorkerPulses) -> list[ModelCard]:
-    """Return the models that live workers have loaded; none while the broker is unavailable."""
-    try:
-        alive = pulses.alive()
-    except QueueUnavailable:
-        return []
-    return [
-        pulse.model
-        for pulse in alive
-        if pulse.model is not None and pulse.state not in _WITHOUT_MODEL
-    ]

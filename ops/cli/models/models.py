@@ -144,7 +144,7 @@ def _found_here(settings: Settings) -> ModelSummaries:
     try:
         stock = ModelStock(
             log=None if engine is None else LogReader(engine),
-            pulses=None,
+            serving=None,
             registry=lambda: registry,
             inspect=inspect_files,
         )

@@ -36,6 +36,7 @@ from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_stock import ServingModels
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import (
     JobId,
@@ -111,6 +112,7 @@ class FakeApi:
             backlog=self.broker.items,
             source=self.broker.items,
             pulses=self.broker.pulses,
+            serving=ServingModels(self.broker.pulses, clock),
             controls=controls,
             swaps=ModelSwaps(log=self.log, ids=ids),
             engine_settings=EngineValues(batch_window_ms=10, max_batch_size=8, gap_max_ms=100),

@@ -121,9 +121,14 @@ class TwoModels:
         The list may be a quarter of a second older than the state.
         """
         self.service.wait_ready()
-        wait_until(lambda: len(found := self._loaded()) == 1 and model in {None, *found})
-        (loaded,) = self._loaded()
-        return loaded
+        served: list[str] = []
+
+        def is_served() -> bool:
+            served[:] = self._loaded()
+            return len(served) == 1 and model in {None, *served}
+
+        wait_until(is_served)
+        return served[0]
 
     def _loaded(self) -> list[str]:
         listed = self.http.get("/admin/models").json()["data"]

@@ -13,7 +13,7 @@ from domain.job.ports import WorkerPulse, WorkerState
 from domain.log.record import RecordedEvent
 from domain.model.inventory import ModelFiles, ModelState, ModelStatus
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.usecases.model_stock import ModelStock, serving_models
+from domain.usecases.model_stock import RENEWAL_S, ModelStock, ServingModels
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.builders.job_events import worker_event
 from tests.support.builders.log_events import append
@@ -86,7 +86,7 @@ def stock(
 ) -> ModelStock:
     return ModelStock(
         log=log,
-        pulses=pulses,
+        serving=None if pulses is None else ServingModels(pulses, FakeClock()),
         registry=lambda: ModelRegistry([A, B]),
         inspect=lambda entry: FILES if entry is A else None,
     )
@@ -175,7 +175,7 @@ def test_the_registry_is_read_at_each_call() -> None:
     entries = [A]
     models = ModelStock(
         log=None,
-        pulses=None,
+        serving=None,
         registry=lambda: ModelRegistry(entries),
         inspect=lambda entry: replace(FILES, directory=entry.source),
     )
@@ -206,16 +206,68 @@ def test_a_worker_serves_the_model_of_its_pulse_in_some_states(
     pulses.beat(pulse("worker-1", card("a"), state.value))
     pulses.beat(pulse("worker-2", None))
     pulses.beat(pulse("worker-3", card("b")))
-    assert serving_models(pulses) == [*([card("a")] if serves else []), card("b")]
+    found = ServingModels(pulses, FakeClock()).cards()
+    assert found == [*([card("a")] if serves else []), card("b")]
 
 
-def test_no_model_is_served_while_the_broker_is_away() -> None:
-    outage = Outage()
+def test_a_ready_worker_stays_while_the_broker_is_away_and_until_it_has_renewed_its_pulse() -> None:
+    outage, clock = Outage(), FakeClock()
     pulses = FakeWorkerPulses(outage)
+    serving = ServingModels(pulses, clock)
+    models = ModelStock(
+        log=None, serving=serving, registry=lambda: ModelRegistry([A, B]), inspect=lambda _: FILES
+    )
     pulses.beat(pulse("worker-1", card("a")))
+    loaded_first = [("a", ModelState.LOADED), ("b", ModelState.AVAILABLE)]
+    assert states(models.all()) == loaded_first
+
     outage.down = True
-    assert serving_models(pulses) == []
-    assert states(stock(pulses=pulses).all()) == [
-        ("a", ModelState.AVAILABLE),
-        ("b", ModelState.MISSING),
-    ]
+    clock.advance(60)
+    assert states(models.all()) == loaded_first
+
+    outage.down = False
+    pulses.fade()  # the broker has lost the pulse
+    clock.advance(RENEWAL_S / 2)
+    assert states(models.all()) == loaded_first
+    pulses.beat(pulse("worker-1", card("a")))
+    clock.advance(RENEWAL_S)
+    assert states(models.all()) == loaded_first
+
+
+def test_a_worker_that_ended_while_the_broker_was_away_goes_after_it() -> None:
+    outage, clock = Outage(), FakeClock()
+    pulses = FakeWorkerPulses(outage)
+    serving = ServingModels(pulses, clock)
+    pulses.beat(pulse("worker-1", card("a")))
+    assert serving.cards() == [card("a")]
+    outage.down = True
+    assert serving.cards() == [card("a")]
+
+    outage.down = False
+    pulses.fade()
+    pulses.beat(pulse("worker-2", card("b")))
+    assert serving.cards() == [card("a"), card("b")]
+    clock.advance(RENEWAL_S)
+    assert serving.cards() == [card("b")]
+
+
+def test_what_a_worker_reports_after_the_outage_counts_at_once() -> None:
+    outage, clock = Outage(), FakeClock()
+    pulses = FakeWorkerPulses(outage)
+    serving = ServingModels(pulses, clock)
+    pulses.beat(pulse("worker-1", card("a")))
+    assert serving.cards() == [card("a")]
+    outage.down = True
+    assert serving.cards() == [card("a")]
+    outage.down = False
+    pulses.beat(pulse("worker-1", None, WorkerState.DRAINING.value))
+    assert serving.cards() == []
+
+
+def test_without_an_outage_an_expired_pulse_counts_at_once() -> None:
+    pulses = FakeWorkerPulses()
+    serving = ServingModels(pulses, FakeClock())
+    pulses.beat(pulse("worker-1", card("a")))
+    assert serving.cards() == [card("a")]
+    pulses.fade()
+    assert serving.cards() == []
