@@ -229,6 +229,10 @@ class DiskTier:
         """Return the manifest cut to the blocks on disk, once their writes have ended."""
         return sealed(self._writer, manifest)
 
+    def touch(self, names: Sequence[BlockHash]) -> None:
+        """Record a use of the blocks of a context that were not read; see ``WriteBehind.touch``."""
+        self._writer.touch(names)
+
     def forget(self, names: Sequence[BlockHash]) -> Future[int]:
         """Delete blocks; see ``WriteBehind.forget``."""
         return self._writer.forget(names)

@@ -36,6 +36,8 @@ from worker.cachestore.write_outcome import WriteOutcome, WriteState, outcome_of
 
 #: Most calls of ``when_written`` that wait at once.
 WAITERS_MAX = 1024
+#: Most uses that wait to be recorded; the latest stay.
+USES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class WriteBehind:
         #: The blocks that wait or are being written.
         self._writes: dict[BlockHash, _Write] = {}
         self._deletions: deque[_Deletion] = deque()
+        self._uses: deque[tuple[BlockHash, ...]] = deque(maxlen=USES_MAX)
         self._queued_bytes = 0
         # Blocks are counted as they come; those up to ``_completed`` are written or dropped.
         self._submitted = 0
@@ -206,6 +209,12 @@ class WriteBehind:
             self._changed.notify_all()
         return deletion.future
 
+    def touch(self, hashes: Sequence[BlockHash]) -> None:
+        """Record a use of stored blocks of one context before any other block is written."""
+        with self._changed:
+            self._uses.append(tuple(hashes))
+            self._changed.notify_all()
+
     def when_written(self, hashes: Sequence[BlockHash]) -> Future[frozenset[BlockHash]]:
         """Return which hashes are on disk, once all blocks submitted so far are written or dropped.
 
@@ -274,6 +283,7 @@ class WriteBehind:
         """Write the next group and release its blocks; return ``False`` at the end."""
         self._wait()
         self._run_deletions()
+        self._record_uses()
         group = self._take()
         if not group:
             return not self._closing
@@ -296,7 +306,9 @@ class WriteBehind:
 
     def _wait(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._deletions or self._closing)
+            self._changed.wait_for(
+                lambda: self._queue or self._deletions or self._uses or self._closing
+            )
 
     def _run_deletions(self) -> None:
         while True:
@@ -312,6 +324,13 @@ class WriteBehind:
                 deletion.future.set_exception(error)
             else:
                 deletion.future.set_result(len(queued) + deleted)
+
+    def _record_uses(self) -> None:
+        with self._changed:
+            uses = list(self._uses)
+            self._uses.clear()
+        for hashes in uses:
+            self._store.touch(hashes)
 
     def _drop_queued(self, names: set[BlockHash]) -> list[_Write]:
         """Remove blocks from the queue and return them; under the lock."""

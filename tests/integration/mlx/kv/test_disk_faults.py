@@ -20,7 +20,7 @@ from tests.support.builders.blocks import FailingDisk, make_block
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK
-from tests.support.models.tiny_architectures import LLAMA
+from tests.support.models.tiny_architectures import GEMMA3, LLAMA, Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.tier import TierState
 from worker.cachestore.write_outcome import WriteState
@@ -234,6 +234,28 @@ def test_cap_is_kept_and_the_least_recently_used_contexts_go_first(
     assert after.run_alone(PROMPT, 4).cached == len(PROMPT) - 1
     assert after.run_alone(prompts[-1], 4).cached == len(PROMPT) - 1
     assert after.run_alone(prompts[0], 4).cached == 0
+
+
+@pytest.mark.parametrize("architecture", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
+def test_a_use_from_memory_reaches_the_order_on_disk(
+    process: MakeBench, architecture: Architecture
+) -> None:
+    bench = process(architecture)
+    other = random_tokens(len(PROMPT), 30)
+    for prompt in (PROMPT, other):
+        bench.run_alone(prompt, 4)
+        bench.settle()
+    assert _first_block_used_last(bench) == names_of(bench, other)[0]
+    assert bench.run_alone(PROMPT, 4).cached == len(PROMPT) - 1
+    assert not bench.tier.figures().store.hits, "the context was in memory"
+    bench.settle()
+    again = process(architecture)
+    assert _first_block_used_last(again) == names_of(again)[0]
+
+
+def _first_block_used_last(bench: DiskBench) -> BlockHash:
+    """Return the block that is evicted last: a block is used whenever one behind it is."""
+    return bench.store.blocks()[-1].hash
 
 
 def test_full_queue_skips_blocks_and_catches_up_later(process: MakeBench) -> None:
