@@ -170,10 +170,20 @@ def test_signal_stops_in_order_and_leaves_nothing(stage: Stage, number: int) -> 
     assert stage.text("stdout").endswith("stopped\n")
 
 
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN])
+def _inherited_hangup(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the tests run as from a terminal, and as ``nohup`` starts them."""
+    before = signal.signal(signal.SIGHUP, request.param)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_inherited_hangup")
 def test_closed_terminal_stops_the_service(stage: Stage) -> None:
     master, slave = os.openpty()
 
     def take_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
         os.dup2(slave, 1)
