@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-pytest_plugins = ("tests.support.processes.brokers", "tests.support.processes.postgres")
+pytest_plugins = (
+    "tests.support.processes.brokers",
+    "tests.support.processes.descendants",
+    "tests.support.processes.postgres",
+)
 
 _ROOT = Path(__file__).parent
 

@@ -12,6 +12,7 @@ from typing import Any
 from tests.support.clients import npm
 from tests.support.clients.npm import ROOT
 from tests.support.clients.terminal import Terminal
+from tests.support.processes.descendants import mark
 from tests.support.processes.service import Service
 
 VERSION = "2.1.329"
@@ -100,6 +101,7 @@ class ClaudeCode:
             "SHELL": "/bin/sh",
             "PYTHONPATH": str(ROOT),
             "ANTHROPIC_API_KEY": "a key of the vendor's, which is not sent",
+            **mark(),
         } | ({} if key is None else {"SEMANTIC_API_KEY": key})
 
     def argv(self, *words: str) -> list[str]:

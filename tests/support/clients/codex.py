@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clients import npm
+from tests.support.processes.descendants import mark
 from tests.support.processes.service import Service
 
 VERSION = "0.169.0"
@@ -69,6 +70,7 @@ def begun(
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "SHELL": "/bin/sh",
+        **mark(),
     }
     return subprocess.Popen(
         [str(codex), "exec", "--json", "--skip-git-repo-check", *arguments],
