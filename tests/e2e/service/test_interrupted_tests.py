@@ -55,11 +55,11 @@ def _hanging_run(
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psutil.Process]]]:
     """Yield a run of pytest, the pid of the process of its test, and what that has started."""
     (directory / "test_hangs.py").write_text(_TEST)
-    plugin = ("-p", "tests.support.processes.descendants", "-p", "no:cacheprovider")
+    argv = [sys.executable, "-m", "pytest", "-p", "tests.support.processes.descendants"]
+    argv += ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(directory)]
     with (directory / "output").open("wb") as output:
         run = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(directory)]
-            + [*plugin, *arguments, str(directory / "test_hangs.py")],
+            [*argv, *arguments, str(directory / "test_hangs.py")],
             cwd=_ROOT,
             env=os.environ
             | {"STARTED": str(directory), "WITH_SERVICE": "yes" if service else "no"},

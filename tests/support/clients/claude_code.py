@@ -48,6 +48,7 @@ def ask(
         "TERM": "xterm-256color",
         "SHELL": "/bin/sh",
         "USER": "tester",
+        **mark(),
         "ANTHROPIC_BASE_URL": service.base_url,
         "ANTHROPIC_AUTH_TOKEN": "local",
         "ANTHROPIC_MODEL": "semantic-demo",
