@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.support.polling import SLOWNESS, measured_slowness, scaled
+
 pytest_plugins = (
     "tests.support.processes.brokers",
     "tests.support.processes.descendants",
@@ -77,18 +79,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the Hypothesis profile, and restore Ctrl-C for the processes that tests start.
+    """Choose the Hypothesis profile, measure the machine, and restore Ctrl-C for child processes.
 
+    The processes of xdist and those that tests start inherit the measure.
     A shell that starts a job with ``&`` makes it ignore SIGINT, and its children inherit that.
     """
     if config.getoption("--fast"):
         settings.load_profile("mutation" if "MUTANT_UNDER_TEST" in os.environ else "fast")
     elif config.getoption("--nightly"):
         settings.load_profile("nightly")
+    os.environ.setdefault(SLOWNESS, f"{measured_slowness():.2f}")
+    if config.option.timeout is None:
+        config.option.timeout = scaled(float(config.getini("timeout")))
     # Tests have a home directory of their own, and so a configuration directory in it.
     os.environ.pop("XDG_CONFIG_HOME", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    """Return the factor of all deadlines of this run."""
+    return f"deadlines: {os.environ[SLOWNESS]} times those of an idle machine"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -43,7 +43,7 @@ def test_the_chat_page_streams_an_answer(service: Service, tmp_path: Path) -> No
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: page.poll() is not None or is_served(url), ENDED_WITHIN_S)
+        wait_until(lambda: page.poll() is not None or is_served(url), within_s=ENDED_WITHIN_S)
         with open_browser(url) as browser:
             browser.driver.get(url)
             (entry,) = browser.wait(lambda: browser.find("textarea"), "the field of the question")

@@ -51,7 +51,7 @@ def test_a_batch_survives_the_death_of_script_and_service(
     words = ("--name", "night", "--lines", str(lines), "--port", str(port), "--out", "out.jsonl")
     first = begin(service, tmp_path, "overnight_batch.py", *words, WEBHOOK_SECRET=SECRET)
     try:
-        wait_until(lambda: answered(service) > 0, ENDED_WITHIN_S)
+        wait_until(lambda: answered(service) > 0, within_s=ENDED_WITHIN_S)
     finally:
         first.send_signal(signal.SIGKILL)
         end(first)

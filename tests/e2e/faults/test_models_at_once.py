@@ -51,7 +51,7 @@ class Site:
     def start(self) -> None:
         for machine in self.machines:
             machine.start()
-        wait_until(lambda: [*self.models().values()] == ["a", "a"], WITHIN_S)
+        wait_until(lambda: [*self.models().values()] == ["a", "a"], within_s=WITHIN_S)
 
     def close(self) -> None:
         self.http.close()
@@ -74,7 +74,7 @@ class Site:
             swap.update(self.http.get(f"/admin/swaps/{swap['id']}").json())
             return swap["ended_at"] is not None
 
-        wait_until(is_over, WITHIN_S)
+        wait_until(is_over, within_s=WITHIN_S)
         return dict(swap)
 
     def submit(self, model: str | None) -> str:
@@ -92,7 +92,7 @@ class Site:
             found.update(self.http.get(f"/v1/jobs/{job}").json())
             return found["status"] not in {"queued", "running"}
 
-        wait_until(is_over, WITHIN_S)
+        wait_until(is_over, within_s=WITHIN_S)
         return found
 
 
@@ -110,7 +110,7 @@ def test_a_job_goes_to_the_worker_that_has_its_model(site: Site) -> None:
     first, second = site.models()
     swap = site.swap("b", worker=second)
     assert (swap["state"], swap["worker"]) == ("done", second)
-    wait_until(lambda: site.models() == {first: "a", second: "b"}, WITHIN_S)
+    wait_until(lambda: site.models() == {first: "a", second: "b"}, within_s=WITHIN_S)
     jobs = {model: [site.submit(model) for _ in range(JOBS)] for model in ("a", "b", None)}
     answered = {
         model: {(job["status"], job["answered_by"]) for job in map(site.ended, ids)}
@@ -121,4 +121,4 @@ def test_a_job_goes_to_the_worker_that_has_its_model(site: Site) -> None:
     assert answered[None] <= {("completed", "a"), ("completed", "b")}
     # A swap of all workers gives both the same model again.
     assert site.swap("b")["state"] == "done"
-    wait_until(lambda: site.models() == {first: "b", second: "b"}, WITHIN_S)
+    wait_until(lambda: site.models() == {first: "b", second: "b"}, within_s=WITHIN_S)

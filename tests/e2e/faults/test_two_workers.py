@@ -74,9 +74,10 @@ class Site:
         pids = {worker.pid for worker in self.workers}
         pulses = RedisWorkerPulses(self._client, self._keys)
         wait_until(
-            lambda: {one.pid for one in pulses.alive() if one.state == "ready"} == pids, WITHIN_S
+            lambda: {one.pid for one in pulses.alive() if one.state == "ready"} == pids,
+            within_s=WITHIN_S,
         )
-        wait_until(self._answers, WITHIN_S)
+        wait_until(self._answers, within_s=WITHIN_S)
 
     def _answers(self) -> bool:
         try:
@@ -105,7 +106,7 @@ class Site:
             found.update(self.http.get(f"/v1/jobs/{job_id}").json())
             return found["status"] not in {"queued", "running"}
 
-        wait_until(over, WITHIN_S)
+        wait_until(over, within_s=WITHIN_S)
         return found
 
     def events(self, stream: str) -> list[dict[str, Any]]:
@@ -170,7 +171,7 @@ def test_cancelling_reaches_the_worker_that_runs_the_job(site: Site) -> None:
     endless = [{"role": "user", "content": "Count for ever."}]
     jobs = [site.accept(max_tokens=20_000, messages=endless, seed=seed) for seed in range(4)]
     for job_id in jobs:
-        wait_until(partial(site.is_begun, job_id), WITHIN_S)
+        wait_until(partial(site.is_begun, job_id), within_s=WITHIN_S)
         assert site.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
         ended = site.ended(job_id)
         assert ended["status"] == "cancelled"

@@ -17,7 +17,8 @@ from selenium.webdriver.common.keys import Keys
 from tests.support.clients.axe import violations
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.clients.webhook_receiver import Reply, receiver
-from tests.support.page.population import populate, until
+from tests.support.page.population import populate, wait_until_given_up, webhook_states
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.nightly
@@ -63,17 +64,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         with receiver(lambda _: Reply(410)) as there:
             populate(running.base_url, receiver_url=there.url("/gone"))
             _add_hostile(running.base_url)
-            until(lambda: _states(running.base_url) == {"failed"})
+            wait_until_given_up(running.base_url)
         yield running
         assert running.stop() == 0, running.log()
     finally:
         if running.process.poll() is None:
             running.kill()
-
-
-def _states(base_url: str) -> set[str]:
-    listed = httpx.get(f"{base_url}/v1/webhooks", timeout=60).json()["data"]
-    return {one["state"] for one in listed}
 
 
 def _add_hostile(base_url: str) -> None:
@@ -172,7 +168,7 @@ def test_an_agent_is_forgotten_after_two_presses(browser: Browser, filled: Servi
         found: list[Any] = httpx.get(url, timeout=60).json()["contexts"]
         return found
 
-    until(contexts)
+    wait_until(contexts)
     browser.open(f"agents/{agent}")
     browser.wait(lambda: browser.find(".block"), "its blocks")
     browser.click("button", "Forget the cache")
@@ -207,7 +203,7 @@ def test_a_failed_webhook_is_sent_again(browser: Browser, filled: Service) -> No
     _open(browser, "webhooks")
     browser.click("button", "Send again")
     browser.see("pending", "[role=grid]")
-    assert "pending" in _states(filled.base_url) or "failed" in _states(filled.base_url)
+    assert webhook_states(filled.base_url) & {"pending", "failed"}
 
 
 def test_a_key_is_asked_for_and_stays_out_of_the_address(

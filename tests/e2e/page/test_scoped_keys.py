@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.clients.axe import violations
 from tests.support.clients.browser import Browser, open_browser
-from tests.support.page.population import until
+from tests.support.polling import wait_until
 from tests.support.processes.scripted_service import ENDLESS, ENDLESS_PACE_S, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -59,7 +59,10 @@ def ended(service: Service, name: str) -> str:
     job = submit(service, name, "quick")
     headers = {"x-api-key": KEYS[name]}
     url = f"{service.base_url}/v1/jobs/{job}"
-    until(lambda: httpx.get(url, headers=headers).json()["status"] == "completed")
+    wait_until(
+        lambda: httpx.get(url, headers=headers).json()["status"],
+        lambda status: status == "completed",
+    )
     return job
 
 

@@ -61,9 +61,9 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     report = command(service, "events", "erase", "--agent", "writer", "--yes")
     assert report["jobs"] == 1
     for secret in secrets.values():
-        wait_until(partial(_is_gone, data, secret), ERASED_WITHIN_S)
+        wait_until(partial(_is_gone, data, secret), within_s=ERASED_WITHIN_S)
     for job in (turn["id"], written):
-        wait_until(partial(_is_gone, data / "broker", items[job]), ERASED_WITHIN_S)
+        wait_until(partial(_is_gone, data / "broker", items[job]), within_s=ERASED_WITHIN_S)
     assert holders(data / "broker", items[read])
     assert holders(data, kept)
 

@@ -35,7 +35,7 @@ def test_request_after_the_unload_waits_for_the_model_and_its_context_is_warm(
     with httpx.Client(base_url=idling.base_url, timeout=WAIT_S) as http:
         first = _ask(http)
         loaded = idling.part("worker")
-        wait_until(lambda: _checks(http)["model"] == "unloaded", WAIT_S)
+        wait_until(lambda: _checks(http)["model"] == "unloaded", within_s=WAIT_S)
         assert not loaded.is_running()
         waiting = idling.part("worker")
         assert "libmlx" not in _mapped_files(waiting)
@@ -47,7 +47,7 @@ def test_request_after_the_unload_waits_for_the_model_and_its_context_is_warm(
         assert http.get("/health/ready").json()["status"] == "ok"
         counted = http.post("/v1/messages/count_tokens", json=_body())
         assert counted.status_code == 200
-        wait_until(lambda: _checks(http)["model"] == "unloaded", WAIT_S)
+        wait_until(lambda: _checks(http)["model"] == "unloaded", within_s=WAIT_S)
         counted = http.post("/v1/messages/count_tokens", json=_body())
         assert counted.status_code == 200, counted.text
         events = http.get("/v1/events", params={"stream": "model-tiny"}).json()["data"]

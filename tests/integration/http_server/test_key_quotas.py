@@ -33,7 +33,9 @@ def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     base_url = f"http://127.0.0.1:{port}"
     process = _start(directory, port, valkey_url)
     try:
-        wait_until(lambda: process.poll() is not None or _answers(base_url), READY_WITHIN_S)
+        wait_until(
+            lambda: process.poll() is not None or _answers(base_url), within_s=READY_WITHIN_S
+        )
         yield base_url
     finally:
         process.terminate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -55,6 +55,7 @@ from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from tests.support.fakes.webhooks import InMemoryWebhookStore
+from tests.support.polling import eventually, scaled
 
 CARD = ModelCard(
     id="demo",
@@ -277,7 +278,7 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
     try:
         yield api
         api.grace_over.set()
-        assert await api.ports.background.drain(PATIENCE_S)
+        assert await api.ports.background.drain(scaled(PATIENCE_S))
         assert api.broker.items.followers == 0
         await eventually(lambda: len(asyncio.all_tasks()) == 1)
     finally:
@@ -285,22 +286,16 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
         api.counting.shutdown()
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for may happen on any thread
-            await asyncio.sleep(0.002)
-
-
 async def pieces_of(reply: Reply | StreamReply) -> bytes:
     """Read a stream to its end."""
     assert isinstance(reply, StreamReply)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(scaled(PATIENCE_S)):
         return b"".join([piece async for piece in reply.pieces])
 
 
 async def first_piece(reply: Reply | StreamReply) -> bytes:
     assert isinstance(reply, StreamReply)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(scaled(PATIENCE_S)):
         return await anext(reply.pieces)
 
 

@@ -15,6 +15,7 @@ from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
 from ops.setting_groups.service import ServerSettings
+from tests.support.polling import eventually, let_tasks_run
 
 
 class MemoryTransport(asyncio.Transport):
@@ -112,11 +113,8 @@ async def play(host: MemoryHost, pieces: Iterable[bytes]) -> bytes:
             break
         if piece:
             connection.data_received(piece)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await let_tasks_run()
     if not transport.is_closing():
         connection.eof_received()
-    async with asyncio.timeout(60):
-        while host.inside:  # noqa: ASYNC110 - every step of it runs in this loop
-            await asyncio.sleep(0)
+    await eventually(lambda: not host.inside)
     return transport.sent

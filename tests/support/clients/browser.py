@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
 from tests.support.clients.npm import missing
+from tests.support.polling import wait_until
 
 SHOWN_WITHIN_S = 60.0
 _PROGRAMS = ("chromium", "chromedriver")
@@ -50,18 +50,17 @@ class Browser:
         """Return the text of the elements as a reader sees it."""
         return "\n".join(element.text for element in self.find(selector))
 
-    def wait(self, condition: Callable[[], T], what: str, *, within_s: float = SHOWN_WITHIN_S) -> T:
-        """Return the first truthy value of a condition; elements may vanish meanwhile."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            try:
-                value = condition()
-            except WebDriverException:
-                value = None
-            if value:
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"not seen: {what}; the page:\n{self.text()}\n{self.messages()}")
+    def wait(
+        self, condition: Callable[[], T | None], what: str, *, within_s: float = SHOWN_WITHIN_S
+    ) -> T:
+        """Return the first true value of a condition; elements may vanish meanwhile."""
+        return wait_until(
+            condition,
+            within_s=within_s,
+            what=what,
+            ignore=WebDriverException,
+            describe=lambda: f"the page:\n{self.text()}\n{self.messages()}",
+        )
 
     def see(self, text: str, selector: str = "body") -> None:
         """Wait until a text is shown."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Self
 
 from tests.support.clients.claude_code import ClaudeCode, abandon
 from tests.support.clients.service_log import ServiceLog
+from tests.support.polling import now_s, pause
 from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 
 #: Claude Code gives up on headers after 360 s, on a silent stream after 300 s.
@@ -60,7 +60,7 @@ class PatientSession:
         self._asked = self._user.begin("Are you there?")
         self._stack.callback(abandon, self._asked)
         self.job = self.log.until(lambda: self.log.jobs()[1:])[0]
-        self._began = time.monotonic()
+        self._began = now_s()
         return self
 
     def __exit__(
@@ -76,7 +76,8 @@ class PatientSession:
     def result(self) -> Any:
         """Sleep until the wait is over, free the slot, and return the answer."""
         assert self._asked is not None, "nothing was asked"
-        time.sleep(max(0.0, self._began + WAITS_S - time.monotonic()))
+        left_s = max(0.0, self._began + WAITS_S - now_s())
+        pause(left_s, reason="how long the CLI waits is what the test is about")
         assert self._asked.poll() is None, "it did not wait"
         assert "JobCompleted" not in self.log.types(self.job["id"])
         self.log.http.post(f"/v1/jobs/{self._holder}/cancel").raise_for_status()

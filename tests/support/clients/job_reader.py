@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
+
+from tests.support.polling import pause, scaled
 
 #: Longest wait for something that takes seconds on an idle machine.
 WAIT_S = 120.0
@@ -47,13 +48,13 @@ class JobReader:
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` numbered events have arrived."""
         with self._changed:
-            came = self._changed.wait_for(lambda: len(self.numbered) >= count, WAIT_S)
+            came = self._changed.wait_for(lambda: len(self.numbered) >= count, scaled(WAIT_S))
         assert came, f"{len(self.numbered)} of {count} events came"
 
     def whole(self) -> str:
         """Return the text of the ended job; each number came once, the end came last."""
         with self._changed:
-            came = self._changed.wait_for(self._has_ended, WAIT_S)
+            came = self._changed.wait_for(self._has_ended, scaled(WAIT_S))
         assert came, f"no end came; the last was {self.events[-1:]}"
         assert self.events[-1].kind == "finished", self.events[-1]
         assert sum(event.kind in {"finished", "failed"} for event in self.events) == 1
@@ -78,14 +79,14 @@ class JobReader:
             try:
                 self._read()
             except httpx.TransportError:
-                time.sleep(PAUSE_S)
+                pause(PAUSE_S, reason="a client that connects again")
 
     def _read(self) -> None:
         seen = self.numbered
         headers = {"last-event-id": str(seen[-1].id)} if seen else {}
         with httpx.stream("GET", self._url, headers=headers, timeout=WAIT_S) as response:
             if response.status_code != httpx.codes.OK:
-                time.sleep(PAUSE_S)
+                pause(PAUSE_S, reason="a client that connects again")
                 return
             self.connections += 1
             for event in _events(response.iter_lines()):

@@ -13,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from tests.support.polling import scaled
+
 PATIENCE_S = 60.0
 
 
@@ -64,13 +66,13 @@ class OtlpReceiver:
     ) -> list[ReceivedSpan]:
         """Wait until the spans so far meet a condition, and return them."""
         with self._changed:
-            met = self._changed.wait_for(lambda: condition(self.spans), timeout_s)
+            met = self._changed.wait_for(lambda: condition(self.spans), scaled(timeout_s))
             assert met, [(span.name, span.trace_id) for span in self.spans]
             return list(self.spans)
 
     def wait_for_requests(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.requests >= count, PATIENCE_S)
+            assert self._changed.wait_for(lambda: self.requests >= count, scaled(PATIENCE_S))
 
     def of(self, trace_id: str) -> list[ReceivedSpan]:
         """Return the spans of a trace by their start."""

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 #: Longest wait for something that takes seconds on an idle machine.
 WAIT_S = 120.0
-_PAUSE_S = 0.05
 _Found = TypeVar("_Found")
+_OPEN = {"queued", "running"}
+
+
+def ended(
+    http: httpx.Client,
+    job_id: str,
+    *,
+    within_s: float = WAIT_S,
+    describe: Callable[[], object] | None = None,
+) -> dict[str, Any]:
+    """Wait for the end of a job, and return the job as it ended."""
+
+    def job() -> dict[str, Any]:
+        found: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+        return found
+
+    return wait_until(
+        job,
+        lambda job: job["status"] not in _OPEN,
+        within_s=within_s,
+        what=f"the end of {job_id}",
+        ignore=httpx.HTTPError,  # the service restarts
+        describe=describe,
+    )
 
 
 class ServiceLog:
@@ -61,15 +84,9 @@ class ServiceLog:
 
     def until(self, look: Callable[[], _Found | None]) -> _Found:
         """Call ``look`` until it returns something true, and return that."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            try:
-                if found := look():
-                    return found
-            except httpx.TransportError:
-                pass  # it restarts
-            time.sleep(_PAUSE_S)
-        raise AssertionError(f"it did not come true in time:\n{self._service.log()}")
+        return wait_until(
+            look, within_s=WAIT_S, ignore=httpx.TransportError, describe=self._service.log
+        )
 
     def _get(self, path: str, asked: dict[str, str]) -> Any:
         reply = self.http.get(path, params=asked)

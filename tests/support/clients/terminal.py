@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.polling import scaled
+
 #: Longest wait for an expected output.
 SHOWN_WITHIN_S = 120.0
 ENTER, ESCAPE = "\r", "\x1b"
@@ -79,7 +81,7 @@ class Terminal:
         with self._changed:
             came = self._changed.wait_for(
                 lambda: wanted.search(self.text(since)) or not self._reader.is_alive(),
-                SHOWN_WITHIN_S,
+                scaled(SHOWN_WITHIN_S),
             )
         assert came, f"{pattern!r} was not shown; the last was:\n{self.text()[-3000:]}"
         assert wanted.search(self.text(since)), f"it ended:\n{self.text()[-3000:]}"

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.polling import scaled
+
 PATIENCE_S = 60.0
 
 
@@ -55,7 +57,7 @@ class Receiver:
     def wait_for(self, count: int) -> list[Received]:
         """Wait for at least ``count`` requests and return all."""
         with self._changed:
-            there = self._changed.wait_for(lambda: len(self.received) >= count, PATIENCE_S)
+            there = self._changed.wait_for(lambda: len(self.received) >= count, scaled(PATIENCE_S))
             assert there, [one.path for one in self.received]
             return list(self.received)
 
@@ -68,7 +70,7 @@ def receiver(answer: Callable[[Received], Reply] = lambda _: Reply()) -> Iterato
             headers = {name.lower(): value for name, value in self.headers.items()}
             reply = running.take(Received(self.path, headers, body))
             if reply.held is not None:
-                reply.held.wait(PATIENCE_S)
+                reply.held.wait(scaled(PATIENCE_S))
             try:
                 self.send_response(reply.status)
                 for name, value in reply.headers.items():

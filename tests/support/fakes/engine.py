@@ -14,6 +14,7 @@ from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, WaitingFor
 from ops.clock import SystemClock
+from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.output.channel_format import ChannelFormat
 from worker.engine.output.output_parser import ThinkTags
@@ -137,7 +138,7 @@ class ScriptedRunner:
         return False
 
     def step(self) -> StepResult:
-        assert self.gate.wait(60), "the test never opened the gate"
+        assert self.gate.wait(scaled(60)), "the test never opened the gate"
         if self.step_error is not None:
             error, self.step_error = self.step_error, None
             raise error

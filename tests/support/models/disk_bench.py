@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ops.clock import SystemClock
 from tests.support.builders.blocks import make_block
 from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import Architecture
+from tests.support.polling import scaled, wait_until
 from worker.cachestore.reports import ContextReport
 from worker.cachestore.tier import DiskTier, Storage
 from worker.cachestore.writer import WriterLimits
@@ -34,13 +34,13 @@ class GatedStore(BlockStore):
     write_gate: threading.Event
 
     def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
-        assert self.write_gate.wait(WAIT_S)
+        assert self.write_gate.wait(scaled(WAIT_S))
         return super().put_many(blocks)
 
     def get(
         self, block_hash: BlockHash, fingerprint: str, target: BlockTarget | None = None
     ) -> StoredBlock | Rejected | None:
-        assert self.gate.wait(WAIT_S)
+        assert self.gate.wait(scaled(WAIT_S))
         return super().get(block_hash, fingerprint, target)
 
 
@@ -93,7 +93,7 @@ class DiskBench(Bench):
             writer_limits=limits,
         )
         self.tier.start()
-        assert self.tier.wait_scanned(WAIT_S if scanned else 0.0) is scanned
+        assert self.tier.wait_scanned(scaled(WAIT_S) if scanned else 0.0) is scanned
         super().__init__(architecture, tier=self.tier, on_context=self.reports.append, **more)
 
     def run_alone(
@@ -107,10 +107,7 @@ class DiskBench(Bench):
         return run
 
     def wait_for_disk(self, admission: Admission) -> None:
-        until = time.monotonic() + WAIT_S
-        while self.runner.must_wait(admission):
-            assert time.monotonic() < until, "the disk never answers"
-            time.sleep(0.001)
+        wait_until(lambda: not self.runner.must_wait(admission), what="the blocks on disk")
 
     def hold_reads(self) -> None:
         self.store.gate.clear()
@@ -126,15 +123,12 @@ class DiskBench(Bench):
 
     def wait_until_it_writes(self) -> None:
         """Wait until the pause after a failure is over."""
-        until = time.monotonic() + WAIT_S
-        while self.tier.write(make_block()) is None:
-            assert time.monotonic() < until, "persistence pauses for ever"
-            time.sleep(0.001)
+        wait_until(lambda: self.tier.write(make_block()) is not None, what="a write")
         self.settle()
 
     def settle(self) -> None:
-        self.reuse.save_all(WAIT_S)
-        assert self.tier.flush(WAIT_S)
+        self.reuse.save_all(scaled(WAIT_S))
+        assert self.tier.flush(scaled(WAIT_S))
 
     def close(self) -> None:
         """End in order, once: what was kept is on disk afterwards."""
@@ -145,6 +139,6 @@ class DiskBench(Bench):
         self.let_write()
         for uid in list(self.runs):
             self.runner.remove(uid)
-        self.reuse.save_all(WAIT_S)
+        self.reuse.save_all(scaled(WAIT_S))
         super().close()
-        assert self.tier.close(WAIT_S)
+        assert self.tier.close(scaled(WAIT_S))

@@ -15,6 +15,7 @@ from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.errors import QueueUnavailable
 from domain.values import JobId, Priority, Sampling, SamplingWish
+from tests.support.polling import scaled
 
 #: Longest wait for anything in an engine test, in seconds.
 PATIENCE_S = 60.0
@@ -54,13 +55,13 @@ class CollectingSink:
     def wait_for_items(self, job_id: str, count: int) -> list[StreamItem]:
         with self._changed:
             assert self._changed.wait_for(
-                lambda: len(self.items.get(JobId(job_id), [])) >= count, PATIENCE_S
+                lambda: len(self.items.get(JobId(job_id), [])) >= count, scaled(PATIENCE_S)
             ), f"{job_id} never had {count} items"
         return self.numbered(job_id)
 
     def wait_for_refusals(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.refused >= count, PATIENCE_S)
+            assert self._changed.wait_for(lambda: self.refused >= count, scaled(PATIENCE_S))
 
 
 def ask(
@@ -137,7 +138,7 @@ def submit_prompt(
 
 
 def finished(handle: GenerationHandle) -> Outcome:
-    outcome = handle.wait(PATIENCE_S)
+    outcome = handle.wait(scaled(PATIENCE_S))
     assert outcome is not None, "the generation never ended"
     return outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,6 +12,7 @@ import pytest
 
 from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
+from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx.kv.context_store import ContextStore
@@ -211,11 +211,15 @@ class Bench:
             return False
         if not runs:
             # Memory is free once the disk has what holds it.
-            self.runner.background()
-            time.sleep(0.001)
+            wait_until(self._lets_in, what="memory for the next sequence")
         self.step()
         self.check()
         return True
+
+    def _lets_in(self) -> bool:
+        self.runner.background()
+        self.let_in()
+        return any(not run.ended for run in self.runs.values())
 
     def finish(self, *runs: Run) -> None:
         """Step until these runs, or all, have ended."""

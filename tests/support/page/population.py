@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 
+from tests.support.clients.service_log import ended
+from tests.support.polling import wait_until
+
 WITHIN_S = 120.0
-_ENDED = {"completed", "failed", "cancelled", "expired"}
 #: About 900 tokens, so that a context has several blocks.
 _MANUAL = " ".join(f"Rule {n}: answer in one short sentence." for n in range(80))
 
@@ -21,12 +21,12 @@ def populate(base_url: str, *, receiver_url: str | None = None) -> dict[str, Any
         jobs = [_job(http, agent, question) for agent, question in _QUESTIONS]
         guide = _post(http, "/v1/agents", {"id": "guide", "system": _MANUAL, "max_tokens": 16})
         turn = _post(http, "/v1/agents/guide/generate", {"prompt": "Say hello."})
-        _until_ended(http, turn["id"])
+        ended(http, turn["id"])
         fork = _post(http, "/v1/agents/guide/fork", {"id": "guide-fork"})
         batches = [_message_batch(http), _openai_batch(http)]
         if receiver_url is not None:
             body = {"prompt": "Say hello.", "max_tokens": 4, "webhook": {"url": receiver_url}}
-            _until_ended(http, _post(http, "/v1/jobs", body)["id"])
+            ended(http, _post(http, "/v1/jobs", body)["id"])
         return {"jobs": jobs, "agents": [guide["id"], fork["id"]], "batches": batches}
 
 
@@ -38,13 +38,15 @@ _QUESTIONS = (
 )
 
 
-def until(look: Callable[[], Any]) -> Any:
-    """Return the first truthy value."""
-    deadline = time.monotonic() + WITHIN_S
-    while not (value := look()):
-        assert time.monotonic() < deadline, look
-        time.sleep(0.05)
-    return value
+def wait_until_given_up(base_url: str) -> None:
+    """Wait until the service has given up each webhook."""
+    wait_until(lambda: webhook_states(base_url), lambda seen: seen == {"failed"}, within_s=WITHIN_S)
+
+
+def webhook_states(base_url: str) -> set[str]:
+    """Return the states of all webhooks."""
+    listed = httpx.get(f"{base_url}/v1/webhooks", timeout=60).json()["data"]
+    return {one["state"] for one in listed}
 
 
 def _job(http: httpx.Client, agent: str, question: str) -> str:
@@ -54,12 +56,8 @@ def _job(http: httpx.Client, agent: str, question: str) -> str:
     ]
     body = {"messages": messages, "max_tokens": 24, "agent_id": agent}
     job: str = _post(http, "/v1/jobs", body)["id"]
-    _until_ended(http, job)
+    ended(http, job)
     return job
-
-
-def _until_ended(http: httpx.Client, job: str) -> None:
-    until(lambda: http.get(f"/v1/jobs/{job}").json()["status"] in _ENDED)
 
 
 def _message_batch(http: httpx.Client) -> str:

@@ -14,7 +14,8 @@ import httpx
 
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.clients.webhook_receiver import Reply, receiver
-from tests.support.page.population import populate, until
+from tests.support.page.population import WITHIN_S, populate, wait_until_given_up
+from tests.support.polling import wait_until
 from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -47,11 +48,11 @@ def main() -> None:
     with _service() as running, open_browser(running.base_url) as browser:
         with receiver(lambda _: Reply(410)) as there:
             made = populate(running.base_url, receiver_url=there.url("/gone"))
-            _until_failed(running.base_url)
+            wait_until_given_up(running.base_url)
         for agent in ("writer", "reviewer", "session-1"):
             body = _LONG | {"agent_id": agent}
             httpx.post(f"{running.base_url}/v1/jobs", json=body, timeout=60).raise_for_status()
-        until(lambda: _measured_s(running.base_url) >= CHART_S)
+        wait_until(lambda: _measured_s(running.base_url) >= CHART_S, within_s=WITHIN_S)
         for name, view, theme, screen, shown in SHOTS:
             _take(browser, name, view.format(job=made["jobs"][1]), theme, screen, shown)
     size = sum(path.stat().st_size for path in OUT.glob("*.png"))
@@ -79,18 +80,6 @@ def _measured_s(base_url: str) -> int:
     """Return for how many seconds the charts have figures of running jobs."""
     found = httpx.get(f"{base_url}/admin/history?range=5m", timeout=60).json()
     return sum(bool(point["tokens_per_s"]) for point in found["points"])
-
-
-def _until_failed(base_url: str) -> None:
-    until(
-        lambda: (
-            {
-                one["state"]
-                for one in httpx.get(f"{base_url}/v1/webhooks", timeout=60).json()["data"]
-            }
-            == {"failed"}
-        )
-    )
 
 
 def _take(

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.polling import scaled
+
 STOPPED_WITHIN_S = 60.0
 
 
@@ -61,7 +63,7 @@ class Machine:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOPPED_WITHIN_S)
+            return self._process.wait(scaled(STOPPED_WITHIN_S))
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -70,4 +72,4 @@ class Machine:
         """Send SIGKILL and wait."""
         assert self._process is not None, "not started"
         self._process.kill()
-        self._process.wait(STOPPED_WITHIN_S)
+        self._process.wait(scaled(STOPPED_WITHIN_S))

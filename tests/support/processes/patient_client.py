@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 
 from bench.chaos.client import job_body
 from bench.chaos.load import sample_requests
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 ENDS_WITHIN_S = 300.0
@@ -18,22 +18,24 @@ ENDS_WITHIN_S = 300.0
 
 def answer(service: Service, then: Callable[[], None] = lambda: None) -> str:
     """Submit a job, do ``then`` meanwhile, and return the answer."""
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    job = ""
-    while time.monotonic() < deadline:
-        try:
-            found = look(service, job)
-        except httpx.HTTPError:
-            time.sleep(0.5)
-            continue
-        if not job and "id" in found:
-            job = found["id"]
-            then()
-        if found.get("status") not in (None, "queued", "running"):
-            assert found["status"] == "completed", found
-            return str(found["output"]["text"])
-        time.sleep(0.2)
-    raise AssertionError(f"{job} has no end:\n{service.log()}")
+    submitted = wait_until(
+        lambda: look(service, "").get("id"),
+        within_s=ENDS_WITHIN_S,
+        what="an accepted job",
+        ignore=httpx.HTTPError,
+        describe=service.log,
+    )
+    then()
+    found = wait_until(
+        lambda: look(service, submitted),
+        lambda job: job.get("status") not in (None, "queued", "running"),
+        within_s=ENDS_WITHIN_S,
+        what=f"the end of {submitted}",
+        ignore=httpx.HTTPError,
+        describe=service.log,
+    )
+    assert found["status"] == "completed", found
+    return str(found["output"]["text"])
 
 
 def look(service: Service, job: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from ops.adapters.event_log.migrate import upgrade
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 READY_WITHIN_S = 60.0
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -72,7 +72,7 @@ class PostgresServer:
             cwd=self._directory,
             check=True,
             capture_output=True,
-            timeout=READY_WITHIN_S,
+            timeout=scaled(READY_WITHIN_S),
             **self._identity,
         )
 
@@ -99,13 +99,13 @@ class PostgresServer:
                 start_new_session=True,
                 **self._identity,
             )
-        wait_until(self._answers, READY_WITHIN_S)
+        wait_until(self._answers, within_s=READY_WITHIN_S)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT cuts connections and shuts down, SIGQUIT is like a crash."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(READY_WITHIN_S)
+            self._process.wait(scaled(READY_WITHIN_S))
             self._process = None
 
     def url(self, database: str) -> str:

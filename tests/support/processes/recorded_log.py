@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import httpx
 import psutil
 
 from ops.adapters.event_log.sqlite_driver import driver_module
+from tests.support.polling import wait_until
 from tests.support.processes.service import free_port
 
 WITHIN_S = 120.0
@@ -52,9 +52,9 @@ def record(tree: Path, file: Path) -> None:
             for path, body in ENDED:
                 http.post(path, json=body).raise_for_status()
             ended = submit(http, JOB | {"max_tokens": 6})
-            wait(lambda: status(http, ended) == "completed")
+            wait_until(lambda: status(http, ended) == "completed", within_s=WITHIN_S)
             running = submit(http, JOB | {"max_tokens": 100})
-            wait(lambda: status(http, running) == "running")
+            wait_until(lambda: status(http, running) == "running", within_s=WITHIN_S)
             service.send_signal(signal.SIGSTOP)
             for part in service.children(recursive=True):
                 if any("worker." in word for word in part.cmdline()[:4]):
@@ -78,7 +78,7 @@ def serving(tree: Path, data: Path) -> Iterator[tuple[psutil.Process, httpx.Clie
         service = psutil.Process(started.pid)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S) as http:
             try:
-                wait(lambda: is_ready(http))
+                wait_until(lambda: is_ready(http), within_s=WITHIN_S)
                 yield service, http
             finally:
                 children = service.children(recursive=True) if service.is_running() else []
@@ -103,15 +103,6 @@ def submit(http: httpx.Client, body: dict[str, Any]) -> str:
 def status(http: httpx.Client, job: str) -> str:
     """Return the status of a job."""
     return str(http.get(f"/v1/jobs/{job}").raise_for_status().json()["status"])
-
-
-def wait(holds: Any) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(holds)
-        time.sleep(0.005)
 
 
 def database(data: Path) -> bytes:

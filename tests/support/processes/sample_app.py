@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,12 +19,13 @@ from domain.errors import EngineFailure, Overloaded
 from domain.not_found import JobNotFound
 from ops.logs import configure_logging
 from ops.setting_groups.service import ServerSettings
+from tests.support.polling import eventually, now_s, pause_task
 
 WAIT_MAX_S = 300.0
 
 
 def report(what: str, **more: object) -> None:
-    sys.stdout.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
+    sys.stdout.write(json.dumps({"what": what, "at": now_s(), **more}) + "\n")
     sys.stdout.flush()
 
 
@@ -67,9 +67,7 @@ async def held(request: Request) -> Reply:
     """Answers once the file ``until`` exists, and ignores a drain."""
     report("held begun")
     until = Path(request.query["until"][0])
-    async with asyncio.timeout(WAIT_MAX_S):
-        while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
-            await asyncio.sleep(0.01)
+    await eventually(until.exists, within_s=WAIT_MAX_S)
     report("held over", ending=request.ending.is_set())
     return Reply(body=b'{"held":true}')
 
@@ -108,7 +106,7 @@ async def stubborn(request: Request) -> StreamReply:
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"event: first\ndata: {}\n\n"
-        await asyncio.sleep(WAIT_MAX_S)
+        await pause_task(WAIT_MAX_S, reason="it ignores the drain")
 
     return StreamReply(pieces=pieces())
 
@@ -120,8 +118,8 @@ async def ticks(request: Request) -> StreamReply:
 
     async def pieces() -> AsyncIterator[bytes]:
         for index in range(count):
-            yield b'event: tick\ndata: {"n":%d,"at":%.6f}\n\n' % (index, time.monotonic())
-            await asyncio.sleep(pause_s)
+            yield b'event: tick\ndata: {"n":%d,"at":%.6f}\n\n' % (index, now_s())
+            await pause_task(pause_s, reason="the pace of the stream")
 
     return StreamReply(pieces=pieces())
 

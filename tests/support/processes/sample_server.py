@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.polling import scaled, wait_until
 
 START_MAX_S = 60.0
 ANSWER_MAX_S = 60.0
@@ -54,15 +55,19 @@ class SampleServer:
 
     def next_event(self, what: str, timeout_s: float = ANSWER_MAX_S) -> dict[str, Any]:
         """Return the next event of that name; earlier events are skipped."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
-            if event["what"] == what:
+
+        def found() -> dict[str, Any] | None:
+            with contextlib.suppress(queue.Empty):
+                while (event := self._events.get_nowait())["what"] != what:
+                    pass
                 return event
+            return None
+
+        return wait_until(found, within_s=timeout_s, what=f"the event {what!r}")
 
     def next_event_name(self, timeout_s: float = ANSWER_MAX_S) -> str:
         """Return the name of the next event."""
-        return str(self._events.get(timeout=timeout_s)["what"])
+        return str(self._events.get(timeout=scaled(timeout_s))["what"])
 
     def discard_events(self) -> None:
         """Drop all events so far."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import worker.composition
 import worker.demo_model
 import worker.main
 from domain.chat.generation import PreparedPrompt
+from tests.support.polling import pause
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel
 
@@ -55,8 +55,8 @@ class Line:
 
     def mask(self) -> bytes:
         while self.accepted_count == self._hold_at and not (_DIR / "go").exists():
-            time.sleep(0.01)
-        time.sleep(self._pace_s)
+            pause(0.01, reason="the engine holds until the test lets it go on")
+        pause(self._pace_s, reason="the pace of the scripted model")
         token = self._ids[min(self.accepted_count, len(self._ids) - 1)]
         mask = bytearray(self._bytes)
         mask[token // 8] = 1 << token % 8

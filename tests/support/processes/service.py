@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import httpx
 import psutil
 
 from ops.supervisor.serve_record import read_record
+from tests.support.polling import scaled, wait_until
 
 READY_WITHIN_S = 180.0
 STOPPED_WITHIN_S = 120.0
@@ -91,16 +91,20 @@ class Service:
         return self
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
-        deadline = time.monotonic() + within_s
         with httpx.Client(base_url=self.base_url, timeout=5, headers=self.headers) as client:
-            while time.monotonic() < deadline and self.process.poll() is None:
-                try:
-                    if client.get("/health/ready").status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    pass
-                time.sleep(0.1)
-        raise AssertionError(f"not ready; the log of the service:\n{self.log()}")
+
+            def status() -> int:
+                assert self.process.poll() is None, f"it has ended:\n{self.log()}"
+                return client.get("/health/ready").status_code
+
+            wait_until(
+                status,
+                lambda code: code == 200,
+                within_s=within_s,
+                what="a ready service",
+                ignore=httpx.HTTPError,
+                describe=self.log,
+            )
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")[-8000:]
@@ -124,7 +128,7 @@ class Service:
         """Kill a part and wait for its end, so that only its successor can answer."""
         part = self.part(name)
         part.kill()
-        part.wait(STOPPED_WITHIN_S)
+        part.wait(scaled(STOPPED_WITHIN_S))
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -134,7 +138,7 @@ class Service:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(STOPPED_WITHIN_S)
+            return self.process.wait(scaled(STOPPED_WITHIN_S))
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"did not stop:\n{self.log()}") from None
@@ -142,7 +146,7 @@ class Service:
     def kill(self) -> None:
         children = self.descendants() if self.process.poll() is None else []
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(scaled(60))
         for child in children:
             if child.is_running():
                 child.kill()

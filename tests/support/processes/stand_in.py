@@ -16,13 +16,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from ops.liveness.heartbeat import take_heartbeat
 from ops.liveness.parent_watch import watch_lifeline
 from ops.liveness.standby import STANDBY_ENV, wait_for_activation
+from tests.support.polling import pause
 
 _BEAT_S = 0.1
 _ROLE = sys.argv[1]
@@ -73,7 +73,7 @@ def beat_for_ever() -> None:
     beat = take_heartbeat()
     while True:
         beat()
-        time.sleep(_BEAT_S)
+        pause(_BEAT_S, reason="the pace of the heart")
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from domain.model.wanted_model import (
 from domain.usecases.model_swaps import ModelSwaps
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
+from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import wait_until
 from tests.support.processes.service import Service
@@ -106,14 +106,20 @@ class TwoModels:
 
     def wait_for(self, swap_id: str, *states: SwapState) -> SwapState:
         """Wait until a swap is in one of the states, or over."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def state() -> SwapState:
             swap = self.wanted.get(swap_id)
             assert swap is not None
-            if swap.state in states or not swap.state.is_open:
-                return swap.state
-            time.sleep(0.003)
-        raise AssertionError(f"{swap_id} did not come to {states}:\n{self.service.log()}")
+            return swap.state
+
+        return wait_until(
+            state,
+            lambda state: state in states or not state.is_open,
+            within_s=WAIT_S,
+            what=f"{swap_id} in one of {states}",
+            describe=self.service.log,
+            look_every_s=0.003,  # a state may last for milliseconds
+        )
 
     def wait_served(self, model: str | None = None) -> str:
         """Wait until a worker is ready and listed, with a model if one is named; return its model.
@@ -154,10 +160,4 @@ class TwoModels:
 
     def ended(self, job_id: str) -> dict[str, Any]:
         """Wait for the end of a job and return it."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            job = self.job(job_id)
-            if job["status"] not in {"queued", "running"}:
-                return job
-            time.sleep(0.05)
-        raise AssertionError(f"{job_id} has not ended:\n{self.service.log()}")
+        return ended(self.http, job_id, within_s=WAIT_S, describe=self.service.log)

@@ -16,9 +16,10 @@ from api.http_server.limits import ServerLimits
 from api.http_server.reply_writer import ReplyWriter
 from domain.job.request_dedup import Readership
 from domain.values import JobId, JobStatus
-from tests.support.builders.api import FakeApi, eventually, fake_api
+from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import ANSWER, MESSAGES, STREAM, status_of
 from tests.support.builders.http_connection import MemoryHost, MemoryTransport
+from tests.support.polling import eventually
 
 LIMITS = ServerLimits()
 STALLING = ServerLimits(stall_timeout_s=0.01)

@@ -38,8 +38,9 @@ from domain.values import (
     digest_of,
 )
 from ops.setting_groups.api_keys import KeyScope
-from tests.support.builders.api import CARD, FakeApi, eventually, fake_api
+from tests.support.builders.api import CARD, FakeApi, fake_api
 from tests.support.builders.generation_requests import any_request, status_of
+from tests.support.polling import eventually
 
 MODELS = ModelRegistry(
     [

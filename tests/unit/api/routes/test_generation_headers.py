@@ -14,7 +14,7 @@ from domain.errors import LogUnavailable
 from domain.job.request_dedup import Readership
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobId, JobStatus
-from tests.support.builders.api import PATIENCE_S, eventually, fake_api, pieces_of
+from tests.support.builders.api import PATIENCE_S, fake_api, pieces_of
 from tests.support.builders.generation_requests import (
     ANSWER,
     BODY,
@@ -23,6 +23,7 @@ from tests.support.builders.generation_requests import (
     STREAM,
     status_of,
 )
+from tests.support.polling import eventually
 
 
 @pytest.mark.parametrize("body", [BODY, STREAM])

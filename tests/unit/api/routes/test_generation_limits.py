@@ -16,7 +16,6 @@ from domain.chat.request import ChatRequest
 from tests.support.builders.api import (
     PATIENCE_S,
     FakeApi,
-    eventually,
     fake_api,
     first_piece,
     leave,
@@ -24,6 +23,7 @@ from tests.support.builders.api import (
 )
 from tests.support.builders.generation_requests import ANSWER, BODY, CHAT, MESSAGES, STREAM
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 COUNT = f"{MESSAGES}/count_tokens"
 COUNTED = {"model": "any-name", "messages": BODY["messages"]}

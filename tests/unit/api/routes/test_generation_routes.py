@@ -16,7 +16,6 @@ from domain.chat.request import ChatRequest
 from domain.values import JobStatus, StopReason, Usage
 from tests.support.builders.api import (
     PATIENCE_S,
-    eventually,
     fake_api,
     first_piece,
     leave,
@@ -32,6 +31,7 @@ from tests.support.builders.generation_requests import (
     status_of,
 )
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 
 def test_stream_begins_before_the_first_item_and_ends_with_the_answer() -> None:

@@ -19,8 +19,9 @@ from domain.events.model import ModelLoaded, ModelLoadFailed
 from domain.model.inventory import ModelFiles
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import Priority, SamplingWish, StopReason, StreamName, Usage, WorkerId
-from tests.support.builders.api import CARD, REGISTRY, FakeApi, eventually, fake_api
+from tests.support.builders.api import CARD, REGISTRY, FakeApi, fake_api
 from tests.support.builders.job_events import draft
+from tests.support.polling import eventually
 
 FILES = ModelFiles(
     directory="/models/other",

@@ -19,9 +19,10 @@ from domain.log.codec import decode_recorded
 from domain.log.record import Draft
 from domain.usecases.jobs.commit import commit
 from domain.values import Digest, JobId, JobStatus, StopReason, StreamName, Usage
-from tests.support.builders.api import FakeApi, eventually, fake_api, first_piece, leave, pieces_of
+from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.builders.generation_requests import BODY, CHAT, STREAM, any_request, status_of
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 TEXTS = "/v1/completions"
 KEY = {"idempotency-key": "k 1"}

@@ -20,10 +20,11 @@ from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.log.codec import item_from_dict
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
-from tests.support.builders.api import FakeApi, eventually, fake_api, first_piece, pieces_of
+from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
 from tests.support.builders.generation_requests import CHAT, MESSAGES, STREAM
 from tests.support.builders.item_streams import answer_of, item_streams
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 STARTED = Started(prompt_tokens=5, cached_tokens=2)
 HEL = Text(text="Hel", ids=(1,))

@@ -12,9 +12,10 @@ from api.http.messages import Reply, StreamReply
 from domain.chat.items import Body, Finished, Started, StreamItem, Text
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
-from tests.support.builders.api import FakeApi, eventually, fake_api, first_piece, pieces_of
+from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
 from tests.support.builders.job_events import start_command
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 BEGUN = Started(prompt_tokens=5, cached_tokens=2)
 USER = {"role": "user", "content": "hi"}

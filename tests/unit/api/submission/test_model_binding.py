@@ -12,9 +12,10 @@ from api.http.messages import Reply, StreamReply
 from domain.job.ports import WorkerPulse
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import JobId, Priority, WorkerId
-from tests.support.builders.api import CARD, FakeApi, eventually, fake_api, leave
+from tests.support.builders.api import CARD, FakeApi, fake_api, leave
 from tests.support.builders.generation_requests import ANSWER
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 STRICT = ModelRegistry(
     [

@@ -13,7 +13,6 @@ from domain.values import JobId, JobStatus
 from tests.support.builders.api import (
     PATIENCE_S,
     FakeApi,
-    eventually,
     fake_api,
     first_piece,
     leave,
@@ -29,6 +28,7 @@ from tests.support.builders.generation_requests import (
     status_of,
 )
 from tests.support.clients.sse import events_in
+from tests.support.polling import eventually
 
 SESSION = {"x-claude-code-session-id": "s-1"}
 RETRY = {"x-stainless-retry-count": "1"}
