@@ -17,6 +17,7 @@ from ops.adapters.redis.client import Keys, connect, connect_async
 from ops.adapters.redis.item_hub import RedisItemHub
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from tests.support.fakes.broker import FakeItems
+from tests.support.polling import eventually, let_tasks_run
 
 JOB = JobId("job-1")
 WITHIN_S = 60.0
@@ -171,10 +172,13 @@ def test_transient_item_reaches_a_waiting_reader_and_is_not_stored(run_on_wire: 
         wire.publish(text(0))
         assert await anext(reader) == text(0)
         waiting = asyncio.ensure_future(anext(reader))
+
         # It is not stored, so it is published until the waiting reader receives it.
-        while not waiting.done():
+        def has_come() -> bool:
             wire.publish(progress)
-            await asyncio.sleep(0.01)
+            return waiting.done()
+
+        await eventually(has_come)
         assert await waiting == progress
         assert wire.backlog.read(JOB) == (text(0),)
         await _close(reader)
@@ -224,7 +228,7 @@ def test_closed_reader_ends(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
         waiting = asyncio.ensure_future(_collect(reader))
-        await asyncio.sleep(0)
+        await let_tasks_run(1)
         await _close(reader)
         assert await waiting == []
 
@@ -234,12 +238,14 @@ def test_closed_reader_ends(run_on_wire: RunOnWire) -> None:
 def test_cancelled_wait_loses_no_item(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
         reader = wire.source.follow(JOB)
+        wire.publish(text(0))
+        assert await anext(reader) == text(0)
         waiting = asyncio.ensure_future(anext(reader))
-        await asyncio.sleep(0.02)
+        await let_tasks_run()
         waiting.cancel()
         await asyncio.wait([waiting])
-        wire.publish(text(0), end(1))
-        assert numbers(await _collect(reader)) == [0, 1]
+        wire.publish(text(1), end(2))
+        assert numbers(await _collect(reader)) == [1, 2]
 
     run_on_wire(check)
 

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from ops.blockstore.blocks import StoredBlock
@@ -15,6 +14,7 @@ from ops.blockstore.names import parse_draft
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_chain
+from tests.support.polling import pause
 
 DEADLINE_S = 60.0
 REPOSITORY = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_blocks_or_none(tmp_path: Pat
             # The first group is there; the kill falls anywhere into one of those after it.
             for _ in range(moments.randint(1, 12)):
                 process.stdout.readline()
-            time.sleep(moments.uniform(0.0, 0.01))
+            pause(moments.uniform(0.0, 0.01), reason="the kill falls at any moment")
             os.kill(process.pid, signal.SIGKILL)
         store = _open(root)
         assert _drafts(root) == []

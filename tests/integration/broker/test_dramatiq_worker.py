@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ import redis
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import BLOCK_MAX_S, Keys, release_blocked
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
-from tests.support.polling import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, now_s, wait_until
 from tests.support.processes.job_worker import BROKER_ID, running_worker
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -62,12 +61,13 @@ def test_idle_worker_takes_a_job_without_polling(
 ) -> None:
     started: queue.Queue[float] = queue.Queue()
     waits_ms = []
-    with running_worker(client, keys, lambda _: started.put(time.perf_counter())):
+    with running_worker(client, keys, lambda _: started.put(now_s())):
         jobs.enqueue(job("warm-up"), INTERACTIVE)
         started.get(timeout=WITHIN_S)
         for n in range(30):
-            time.sleep(0.02)  # so that the worker is idle
-            begun = time.perf_counter()
+            # Idle is a worker that has let go of the job before.
+            wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
+            begun = now_s()
             jobs.enqueue(job(n), INTERACTIVE)
             waits_ms.append((started.get(timeout=WITHIN_S) - begun) * 1000)
     # Told, not judged: pytest -o log_cli=true --log-cli-level=INFO.

@@ -21,7 +21,7 @@ from ops.adapters.redis.item_hub import ItemFollower, RedisItemHub
 from ops.adapters.redis.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
 from ops.adapters.redis.items import RedisItemSink
 from ops.broker.private_redis import PrivateRedis
-from tests.support.polling import wait_until
+from tests.support.polling import eventually, wait_until
 from tests.support.processes.brokers import redis_server
 
 JOB = JobId("job-1")
@@ -237,7 +237,7 @@ def test_broker_that_stays_away_is_named_so(
     async def check() -> None:
         async with started_hub(own_redis.url, keys) as hub:
             waiting = asyncio.create_task(numbers(hub.follow(JOB)))
-            await asyncio.sleep(0)
+            await eventually(lambda: hub._readers)
             await asyncio.to_thread(own_redis.stop)
             with pytest.raises(QueueUnavailable):
                 await waiting
@@ -258,7 +258,7 @@ def test_hub_that_starts_before_its_broker_finds_it_later(
         async with started_hub(server.url, keys) as hub:
             reader = hub.follow(JOB)
             waiting = asyncio.create_task(numbers(reader))
-            await asyncio.sleep(0)
+            await eventually(lambda: hub._readers)
             # Here, not in a thread of its own: Linux ends the server with the thread that began it.
             server.start()
             client = connect(server.url)

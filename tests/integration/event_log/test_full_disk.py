@@ -22,6 +22,7 @@ from ops.adapters.event_log.transaction import LogTransaction
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify
+from tests.support.polling import wait_until
 
 #: Pages of the reserve, and bytes of a text that does not fit into pages that are left.
 RESERVE_PAGES = 64
@@ -116,8 +117,7 @@ def test_an_end_does_not_share_the_fate_of_new_work_in_its_commit(
         assert entered.wait(30)
         second = pool.submit(_append, log, "job-3", submitted(), 0, 3 * TEXT)
         end = pool.submit(_append, log, "job-1", completed(), 2)
-        while len(log._writer._inbox) < 2:
-            threading.Event().wait(0.005)
+        wait_until(lambda: len(log._writer._inbox) >= 2)
         release.set()
         end.result(30)
         for refused in (first, second):

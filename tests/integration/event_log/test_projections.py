@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -41,7 +40,7 @@ from tests.support.builders.job_histories import COUNTS, histories
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock
-from tests.support.polling import wait_until
+from tests.support.polling import now_s, pause, wait_until
 
 Histories = Mapping[str, list[Event]]
 #: The names of jobs and agents; ``job-9`` never exists.
@@ -189,12 +188,12 @@ def test_a_second_rebuild_waits_for_the_first(
     class Time:
         """Signals each pause of a process that waits."""
 
-        monotonic = staticmethod(time.monotonic)
+        monotonic = staticmethod(now_s)
 
         @staticmethod
         def sleep(pause_s: float) -> None:
             has_waited.set()
-            time.sleep(pause_s)
+            pause(pause_s, reason="the product waits with it")
 
     monkeypatch.setattr(rebuild_turn, "time", Time)
     second = threading.Thread(target=rebuild_projections, args=(url,))

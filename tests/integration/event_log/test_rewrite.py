@@ -84,8 +84,7 @@ def test_a_rewrite_ends_with_the_process_that_began_it(file: Path) -> None:
         )
         with subprocess.Popen([sys.executable, "-c", program]) as parent:
             process = psutil.Process(parent.pid)
-            wait_until(lambda: bool(process.children()))
-            (child,) = process.children()
+            (child,) = wait_until(process.children)
             parent.kill()
         wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
         raw.execute("ROLLBACK")

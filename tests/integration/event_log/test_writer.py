@@ -22,6 +22,7 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import wait_until
 
 JOB = StreamName("job-1")
 WORKER = StreamName("worker-1")
@@ -135,7 +136,7 @@ def test_appends_that_wait_share_a_commit(
             for number in range(19)
         ]
         clash = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        _wait_for(lambda: len(log._writer._inbox) == 20)
+        wait_until(lambda: len(log._writer._inbox) == 20)
         release.set()
         first.result(30)
         assert [one.result(30)[0].version for one in others] == [1] * 19
@@ -154,14 +155,6 @@ def test_an_append_that_cannot_be_stored_fails_alone(log: SqlEventLog) -> None:
 
 def _append(stream: str) -> Append:
     return Append(stream=StreamName(stream), drafts=(draft(worker_event()),), expected_version=0)
-
-
-def _wait_for(condition: Any) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    pytest.fail("the condition did not come true within 30 s")
 
 
 # --- trouble -------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ def test_more_waiting_appends_than_the_limit_are_refused(
             pool.submit(log.append, StreamName(name), [draft(worker_event())], expected_version=0)
             for name in ("worker-2", "worker-3")
         ]
-        _wait_for(lambda: len(log._writer._inbox) == 2)
+        wait_until(lambda: len(log._writer._inbox) == 2)
         with pytest.raises(LogUnavailable, match="waiting"):
             log.append(StreamName("worker-4"), [draft(worker_event())], expected_version=0)
         raw.execute("ROLLBACK")
@@ -252,7 +245,7 @@ def test_close_writes_what_was_accepted_and_refuses_what_comes_after(
         accepted = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
         assert taken.wait(30)
         closing = pool.submit(log.close)
-        _wait_for(lambda: log._writer._closed)
+        wait_until(lambda: log._writer._closed)
         raw.execute("ROLLBACK")
         assert accepted.result(30)
         closing.result(30)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.polling import now_s, pause, wait_until
 from tests.support.processes.sample_server import SampleServer, read_until, sample_server
 
 #: Requests asked one after the other once a client has left: on an idle machine they take a tenth
@@ -116,7 +116,7 @@ def assert_known_at_once(server: SampleServer, what: str) -> dict[str, Any]:
     """
     for _ in range(REQUESTS_MEANWHILE):
         assert server.ask("GET", "/small").status == 200
-    answered = time.monotonic()
+    answered = now_s()
     noticed = server.next_event(what)
     assert noticed["at"] < answered
     return noticed
@@ -124,7 +124,10 @@ def assert_known_at_once(server: SampleServer, what: str) -> dict[str, Any]:
 
 def wait_until_backed_up(connection: socket.socket) -> None:
     """Wait until the server has filled what the kernel holds for this client."""
-    before = -1
-    while (now := len(connection.recv(1 << 24, socket.MSG_PEEK))) != before:
-        before = now
-        time.sleep(0.05)  # the kernel tells nobody that a buffer has stopped growing
+
+    def came() -> int:
+        before = len(connection.recv(1 << 24, socket.MSG_PEEK))
+        pause(0.05, reason="the kernel does not report that a buffer has stopped growing")
+        return len(connection.recv(1 << 24, socket.MSG_PEEK)) - before
+
+    wait_until(came, lambda count: count == 0)

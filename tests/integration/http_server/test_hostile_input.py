@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.polling import wait_until
 from tests.support.processes.sample_server import Answer, SampleServer, parse, sample_server
 
 HEAD_MAX = 4096
@@ -201,16 +201,13 @@ def test_request_that_does_not_come_to_its_end_times_out(
 
 def test_slow_dripping_does_not_stretch_the_head_timeout(strict_on_heads: SampleServer) -> None:
     with strict_on_heads.connect() as connection:
-        begun = time.monotonic()
         connection.settimeout(TIMEOUT_S / 20)
-        received = b""
-        while time.monotonic() < begun + PATIENT_S:
-            try:
-                connection.sendall(b"x")
-                received = connection.recv(1000)
-                break
-            except TimeoutError:
-                continue
+
+        def drip() -> bytes:
+            connection.sendall(b"x")
+            return connection.recv(1000)
+
+        received = wait_until(drip, within_s=PATIENT_S, ignore=TimeoutError)
         assert received.startswith(b"HTTP/1.1 408 ")
 
 
@@ -265,9 +262,7 @@ def test_connections_beyond_the_limit_are_told_so_and_recover() -> None:
         assert answer.headers["retry-after"] == "1"
         for connection in held:
             connection.close()
-        deadline = time.monotonic() + PATIENT_S
-        while server.ask("GET", "/small").status != 200:
-            assert time.monotonic() < deadline
+        wait_until(lambda: server.ask("GET", "/small").status, lambda status: status == 200)
 
 
 def test_idle_connection_is_closed_without_a_word() -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,15 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.polling import wait_until
+
 _DEADLINE_S = 240.0
 _ROOT = Path(__file__).parents[3]
 WITH_STANDBY = {"SEMANTIC_JOBS__WORKER_STANDBY": "true"}
 
 
 def _until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < deadline:
-        if value := holds():
-            return value
-        time.sleep(0.02)
-    pytest.fail("the deadline passed")
+    return wait_until(holds, within_s=_DEADLINE_S)
 
 
 def _runs(pid: int) -> bool:

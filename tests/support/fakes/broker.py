@@ -76,6 +76,12 @@ class FakeItems:
         """The number of readers."""
         return len(self._followers)
 
+    def is_read(self, job_id: JobId) -> bool:
+        """Whether a reader has taken all items of a job."""
+        with self._lock:
+            stored = len(self._stored.get(job_id, {}))
+            return any(follower.has_taken(job_id, stored) for follower in self._followers)
+
     def forget(self, job_id: JobId, *, through: int = 0) -> None:
         """Drop a stream, on request or as a broker that lost its data."""
         self._outage.check_write()
@@ -122,6 +128,9 @@ class FakeFollower(AsyncIterator[StreamItem]):
         self._ended = True
         self._items.unfollow(self)
         self._wake.set()
+
+    def has_taken(self, job_id: JobId, count: int) -> bool:
+        return job_id == self._job_id and self._last + 1 >= count and not self._ready
 
     def receive(self, job_id: JobId, item: StreamItem) -> None:
         if job_id != self._job_id:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -44,7 +43,7 @@ class Refusals:
 def test_delivery_is_kept_until_the_log_is_back(world: JobWorld) -> None:
     job_id = world.submit()
     refusals = Refusals(world, 2)
-    _run_to_the_end(job_id, world.runner, threading.Event(), time.sleep)
+    _run_to_the_end(job_id, world.runner, threading.Event(), lambda _: None)
     assert refusals.left == 0
     assert world.job(job_id).status is JobStatus.COMPLETED
 
@@ -55,7 +54,7 @@ def test_draining_worker_leaves_the_delivery_to_the_next(world: JobWorld) -> Non
     draining = threading.Event()
     draining.set()
     with pytest.raises(LogUnavailable):
-        _run_to_the_end(job_id, world.runner, draining, time.sleep)
+        _run_to_the_end(job_id, world.runner, draining, lambda _: None)
     assert world.job(job_id).status is JobStatus.QUEUED
 
 
@@ -150,7 +149,7 @@ def test_log_that_refuses_the_end_of_an_attempt_makes_it_no_death(world: JobWorl
         return append(stream, drafts, **options)
 
     world.log.append = refuse  # type: ignore[method-assign]  # a fault
-    _run_to_the_end(job_id, world.runner, threading.Event(), time.sleep)
+    _run_to_the_end(job_id, world.runner, threading.Event(), lambda _: None)
     job = world.job(job_id)
     assert (job.status, job.attempt, job.deaths) == (JobStatus.COMPLETED, 2, 0)
     assert world.text(job_id) == "Hello!"

@@ -19,6 +19,7 @@ from tests.support.builders.job_events import completed, draft, started, submitt
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from tests.support.fakes.webhooks import InMemoryWebhookStore
+from tests.support.polling import let_tasks_run, scaled
 
 PATIENCE_S = 60.0
 
@@ -48,7 +49,7 @@ class Gate:
                 answered = asyncio.Event()
                 self._unanswered.append((asyncio.get_running_loop(), answered))
                 await answered.wait()
-            await asyncio.sleep(0)
+            await let_tasks_run(1)
             if self.broken:
                 self.broken -= 1
                 raise ZeroDivisionError
@@ -69,7 +70,7 @@ class Gate:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE_S), self.seen
+            assert self._changed.wait_for(condition, scaled(PATIENCE_S)), self.seen
 
     def count(self, host: str) -> int:
         return sum(one.host.startswith(host) for one in self.seen)
@@ -124,7 +125,7 @@ class NotifyingStore(InMemoryWebhookStore):
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         with self._settled:
-            assert self._settled.wait_for(condition, PATIENCE_S), self.rows
+            assert self._settled.wait_for(condition, scaled(PATIENCE_S)), self.rows
 
     def delivered(self) -> int:
         return sum(one.state is WebhookState.DELIVERED for one in list(self.rows.values()))

@@ -13,6 +13,7 @@ from api.http.messages import Reply, Request, Route
 from api.http_server.limits import ServerLimits
 from api.http_server.router import RouteMatch, Router
 from domain.errors import Unavailable
+from tests.support.polling import let_tasks_run
 
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot found"
 
@@ -49,7 +50,7 @@ async def match(
         for answer in answers:
             writer.write(answer)
             await writer.drain()
-            await asyncio.sleep(0)
+            await let_tasks_run(1)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -23,7 +23,7 @@ from tests.support.builders.api import (
 )
 from tests.support.builders.generation_requests import ANSWER, BODY, CHAT, MESSAGES, STREAM
 from tests.support.clients.sse import events_in
-from tests.support.polling import eventually
+from tests.support.polling import eventually, pause_task
 
 COUNT = f"{MESSAGES}/count_tokens"
 COUNTED = {"model": "any-name", "messages": BODY["messages"]}
@@ -57,7 +57,7 @@ def test_silent_stream_pings_although_progress_comes() -> None:
             async def progress() -> None:
                 while True:
                     api.publish(job_id, Progress(phase="queued", done=0, total=1))
-                    await asyncio.sleep(0.01)
+                    await pause_task(0.01, reason="the pace of the noise")
 
             noise = asyncio.create_task(progress())
             for _ in range(3):

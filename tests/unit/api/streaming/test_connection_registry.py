@@ -12,6 +12,7 @@ from api.submission.submit_choices import OTHERS_REFUSED
 from domain.job.request_dedup import Readership
 from domain.values import JobId
 from tests.support.builders.api import PATIENCE_S, fake_api
+from tests.support.polling import let_tasks_run
 
 LEFT_MAX = 2
 JOBS = [JobId(f"job-{number}") for number in range(6)]
@@ -93,7 +94,7 @@ def test_departure_of_any_last_reader_ends_the_wait() -> None:
         registry = ConnectionRegistry()
         registry.begin(JOBS[0])
         waiting = asyncio.create_task(registry.wait_for_departure(60))
-        await asyncio.sleep(0)
+        await let_tasks_run(1)
         registry.end(JOBS[0], delivered=True)
         await waiting
         await registry.wait_for_departure(0)

@@ -99,7 +99,7 @@ def test_whole_reply_has_the_text_of_the_last_model_only(path: str) -> None:
             job_id = await api.only_job()
             api.start(job_id)
             publish(api, job_id, BEGUN, word("old"), epoch=1)
-            await asyncio.sleep(0.02)  # the reader takes it
+            await eventually(lambda: api.broker.items.is_read(job_id))
             take_over(api, job_id)
             publish(api, job_id, BEGUN, word("new"), END, epoch=2)
             reply = await waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from ops.cli.top import text
 from ops.cli.top.app import TimelineScreen, TopApp
 from ops.cli.top.feed import Lost, overviews, snapshot
 from ops.clients.http_client import HttpClient, Refused, Unreachable
+from tests.support.polling import eventually
 
 JOBS = [f"job-{n:032x}" for n in range(6)]
 SIZES = ((120, 40), (40, 10))
@@ -176,12 +177,6 @@ def test_snapshot_waits_for_the_rows_of_the_workers() -> None:
     assert snapshot(client, waits.append) == late
 
 
-async def _until(pilot: Any, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await pilot.pause(0.01)
-
-
 def _screen(size: tuple[int, int], scenario: Any) -> None:
     async def main() -> None:
         client = FakeClient()
@@ -204,15 +199,15 @@ def _rows(app: TopApp, name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_screen_follows_the_service_over_its_death(size: tuple[int, int]) -> None:
-    async def scenario(app: TopApp, pilot: Any, client: FakeClient) -> None:
+    async def scenario(app: TopApp, _pilot: Any, client: FakeClient) -> None:
         client.streamed.put(overview(running(JOBS[0])))
-        await _until(pilot, lambda: bool(_rows(app, "running")))
+        await eventually(lambda: bool(_rows(app, "running")))
         assert _text(app, "title") == "semantic 1.0 · ready · demo"
         assert _rows(app, "running")[0][:3] == ["00000000", "ann", "prefill"]
         client.streamed.put(Unreachable("gone"))
-        await _until(pilot, lambda: "trying again" in _text(app, "title"))
+        await eventually(lambda: "trying again" in _text(app, "title"))
         client.streamed.put(overview(state="loading"))
-        await _until(pilot, lambda: "loading" in _text(app, "title"))
+        await eventually(lambda: "loading" in _text(app, "title"))
         assert _rows(app, "running") == []
 
     _screen(size, scenario)
@@ -221,15 +216,15 @@ def test_screen_follows_the_service_over_its_death(size: tuple[int, int]) -> Non
 def test_cursor_stays_on_its_job_and_cancels_it_on_the_second_key() -> None:
     async def scenario(app: TopApp, pilot: Any, client: FakeClient) -> None:
         client.streamed.put(overview(running(JOBS[0]), running(JOBS[1])))
-        await _until(pilot, lambda: len(_rows(app, "running")) == 2)
+        await eventually(lambda: len(_rows(app, "running")) == 2)
         await pilot.press("down")
         client.streamed.put(overview(running(JOBS[2]), running(JOBS[0]), running(JOBS[1])))
-        await _until(pilot, lambda: len(_rows(app, "running")) == 3)
+        await eventually(lambda: len(_rows(app, "running")) == 3)
         await pilot.press("c")
         assert "press c again to cancel 00000001" in _text(app, "notice")
         assert ("POST", f"/v1/jobs/{JOBS[1]}/cancel") not in client.sent
         await pilot.press("c")
-        await _until(pilot, lambda: "is cancelled" in _text(app, "notice"))
+        await eventually(lambda: "is cancelled" in _text(app, "notice"))
         assert ("POST", f"/v1/jobs/{JOBS[1]}/cancel") in client.sent
 
     _screen(SIZES[0], scenario)
@@ -241,15 +236,15 @@ def test_enter_opens_the_timeline_and_escape_closes_it() -> None:
         found = {"steps": [step], "total_ms": 2000.0, "queued_ms": 0.0}
         client.answers[f"/v1/jobs/{JOBS[0]}/timeline"] = found
         client.streamed.put(overview(running(JOBS[0])))
-        await _until(pilot, lambda: bool(_rows(app, "running")))
+        await eventually(lambda: bool(_rows(app, "running")))
         await pilot.press("enter")
-        await _until(pilot, lambda: isinstance(app.screen, TimelineScreen))
+        await eventually(lambda: isinstance(app.screen, TimelineScreen))
         shown = str(app.screen.query_one(Static).render())
         assert "1.5 s  accepted [red]x" in shown
         client.streamed.put(overview(state="loading"))
-        await _until(pilot, lambda: "loading" in _text(app, "title"))
+        await eventually(lambda: "loading" in _text(app, "title"))
         await pilot.press("escape")
-        await _until(pilot, lambda: not isinstance(app.screen, TimelineScreen))
+        await eventually(lambda: not isinstance(app.screen, TimelineScreen))
 
     _screen(SIZES[0], scenario)
 
@@ -259,13 +254,13 @@ def test_pause_resumes_a_paused_service_and_an_error_is_a_notice() -> None:
         client.answers["/admin/pause"] = {"admission": "paused"}
         client.answers["/admin/resume"] = Unreachable("gone")
         client.streamed.put(overview())
-        await _until(pilot, lambda: "ready" in _text(app, "title"))
+        await eventually(lambda: "ready" in _text(app, "title"))
         await pilot.press("p")
-        await _until(pilot, lambda: _text(app, "notice") == "paused")
+        await eventually(lambda: _text(app, "notice") == "paused")
         client.streamed.put(overview(admission="paused", state="paused"))
-        await _until(pilot, lambda: "paused" in _text(app, "title"))
+        await eventually(lambda: "paused" in _text(app, "title"))
         await pilot.press("p")
-        await _until(pilot, lambda: _text(app, "notice") == "no service answers")
+        await eventually(lambda: _text(app, "notice") == "no service answers")
 
     _screen(SIZES[0], scenario)
 
@@ -273,9 +268,9 @@ def test_pause_resumes_a_paused_service_and_an_error_is_a_notice() -> None:
 def test_overview_behind_the_end_of_the_screen_ends_its_thread() -> None:
     ended: list[TopApp] = []
 
-    async def scenario(app: TopApp, pilot: Any, client: FakeClient) -> None:
+    async def scenario(app: TopApp, _pilot: Any, client: FakeClient) -> None:
         client.streamed.put(overview())
-        await _until(pilot, lambda: "ready" in _text(app, "title"))
+        await eventually(lambda: "ready" in _text(app, "title"))
         ended.append(app)
 
     _screen(SIZES[0], scenario)

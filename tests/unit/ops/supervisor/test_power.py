@@ -9,6 +9,7 @@ import sys
 import structlog
 
 from ops.supervisor.power import IDLE_LOOKS, PowerAssertion, awake_command
+from tests.support.polling import let_tasks_run
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(600)")
 
@@ -68,7 +69,7 @@ def test_holder_that_was_killed_is_replaced() -> None:
         assert power.is_held
         assert replacement is not None
         following = asyncio.create_task(power.follow())
-        await asyncio.sleep(0)
+        await let_tasks_run(1)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         assert not power.is_held

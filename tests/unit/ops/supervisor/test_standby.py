@@ -14,6 +14,7 @@ from ops.supervisor import standby
 from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
 from ops.supervisor.standby import StandbySlot
+from tests.support.polling import let_tasks_run
 
 _PART = Part(name="worker", argv=("w",), grace_s=1.0, standby_argv=("s",), standby_after_s=0.0)
 _ENVIRONMENT = {"MODEL": "demo"}
@@ -60,14 +61,8 @@ class Stage:
 
     async def filled(self) -> FakeChild:
         self.slot.refill(_ENVIRONMENT)
-        await turns()
+        await let_tasks_run()
         return self.children[-1]
-
-
-async def turns() -> None:
-    """Let the tasks of the loop run."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def run(story: Callable[[], Any]) -> None:
@@ -116,7 +111,7 @@ def test_part_that_dies_young_has_no_standby() -> None:
         stage = Stage(Part(name="worker", argv=("w",), grace_s=1.0, standby_argv=("s",)))
         for _ in range(3):
             stage.slot.refill(_ENVIRONMENT)
-            await turns()
+            await let_tasks_run()
             assert stage.slot.take(_ENVIRONMENT) is None
         assert not stage.children
         stage.slot.close()
@@ -131,7 +126,7 @@ def test_refill_and_close_leave_no_standby_behind() -> None:
         assert first.discarded
         assert not second.discarded
         stage.slot.close()
-        await turns()
+        await let_tasks_run()
         assert second.discarded
         assert len(stage.children) == 2
         assert stage.changes == [100, None, 101, None]
@@ -149,7 +144,7 @@ def test_standby_that_ends_is_reported_and_replaced_later(
         child = await stage.filled()
         with capture_logs() as lines:
             child.ended.set_result(-9)
-            await turns()
+            await let_tasks_run()
         assert [(line["event"], line["returncode"]) for line in lines] == [
             ("the standby ended", -9)
         ]
@@ -168,12 +163,10 @@ def test_standby_that_cannot_be_started_is_tried_later(monkeypatch: pytest.Monke
         stage.refused = True
         with capture_logs() as lines:
             stage.slot.refill(_ENVIRONMENT)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await let_tasks_run(3)
         assert lines[0]["why"] == "no memory"
         stage.refused = False
-        await turns()
+        await let_tasks_run()
         assert [child.pid for child in stage.children] == [100]
         stage.slot.close()
 

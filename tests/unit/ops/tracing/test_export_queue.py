@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from domain.log.trace import new_trace
 from ops.tracing.export_queue import SpanQueue
 from ops.tracing.span import Span
+from tests.support.polling import scaled
 
 PATIENCE_S = 60.0
 
@@ -34,7 +35,7 @@ class Receiver:
 
     def send(self, spans: Sequence[Span]) -> bool:
         self.entered.set()
-        assert self.open.wait(PATIENCE_S)
+        assert self.open.wait(scaled(PATIENCE_S))
         with self._changed:
             self.batches += 1
             if not (self.fails or self.raises):
@@ -46,7 +47,7 @@ class Receiver:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE_S)
+            assert self._changed.wait_for(condition, scaled(PATIENCE_S))
 
 
 def span(name: str = "x") -> Span:

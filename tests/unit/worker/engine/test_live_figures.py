@@ -19,16 +19,14 @@ def test_row_shows_its_phase_and_ends_with_its_job() -> None:
     with FakeEngine(FakeItems(), {"x": "abc"}) as engine:
         engine.pause()
         handle = submit(engine, "job-a", ask("x", max_tokens=7))
-        wait_until(lambda: bool(engine.figures().rows))
-        (row,) = engine.figures().rows
+        (row,) = wait_until(lambda: engine.figures().rows)
         assert (row.job, row.generated_tokens, row.max_tokens) == ("job-a", 0, 7)
         assert row.phase is not RowPhase.DECODE
         assert row.read_tokens <= row.prompt_tokens
         engine.resume()
         outcome = handle.wait(60)
         assert outcome is not None
-        wait_until(lambda: not engine.figures().rows)
-        counts = engine.figures().counts
+        counts = wait_until(engine.figures, lambda figures: not figures.rows).counts
     usage = outcome.usage
     assert counts.first_tokens == 1
     assert counts.prompt_tokens == usage.prompt_tokens

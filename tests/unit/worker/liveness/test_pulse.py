@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
 from tests.support.models.engine_probe import ask, submit
+from tests.support.polling import wait_until
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
 from worker.liveness.pulse import PulseReporter
@@ -123,9 +123,7 @@ def test_worker_whose_engine_died_ends_so_that_the_next_one_takes_over(
     with FakeEngine(FakeItems()) as engine:
         engine.runner.step_error = SystemExit("a defect that no handler takes")
         submit(engine, "job-a", ask("x"))
-        deadline = time.monotonic() + 60
-        while engine.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: not engine.is_alive())
         with pytest.raises(Exited) as exited:
             World(engine, WorkerState.READY).pulse()
     assert exited.value.args[0] != 0

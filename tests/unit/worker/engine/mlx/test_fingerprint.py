@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.polling import wait_until
 from worker.engine.mlx import fingerprint as module
 from worker.engine.mlx.fingerprint import block_fingerprint, fingerprint
 
@@ -172,8 +172,14 @@ def test_a_file_that_changes_while_it_is_read_is_not_cached(
 
     def meddle(file: Any, kind: str) -> object:
         digest = original(file, kind)
-        time.sleep(0.01)  # a tick of the file system's clock
-        (model / "config.json").write_text("{}")
+        config = model / "config.json"
+        before = config.stat().st_mtime_ns
+
+        def is_changed() -> bool:
+            config.write_text("{}")
+            return config.stat().st_mtime_ns != before  # the file system's clock ticks
+
+        wait_until(is_changed)
         return digest
 
     with monkeypatch.context() as patch:
