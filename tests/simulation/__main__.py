@@ -11,7 +11,6 @@ import math
 import os
 import random
 import sys
-import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from bench.long_runs import begin
 from tests.simulation.planted import PLANTED
 from tests.simulation.walk import BrokenPromise, walk
+from tests.support.polling import now_s
 
 #: Between two lines of progress, in seconds.
 PROGRESS_S = 15.0
@@ -70,16 +70,16 @@ class _Result:
 
 
 def _run_slices(asked: argparse.Namespace) -> int:
-    left, seed, until = asked.examples, asked.seed, time.monotonic() + 60 * asked.minutes
+    left, seed, until = asked.examples, asked.seed, now_s() + 60 * asked.minutes
     if seed is None and not asked.record:
         seed = random.SystemRandom().randrange(10**9)
-    while left > 0 and time.monotonic() < until:
-        began, run = time.monotonic(), begin("tests.simulation", "", seed=seed)
+    while left > 0 and now_s() < until:
+        began, run = now_s(), begin("tests.simulation", "", seed=seed)
         done = _run(run.seed, min(left, SLICE_LIVES) if asked.record else left, until)
         left, seed = left - done.lives, run.seed + done.lives
         if asked.record:
             run = replace(run, arguments=f"--examples {done.lives}", seeds=done.lives)
-            run.record(f"{done.outcome}; {(time.monotonic() - began) / 60:.1f} min")
+            run.record(f"{done.outcome}; {(now_s() - began) / 60:.1f} min")
         if done.code:
             return done.code
     return 0
@@ -87,7 +87,7 @@ def _run_slices(asked: argparse.Namespace) -> int:
 
 def _run(first: int, count: int, until: float) -> _Result:
     tally: Counter[str] = Counter()
-    began = last = time.monotonic()
+    began = last = now_s()
     _print(f"seeds from {first}")
     lives = 0
     for seed in range(first, first + count):
@@ -97,13 +97,13 @@ def _run(first: int, count: int, until: float) -> _Result:
         except BrokenPromise as broken:
             _report(broken)
             return _Result(1, lives, f"{lives:,} lives; 1 violations: seed {broken.seed}")
-        now = time.monotonic()
+        now = now_s()
         if now - last > PROGRESS_S:
             last = now
             _print(f"{lives} lives, {lives / (now - began):.0f} a second, seed {seed}")
         if now > until:
             break
-    _print(f"{lives} lives in {time.monotonic() - began:.0f} s, no promise broken")
+    _print(f"{lives} lives in {now_s() - began:.0f} s, no promise broken")
     for what, how_often in sorted(tally.items()):
         _print(f"{how_often:>12,}  {what}")
     counts = "; ".join(f"{tally[what]:,} {what}" for what in _RECORDED)

@@ -7,8 +7,7 @@ question; everything else is real, and so is what it remembers.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from tests.support.clients.codex import begun, ended
+from tests.support.polling import wait_until
 from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.service import Service
 
@@ -100,17 +100,9 @@ def _events(service: Service, *types: str) -> list[dict[str, Any]]:
     return [one for one in found if one["type"] in types]
 
 
-def _wait_for(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-    return found
-
-
 def _wait_for_words(service: Service) -> str:
     """Return the job that has begun to speak, and stands still before the end of its line."""
-    started = _wait_for(lambda: _events(service, "AttemptStarted"))
+    started = wait_until(lambda: _events(service, "AttemptStarted"), within_s=_PATIENCE_S)
     job: str = started[-1]["stream"]
     url = f"{service.base_url}/v1/jobs/{job}/stream"
     with httpx.stream("GET", url, timeout=_PATIENCE_S) as stream:
@@ -133,7 +125,7 @@ def _wait_for_prompt_on_disk(service: Service, job: str) -> None:
         whole = sum(name.endswith("-256.kv") for name in names)
         return whole >= blocks and any(name.endswith(f"-{rest}.kv") for name in names)
 
-    _wait_for(stored)
+    wait_until(stored, within_s=_PATIENCE_S)
 
 
 def _texts(events: list[dict[str, Any]]) -> list[str]:
@@ -173,9 +165,9 @@ def test_a_codex_that_is_killed_frees_its_place_and_resumes(
     job = _wait_for_words(stage)
     running.kill()
     running.communicate()
-    _wait_for(lambda: _events(stage, "JobCancelRequested"))
+    wait_until(lambda: _events(stage, "JobCancelRequested"), within_s=_PATIENCE_S)
     (tmp_path / "script" / "go").touch()
-    (cancelled,) = _wait_for(lambda: _events(stage, "JobCancelled"))
+    (cancelled,) = wait_until(lambda: _events(stage, "JobCancelled"), within_s=_PATIENCE_S)
     assert cancelled["stream"] == job
     assert _texts(session.ask("resume", name, "And now?")) == ["Nothing is left to do."]
     before, now = (one["data"] for one in _events(stage, "AttemptStarted"))
@@ -196,7 +188,10 @@ def test_codex_gets_its_answer_whole_though_the_service_is_killed(
         stage.kill()
         stage.start()
         # Codex asks again by itself.
-        _wait_for(lambda: _events(stage, "JobAttached") or _events(stage, "JobSubmitted")[1:])
+        wait_until(
+            lambda: _events(stage, "JobAttached") or _events(stage, "JobSubmitted")[1:],
+            within_s=_PATIENCE_S,
+        )
     (tmp_path / "script" / "go").touch()
     assert _texts(ended(running)) == [_LONG]
     first, *again = _events(stage, "JobSubmitted")

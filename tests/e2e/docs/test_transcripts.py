@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,10 +55,14 @@ def test_commands_do_what_the_page_shows(page: str, demo: Service, tmp_path: Pat
 
 
 def check(step: Step, transcript: Transcript, demo: Service, folder: Path) -> None:
-    if " jobs show " in step.command:
-        # A reader of the page looks later than the test does.
-        wait_until(partial(has_ended, transcript.command(step), demo, folder))
-    actual = banner(demo) if step.command == START else run(transcript.command(step), demo, folder)
+    if step.command == START:
+        actual = banner(demo)
+    else:
+        # A reader of the page looks at a job later than the test does.
+        end = "\nin all " if " jobs show " in step.command else ""
+        actual = wait_until(
+            lambda: run(transcript.command(step), demo, folder), lambda text: end in text
+        )
     actual = actual.replace(str(demo.data_dir), "~/.local/share/semantic")
     actual = actual.replace(f":{demo.port}", ":8000")
     if step.output:
@@ -69,18 +72,14 @@ def check(step: Step, transcript: Transcript, demo: Service, folder: Path) -> No
         )
 
 
-def has_ended(command: str, demo: Service, folder: Path) -> bool:
-    """Return whether the story of a job has its end."""
-    return "\nin all " in run(command, demo, folder)
-
-
 def banner(demo: Service) -> str:
     """Return what ``make demo`` prints: the line of the set-up, and the start of the service."""
     setting_up = re.search(r'"(setting up [^"]*)"', (ROOT / "Makefile").read_text())
     assert setting_up is not None
     # The service answers before it prints that it is ready.
-    wait_until(lambda: "\nready in " in demo.log_file.read_text(encoding="utf-8"))
-    log = demo.log_file.read_text(encoding="utf-8")
+    log = wait_until(
+        lambda: demo.log_file.read_text(encoding="utf-8"), lambda text: "\nready in " in text
+    )
     lines = re.findall(r"^(?:semantic \d|  [a-z]+ +\S|ready in ).*$", log, re.MULTILINE)
     # A page before may have killed the first worker.
     printed = "\n".join([setting_up[1].replace("$(VENV)", ".venv"), *lines])

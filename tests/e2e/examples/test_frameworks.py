@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -43,7 +44,7 @@ def test_the_chat_page_streams_an_answer(service: Service, tmp_path: Path) -> No
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until(lambda: page.poll() is not None or is_served(url), within_s=ENDED_WITHIN_S)
+        wait_until(lambda: is_served(page, url), within_s=ENDED_WITHIN_S, ignore=httpx.HTTPError)
         with open_browser(url) as browser:
             browser.driver.get(url)
             (entry,) = browser.wait(lambda: browser.find("textarea"), "the field of the question")
@@ -53,9 +54,7 @@ def test_the_chat_page_streams_an_answer(service: Service, tmp_path: Path) -> No
         end(page)
 
 
-def is_served(url: str) -> bool:
-    """Return whether a page answers."""
-    try:
-        return httpx.get(url, timeout=10).is_success
-    except httpx.HTTPError:
-        return False
+def is_served(page: subprocess.Popen[str], url: str) -> bool:
+    """Return whether a page that still runs answers."""
+    assert page.poll() is None, "it has ended"
+    return httpx.get(url, timeout=10).is_success

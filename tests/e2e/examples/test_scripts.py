@@ -93,8 +93,10 @@ def test_an_answer_is_proved_and_a_false_claim_is_not(
     body = {"prompt": "What is the capital of France?", "agent_id": "customer-17", "max_tokens": 24}
     url = f"{example_service.base_url}/v1/jobs"
     job = httpx.post(url, json=body, headers={"prefer": "wait=60"}, timeout=120).json()
-    wait_until(lambda: httpx.get(f"{url}/{job['id']}").json()["status"] == "completed")
-    said = httpx.get(f"{url}/{job['id']}").json()["output"]["text"]
+    done = wait_until(
+        lambda: httpx.get(f"{url}/{job['id']}").json(), lambda seen: seen["status"] == "completed"
+    )
+    said = done["output"]["text"]
     words = ("disputed_answer.py", "--agent", "customer-17", "--claim")
     true = run(example_service, tmp_path, *words, said, "--out", "true")
     assert "claim     true, word for word" in true

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,9 @@ import redis
 from domain.values import Priority
 from ops.adapters.redis.client import Keys, connect
 from tests.support.clients.job_reader import WAIT_S, JobReader
+from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import now_s, wait_until
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.redis
@@ -88,16 +89,6 @@ def types(http: httpx.Client, job_id: str) -> list[str]:
     return [event["type"] for event in found]
 
 
-def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
-        if job["status"] not in {"queued", "running"}:
-            return job
-        assert time.monotonic() < deadline, f"{job_id} did not end: {job}"
-        time.sleep(0.05)
-
-
 def told(http: httpx.Client, job_id: str) -> tuple[str, str]:
     """Return text and last event of a job's stream."""
     text, kind = "", ""
@@ -162,9 +153,9 @@ def test_dead_broker_delays_jobs_and_loses_none(
             assert refused.json()["error"]["type"] == "overloaded_error"
             assert refused.headers["x-should-retry"] == "true"
         wait_for_broker(service)
-        back_at = time.monotonic()
+        back_at = now_s()
         wait_for_queue(service, http, jobs)
-        _log.info("queued again after %.3f s", time.monotonic() - back_at)
+        _log.info("queued again after %.3f s", now_s() - back_at)
         assert reader.whole() == undisturbed
     assert_done_once(http, [*jobs, late], undisturbed)
 
@@ -186,29 +177,23 @@ def dead_broker(service: Service) -> Iterator[None]:
 
 
 def wait_for_status(process: psutil.Process, status: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while process.status() != status:
-        assert time.monotonic() < deadline, f"{process} is not {status}"
-        time.sleep(0.01)
+    wait_until(process.status, lambda seen: seen == status, within_s=WAIT_S)
 
 
 def wait_for_queue(service: Service, http: httpx.Client, jobs: list[str]) -> None:
     """Return once the broker knows again of jobs that wait, or all of them are done."""
     broker, queue = broker_of(service), Keys("semantic").messages(Priority.INTERACTIVE)
-    deadline = time.monotonic() + WAIT_S
-    while not broker.hlen(queue):
-        if all(http.get(f"/v1/jobs/{one}").json()["status"] == "completed" for one in jobs):
-            return
-        assert time.monotonic() < deadline, "nothing was queued again"
-        time.sleep(0.01)
+
+    def are_done() -> bool:
+        return all(http.get(f"/v1/jobs/{one}").json()["status"] == "completed" for one in jobs)
+
+    wait_until(lambda: broker.hlen(queue) or are_done(), within_s=WAIT_S, what="a queued job")
 
 
 def wait_for_broker(service: Service) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            if broker_of(service).ping():
-                return
-        except (redis.RedisError, OSError, ValueError):
-            time.sleep(0.02)
-    pytest.fail("the broker did not come back")
+    wait_until(
+        lambda: broker_of(service).ping(),
+        within_s=WAIT_S,
+        what="the broker",
+        ignore=(redis.RedisError, OSError, ValueError),
+    )

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import pytest
 from ops.adapters.data_dir.lock import DataLock
 from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
+from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import wait_until
 from tests.support.processes.service import Service
@@ -95,15 +95,6 @@ def types(http: httpx.Client, stream: str) -> list[str]:
     return [event["type"] for event in events(http, stream)]
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        if found := holds():
-            return found
-        time.sleep(0.02)
-    pytest.fail("it did not come true in time")
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_killed_worker_is_a_pause_of_the_same_stream(
     crashing: Service,
@@ -128,7 +119,7 @@ def test_killed_worker_is_a_pause_of_the_same_stream(
 def test_standby_continues_the_answer_of_a_killed_worker(
     crashing: Service, http: httpx.Client, undisturbed: dict[str, str]
 ) -> None:
-    standby = until(lambda: parts(crashing).get("standby"))
+    standby = wait_until(lambda: parts(crashing).get("standby"), within_s=WAIT_S)
     job_id = submitted(http, "sampled")
     with JobReader(crashing.base_url, job_id) as reader:
         reader.wait_for(20)
@@ -272,9 +263,9 @@ def test_job_that_kills_its_worker_twice_before_a_word_is_given_up(
         long = [{"role": "user", "content": "the quick brown fox jumps over the lazy dog " * 500}]
         job_id = submitted(http, "greedy", messages=long)
         for attempt in (1, 2):
-            until(partial(has_begun, http, job_id, attempt))
+            wait_until(partial(has_begun, http, job_id, attempt), within_s=WAIT_S)
             service.part("worker").kill()
-        job = until(lambda: (one := http.get(f"/v1/jobs/{job_id}").json())["error"] and one)
+        job = ended(http, job_id)
         assert (job["status"], job["attempt"]) == ("failed", 2)
         assert "2 workers in a row died on this job" in job["error"]["message"]
         assert types(http, job_id)[-1] == "JobFailed"
@@ -312,7 +303,7 @@ def test_zombie_is_refused_by_its_attempt_number(
             with second_worker(service, tmp_path / "second"):
                 assert reader.whole() == expected
                 zombie.resume()
-                until(lambda: "attempt_superseded" in service.log())
+                wait_until(lambda: "attempt_superseded" in service.log(), within_s=WAIT_S)
         assert types(http, job_id) == [
             "JobSubmitted",
             "AttemptStarted",

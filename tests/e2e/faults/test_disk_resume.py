@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ import pytest
 
 from domain.values import Sampling
 from ops.clock import SystemClock
+from tests.support.clients.service_log import ended
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
@@ -87,20 +88,9 @@ def wait_for_events(http: httpx.Client, job_id: str, count: int) -> None:
 
 def wait_for_blocks(data_dir: Path, contexts: int) -> None:
     """Return once the first block of each context is on disk; it appears there whole."""
-    deadline = time.monotonic() + WAIT_S
-    while len(list(data_dir.rglob("*-root-256.kv"))) < contexts:
-        assert time.monotonic() < deadline, "no blocks on disk"
-        time.sleep(0.01)
-
-
-def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
-        if job["status"] not in {"queued", "running"}:
-            return job
-        assert time.monotonic() < deadline, f"{job_id} did not end: {job}"
-        time.sleep(0.05)
+    wait_until(
+        lambda: len(list(data_dir.rglob("*-root-256.kv"))) >= contexts, what="blocks on disk"
+    )
 
 
 def events(http: httpx.Client, stream: str, kind: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import wait_until
 from tests.support.processes.machines import Machine
@@ -68,14 +69,12 @@ class Site:
 
     def swap(self, model: str, **query: str) -> dict[str, Any]:
         """Swap and return the swap at its end."""
-        swap = self.http.post(f"/admin/models/{model}/load", params=query).json()
+        swap = self.http.post(f"/admin/models/{model}/load", params=query).json()["id"]
 
-        def is_over() -> bool:
-            swap.update(self.http.get(f"/admin/swaps/{swap['id']}").json())
-            return swap["ended_at"] is not None
+        def state() -> dict[str, Any]:
+            return dict(self.http.get(f"/admin/swaps/{swap}").json())
 
-        wait_until(is_over, within_s=WITHIN_S)
-        return dict(swap)
+        return wait_until(state, lambda one: one["ended_at"] is not None, within_s=WITHIN_S)
 
     def submit(self, model: str | None) -> str:
         # A repeat of a request would join the job of the first.
@@ -86,14 +85,7 @@ class Site:
         return str(reply.json()["id"])
 
     def ended(self, job: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def is_over() -> bool:
-            found.update(self.http.get(f"/v1/jobs/{job}").json())
-            return found["status"] not in {"queued", "running"}
-
-        wait_until(is_over, within_s=WITHIN_S)
-        return found
+        return ended(self.http, job, within_s=WITHIN_S)
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
 
@@ -45,16 +44,6 @@ def read_a_part(http: httpx.Client, job_id: str) -> str:
             if seen == EVENTS_BEFORE_DEATH:
                 return last
     raise AssertionError(f"{job_id} ended before the service was killed")
-
-
-def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
-        if job["status"] not in {"queued", "running"}:
-            return job
-        assert time.monotonic() < deadline, f"{job_id} did not end: {job}"
-        time.sleep(0.1)
 
 
 def test_answer_begins_anew_and_a_bound_job_waits(

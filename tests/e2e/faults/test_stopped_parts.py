@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
 from tests.support.builders.log_files import verify
+from tests.support.polling import pause
 from tests.support.processes.patient_client import answer
 from tests.support.processes.service import Service
 
@@ -31,7 +31,7 @@ def test_every_part_may_stand_still_for_longer_than_its_lease(
 
     def stop(part: psutil.Process) -> None:
         part.send_signal(signal.SIGSTOP)
-        time.sleep(STOPPED_S)
+        pause(STOPPED_S, reason="longer than a lease is what the part stands still")
         if part.is_running():
             part.send_signal(signal.SIGCONT)
 

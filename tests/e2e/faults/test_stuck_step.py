@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from ops.exit_codes import ExitCode
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import wait_until
 from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
@@ -58,7 +58,11 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
         readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]
         for reader in readers[:PLACES]:
             reader.wait_for(20)
-        _wait_for_attempt(http, jobs[-1])
+        wait_until(
+            lambda: [one["type"] for one in _events(http, jobs[-1])],
+            lambda types: "AttemptStarted" in types,
+            within_s=WAIT_S,
+        )
         fault.trigger(kind)
         for reader in readers:
             reader.whole()
@@ -91,13 +95,6 @@ def _submit(http: httpx.Client, number: int) -> str:
     reply = http.post("/v1/jobs", json=body)
     assert reply.status_code == 202, reply.text
     return str(reply.json()["id"])
-
-
-def _wait_for_attempt(http: httpx.Client, job_id: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not any(event["type"] == "AttemptStarted" for event in _events(http, job_id)):
-        assert time.monotonic() < deadline, "the attempt did not start"
-        time.sleep(0.02)
 
 
 def _events(http: httpx.Client, stream: str | None = None, **more: str) -> list[dict[str, Any]]:

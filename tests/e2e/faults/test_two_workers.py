@@ -15,6 +15,7 @@ import pytest
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import RedisWorkerPulses
 from tests.support.builders.log_files import verify
+from tests.support.clients.service_log import ended
 from tests.support.polling import wait_until
 from tests.support.processes.machines import Machine
 from tests.support.processes.postgres import new_database
@@ -77,13 +78,12 @@ class Site:
             lambda: {one.pid for one in pulses.alive() if one.state == "ready"} == pids,
             within_s=WITHIN_S,
         )
-        wait_until(self._answers, within_s=WITHIN_S)
-
-    def _answers(self) -> bool:
-        try:
-            return self.http.get("/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
+        wait_until(
+            lambda: self.http.get("/health/ready").status_code,
+            lambda status: status == 200,
+            within_s=WITHIN_S,
+            ignore=httpx.TransportError,
+        )
 
     def log_tail(self) -> str:
         return "\n".join(machine.log_tail() for machine in (self._api, *self.workers))
@@ -100,14 +100,7 @@ class Site:
         return str(accepted.json()["id"])
 
     def ended(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-
-        def over() -> bool:
-            found.update(self.http.get(f"/v1/jobs/{job_id}").json())
-            return found["status"] not in {"queued", "running"}
-
-        wait_until(over, within_s=WITHIN_S)
-        return found
+        return ended(self.http, job_id, within_s=WITHIN_S, describe=self.log_tail)
 
     def events(self, stream: str) -> list[dict[str, Any]]:
         page = self.http.get("/v1/events", params={"stream": stream, "limit": 1000}).json()

@@ -11,7 +11,8 @@ import openai
 from openai.types import Completion
 from openai.types.responses import Response
 
-from tests.e2e.sdks.test_batches import over, until, upload
+from tests.e2e.sdks.test_batches import over, upload
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 LINES = 12
@@ -48,7 +49,7 @@ def test_every_line_has_one_answer_in_its_own_form(
     ) as client:
         batches = {endpoint: _submit(client, endpoint) for endpoint in _BODIES}
         done = f"{service.base_url}/v1/events?type=JobCompleted&limit=100"
-        until(lambda: len(httpx.get(done).json()["data"]), lambda count: count > LINES // 2)
+        wait_until(lambda: len(httpx.get(done).json()["data"]), lambda count: count > LINES // 2)
         service.kill_part("worker")
         for endpoint, batch_id in batches.items():
             batch = over(client, batch_id)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import anthropic
 import httpx
@@ -14,6 +12,7 @@ import pytest
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
 from openai.types import Batch
 
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 FRANCE = "What is the capital of France?"
@@ -24,22 +23,10 @@ PARAMS: Any = {
     "messages": [{"role": "user", "content": FRANCE}],
 }
 BAD_PARAMS: Any = {"model": "semantic-demo", "max_tokens": 0, "messages": []}
-ENDS_WITHIN_S = 60
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], fits: Callable[[T], bool]) -> T:
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while True:
-        seen = look()
-        if fits(seen):
-            return seen
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.05)
 
 
 def ended(client: anthropic.Anthropic, batch_id: str) -> MessageBatch:
-    return until(
+    return wait_until(
         lambda: client.messages.batches.retrieve(batch_id),
         lambda batch: batch.processing_status == "ended",
     )
@@ -71,7 +58,7 @@ def chat_line(custom_id: str, **changes: Any) -> dict[str, Any]:
 
 def over(client: openai.OpenAI, batch_id: str) -> Batch:
     goes_on = {"validating", "in_progress", "finalizing", "cancelling"}
-    return until(
+    return wait_until(
         lambda: client.batches.retrieve(batch_id), lambda batch: batch.status not in goes_on
     )
 

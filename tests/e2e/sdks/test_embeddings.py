@@ -16,8 +16,9 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 
 from bench.chaos.model import make_exact_model
-from tests.e2e.sdks.test_batches import over, until, upload
+from tests.e2e.sdks.test_batches import over, upload
 from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
+from tests.support.polling import wait_until
 from tests.support.processes.data_directory import command, holders
 from tests.support.processes.service import Service
 
@@ -198,7 +199,7 @@ def _kill_during(client: openai.OpenAI, service: Service) -> str:
 
     with ThreadPoolExecutor() as pool:
         vectors = pool.submit(client.embeddings.create, model="notes", input=LONG)
-        job = until(newest, lambda one: one["id"] != before and one["status"] != "queued")
+        job = wait_until(newest, lambda one: one["id"] != before and one["status"] != "queued")
         service.kill_part("worker")
         assert len(vectors.result().data) == len(LONG)
     return str(job["id"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 _MODEL = "semantic-demo"
@@ -30,12 +30,11 @@ _PATIENCE_S = 120.0
 
 
 def _wait(oai: openai.OpenAI, response: Response) -> Response:
-    deadline = time.monotonic() + _PATIENCE_S
-    while response.status in {"queued", "in_progress"}:
-        assert time.monotonic() < deadline, response
-        time.sleep(0.05)
-        response = oai.responses.retrieve(response.id)
-    return response
+    return wait_until(
+        lambda: oai.responses.retrieve(response.id),
+        lambda seen: seen.status not in {"queued", "in_progress"},
+        within_s=_PATIENCE_S,
+    )
 
 
 def _known(response: Response) -> int:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import pause, wait_until
 from tests.support.processes.scripted_service import (
     ENDLESS,
     ENDLESS_PACE_S,
@@ -95,13 +94,13 @@ def _wait_for(http: httpx.Client, jobs: list[str], *, running: int, place: int) 
 
     wanted = +Counter({("running", None): running, ("running", "place"): place})
 
-    def holds() -> bool:
-        if states() != wanted:
-            return False
-        time.sleep(NEWS_S)  # a job that was just handed to the worker counts as running
-        return states() == wanted
+    def settled() -> Counter[tuple[str, str | None]]:
+        if (seen := states()) != wanted:
+            return seen
+        pause(NEWS_S, reason="a job that was just handed to the worker counts as running")
+        return states()
 
-    wait_until(holds)
+    wait_until(settled, lambda seen: seen == wanted)
 
 
 def _wait_admission(http: httpx.Client, admission: str) -> None:

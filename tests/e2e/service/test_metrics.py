@@ -83,6 +83,13 @@ def value(found: Samples, name: str, **labels: str) -> float:
     )
 
 
+def started(service: Service, workers: int) -> Samples:
+    """Wait until so many workers have started, and return the samples that count them."""
+    return wait_until(
+        lambda: samples(service), lambda seen: value(seen, "worker_starts_total") == workers
+    )
+
+
 def decreased(before: Samples, after: Samples) -> Samples:
     return {
         key: after.get(key, -1.0)
@@ -150,22 +157,19 @@ def test_agents_are_told_apart_up_to_the_cap(service: Service) -> None:
 
 def test_totals_go_on_after_the_worker_and_the_service_are_killed(service: Service) -> None:
     ask(service, "a")
-    wait_until(lambda: value(samples(service), "worker_starts_total") == 1)
-    before = samples(service)
+    before = started(service, 1)
     assert value(before, "request_total", status="completed") >= 1
 
     service.kill_part("worker")
     while_away = samples(service)
     assert decreased(before, while_away) == {}
-    wait_until(lambda: value(samples(service), "worker_starts_total") == 2)
-    after_worker = samples(service)
+    after_worker = started(service, 2)
     assert decreased(while_away, after_worker) == {}
     assert worker_names(after_worker) == worker_names(before)
 
     service.kill()
     service.start()
-    wait_until(lambda: value(samples(service), "worker_starts_total") == 3)
-    after_all = samples(service)
+    after_all = started(service, 3)
     assert decreased(after_worker, after_all) == {}
     for name in ("request_total", "tokens_generated_total", "request_duration_seconds_count"):
         assert value(after_all, name) == value(before, name), "the log proves it"

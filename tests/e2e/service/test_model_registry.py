@@ -38,19 +38,24 @@ def test_a_running_service_sees_models_come_and_go(tmp_path: Path) -> None:
             page: dict[str, Any] = http.get("/admin/models").json()
             return page
 
+        def names_of(page: dict[str, Any]) -> list[str]:
+            return [model["name"] for model in page["data"]]
+
         def names() -> list[str]:
-            return [model["name"] for model in listed()["data"]]
+            return names_of(listed())
 
         assert names() == ["semantic-demo"]
         models("add", "coder", "org/Coder", "--alias", "sonnet")
         wait_until(lambda: names() == ["semantic-demo", "coder"])
         cache_model(cache, "org/Coder")
         cache_model(cache, "org/Other")
-        wait_until(lambda: names() == ["semantic-demo", "coder", "org/Other"])
-        assert json.loads(models("ls", "--json")) == listed()
-        states = [model["state"] for model in listed()["data"]]
+        shown = wait_until(
+            listed, lambda page: names_of(page) == ["semantic-demo", "coder", "org/Other"]
+        )
+        assert json.loads(models("ls", "--json")) == shown
+        states = [model["state"] for model in shown["data"]]
         assert states == ["loaded", "available", "available"]
-        assert listed()["data"][0]["digest"].startswith("sha256:")
+        assert shown["data"][0]["digest"].startswith("sha256:")
         with openai.OpenAI(base_url=f"{service.base_url}/v1", api_key="local") as client:
             ids = [model.id for model in client.models.list()]
             assert ids == ["semantic-demo", "coder", "sonnet", "org/Coder", "org/Other"]

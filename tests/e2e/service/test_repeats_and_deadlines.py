@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 
+from tests.support.clients.service_log import ended
 from tests.support.processes.service import Service
 
 LONG = {
@@ -30,16 +29,6 @@ def http(service: Service) -> Iterator[httpx.Client]:
         yield client
 
 
-def wait_for_end(http: httpx.Client, job_id: str, within_s: float = 60.0) -> dict[str, Any]:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
-        if job["status"] not in {"queued", "running"}:
-            return job
-        time.sleep(0.05)
-    raise AssertionError(f"{job_id} did not end")
-
-
 def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning(
     http: httpx.Client,
 ) -> None:
@@ -50,7 +39,7 @@ def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning
     whole = http.post("/v1/messages", json=LONG, headers=SESSION)
     assert whole.headers["x-semantic-job"] == job_id
     assert whole.headers["x-semantic-attached"] in {"same_session", "same_answer"}
-    job = wait_for_end(http, job_id)
+    job = ended(http, job_id)
     assert job["status"] == "completed"
     said = "".join(block.get("text", "") for block in whole.json()["content"])
     assert said == job["output"]["text"]
@@ -61,7 +50,7 @@ def test_running_job_is_stopped_at_its_deadline(endless: Service) -> None:
     with httpx.Client(base_url=endless.base_url, timeout=60) as http:
         for within_s in _DEADLINES_S:
             asked = body | {"finish_within_s": within_s}
-            job = wait_for_end(http, http.post("/v1/jobs", json=asked).json()["id"])
+            job = ended(http, http.post("/v1/jobs", json=asked).json()["id"])
             assert job["status"] == "expired"
             assert job["error"]["code"] == "expired"
             logged = http.get("/v1/events", params={"stream": job["id"]}).json()["data"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.clients.service_log import ended
 from tests.support.processes.service import Service
 
 LONG = {
@@ -40,16 +40,6 @@ def endless_http(endless: Service) -> Iterator[httpx.Client]:
         yield client
 
 
-def wait_for_end(http: httpx.Client, job_id: str, within_s: float = 60) -> dict[str, Any]:
-    deadline = time.monotonic() + within_s
-    while True:
-        job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").json()
-        if job["status"] not in {"queued", "running"}:
-            return job
-        assert time.monotonic() < deadline, f"{job_id} did not end: {job}"
-        time.sleep(0.05)
-
-
 def sse(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, Any]]:
     """Yield (id, event, data) of each event."""
     fields: dict[str, str] = {}
@@ -71,7 +61,7 @@ def test_job_is_accepted_polled_streamed_and_logged(http: httpx.Client) -> None:
     assert accepted.status_code == 202
     job_id = accepted.json()["id"]
     assert accepted.headers["location"] == f"/v1/jobs/{job_id}"
-    job = wait_for_end(http, job_id)
+    job = ended(http, job_id)
     assert job["status"] == "completed"
     with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
         events = list(sse(response.iter_lines()))
@@ -103,7 +93,7 @@ def test_stream_resumes_after_the_last_event_id_without_loss(http: httpx.Client)
         rest = list(sse(response.iter_lines()))
     whole = first + rest
     assert [data["n"] for _, _, data in whole] == list(range(len(whole)))
-    assert text_of(whole) == wait_for_end(http, job_id)["output"]["text"]
+    assert text_of(whole) == ended(http, job_id)["output"]["text"]
 
 
 def test_cancelled_job_stops_and_a_second_cancel_changes_nothing(
@@ -114,7 +104,7 @@ def test_cancelled_job_stops_and_a_second_cancel_changes_nothing(
     with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
         next(sse(response.iter_lines()))
     assert http.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
-    job = wait_for_end(http, job_id)
+    job = ended(http, job_id)
     assert job["status"] == "cancelled"
     assert http.post(f"/v1/jobs/{job_id}/cancel").json()["status"] == "cancelled"
 
@@ -125,7 +115,7 @@ def test_client_that_leaves_ends_its_generation(endless_http: httpx.Client) -> N
     with http.stream("POST", "/v1/messages", json=body) as response:
         job_id = response.headers["x-semantic-job"]
         next(response.iter_lines())
-    job = wait_for_end(http, job_id)
+    job = ended(http, job_id)
     kinds = [
         event["type"] for event in http.get("/v1/events", params={"stream": job_id}).json()["data"]
     ]
@@ -139,7 +129,7 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
     service = own_service()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
         undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
-        expected = wait_for_end(http, undisturbed)["output"]["text"]
+        expected = ended(http, undisturbed)["output"]["text"]
         worker = service.part("worker")
         job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
         events = []
@@ -150,7 +140,7 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
                     worker.send_signal(signal.SIGKILL)
         assert [data["n"] for _, _, data in events] == list(range(len(events)))
         assert text_of(events) == expected
-        job = wait_for_end(http, job_id)
+        job = ended(http, job_id)
         assert job["status"] == "completed"
         assert job["attempt"] == 2
     assert service.stop() == 0
@@ -162,7 +152,7 @@ def test_killed_api_loses_nothing_and_comes_back(own_service: Callable[..., Serv
         job_id = http.post("/v1/jobs", json=LONG).json()["id"]
         service.kill_part("api")
         service.wait_ready()
-        assert wait_for_end(http, job_id)["status"] == "completed"
+        assert ended(http, job_id)["status"] == "completed"
     assert service.stop() == 0
 
 
@@ -180,7 +170,7 @@ def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> 
     service = own_service()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
         job_id = http.post("/v1/jobs", json=LONG | {"max_tokens": 5}).json()["id"]
-        wait_for_end(http, job_id)
+        ended(http, job_id)
     assert service.stop() == 0
     service.start()
     with httpx.Client(base_url=service.base_url, timeout=60) as http:
@@ -203,7 +193,7 @@ def test_bundled_broker_serves_and_survives_the_death_of_the_worker(
                 if len(events) == 5:
                     worker.send_signal(signal.SIGKILL)
         assert [data["n"] for _, _, data in events] == list(range(len(events)))
-        assert text_of(events) == wait_for_end(http, job_id)["output"]["text"]
+        assert text_of(events) == ended(http, job_id)["output"]["text"]
     assert service.stop() == 0
 
 

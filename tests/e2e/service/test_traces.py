@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +15,7 @@ from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
 from tests.support.clients.webhook_receiver import receiver as webhook_receiver
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 TOKENS = 600
@@ -186,13 +186,14 @@ def test_lines_of_a_job_name_request_job_and_trace(traced: Service, http: httpx.
         "job_id": reply.headers["x-semantic-job"],
         "trace_id": trace.trace_id,
     }
-    deadline = time.monotonic() + WAIT_S
-    while True:  # the worker's lines and the last of the api follow the answer
-        lines = [json.loads(line) for line in traced.log().splitlines() if trace.trace_id in line]
+
+    def logged() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in traced.log().splitlines() if trace.trace_id in line]
+
+    def are_all(lines: list[dict[str, Any]]) -> bool:
         is_answered = any(line["message"] == "request_answered" for line in lines)
-        if is_answered and {line["part"] for line in lines} == {"api", "worker"}:
-            break
-        assert time.monotonic() < deadline, lines
-        time.sleep(0.05)
-    for line in lines:
+        return is_answered and {line["part"] for line in lines} == {"api", "worker"}
+
+    # The worker's lines and the last of the api follow the answer.
+    for line in wait_until(logged, are_all, within_s=WAIT_S):
         assert line.items() >= names.items(), line

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from api.http.operation import Operation
 from api.routes.table import OPERATIONS
 from tests.support.clients.webhook_receiver import Reply, receiver
 from tests.support.models.tiny_embedder import make_tiny_embedder
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 KEYS = {"ann": "ann-" + "a" * 24, "bob": "bob-" + "b" * 24, "watch": "watch-" + "c" * 24}
@@ -42,14 +42,6 @@ class Things:
     def add(self, param: str, name: str) -> None:
         self.params.setdefault(param, []).append(name)
         self.names.add(name)
-
-
-def until(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WITHIN_S
-    while not (value := look()):
-        assert time.monotonic() < deadline, look
-        time.sleep(0.05)
-    return value
 
 
 def client_of(service: Service, name: str) -> httpx.Client:
@@ -125,11 +117,19 @@ def _fill(http: httpx.Client, url: str) -> Things:
     wanted = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
     lines = made(http.post("/v1/batches", json=wanted | {"input_file_id": uploaded["id"]}))
     found.add("batch_id", lines["id"])
-    until(lambda: http.get(f"/v1/batches/{lines['id']}").json()["status"] == "completed")
-    until(lambda: all(one["status"] in _ENDED for one in http.get("/v1/jobs").json()["data"]))
-    hook = until(lambda: http.get("/v1/webhooks").json()["data"])[0]
+    done = wait_until(
+        lambda: http.get(f"/v1/batches/{lines['id']}").json(),
+        lambda batch: batch["status"] == "completed",
+        within_s=WITHIN_S,
+    )
+    wait_until(
+        lambda: {one["status"] for one in http.get("/v1/jobs").json()["data"]},
+        lambda states: states <= _ENDED,
+        within_s=WITHIN_S,
+    )
+    hook = wait_until(lambda: http.get("/v1/webhooks").json()["data"], within_s=WITHIN_S)[0]
     found.add("webhook_id", hook["id"])
-    found.add("file_id", http.get(f"/v1/batches/{lines['id']}").json()["output_file_id"])
+    found.add("file_id", done["output_file_id"])
     return found
 
 

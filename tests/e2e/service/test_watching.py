@@ -37,8 +37,7 @@ def test_running_job_shows_its_worker_and_its_tokens(endless: Service, job: str)
         found = httpx.get(f"{endless.base_url}/admin/overview", timeout=WAIT_S).json()
         return [row for row in found["running"] if row["job"] == job and row["generated_tokens"]]
 
-    wait_until(lambda: bool(rows()))
-    (row,) = rows()
+    (row,) = wait_until(rows)
     assert (row["agent"], row["phase"], row["model"]) == ("watched", "decode", "semantic-demo")
     assert row["worker"].startswith("worker-")
     assert row["read_tokens"] == row["prompt_tokens"] > 0

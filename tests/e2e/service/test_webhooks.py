@@ -6,28 +6,16 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 
 from tests.support.clients.webhook_receiver import Received, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 BODY = {"prompt": "Say hello.", "max_tokens": 4}
-WITHIN_S = 60.0
-
-
-def until(look: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + WITHIN_S
-    while True:
-        seen = look()
-        if fits(seen):
-            return seen
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.05)
 
 
 def semantic(service: Service, *words: str) -> str:
@@ -49,7 +37,7 @@ def until_told(http: httpx.Client, job: str, url: str, state: str) -> None:
         shown = http.get(f"/v1/jobs/{job}").json()["webhooks"]
         return [webhook["state"] for webhook in shown if webhook["url"] == url]
 
-    until(states, lambda seen: seen == [state])
+    wait_until(states, lambda seen: seen == [state])
 
 
 def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Service]) -> None:
@@ -81,7 +69,7 @@ def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Se
             assert [event["data"]["subject"] for event in given_up] == [gone]
 
             held = submit(http, there.url("/held"))
-            until(lambda: [one for one in there.received if one.path == "/held"], bool)
+            wait_until(lambda: [one for one in there.received if one.path == "/held"])
             service.part("api.main").kill()
             hold.set()
             service.wait_ready()

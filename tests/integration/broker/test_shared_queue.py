@@ -90,16 +90,7 @@ def test_what_a_worker_had_that_is_never_heard_of_again_goes_to_another_one(
     client.zadd(keys.heartbeats, {HANDS[0]: (seconds - 60) * 1000})
     other = _consumer(client, keys, HANDS[1])
     assert not jobs.enqueue(job_id, INTERACTIVE)
-    found: list[JobId] = []
-
-    def taken() -> bool:
-        message = next(other)
-        if message is not None:
-            found.append(JobId(message.args[0]))
-        return message is not None
-
-    wait_until(taken)
-    assert found == [job_id]
+    assert wait_until(lambda: next(other)).args[0] == job_id
 
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])

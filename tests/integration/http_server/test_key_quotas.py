@@ -33,9 +33,12 @@ def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     base_url = f"http://127.0.0.1:{port}"
     process = _start(directory, port, valkey_url)
     try:
-        wait_until(
-            lambda: process.poll() is not None or _answers(base_url), within_s=READY_WITHIN_S
-        )
+
+        def answers() -> bool:
+            assert process.poll() is None, (directory / "log").read_text()
+            return httpx.get(f"{base_url}/health/live").is_success
+
+        wait_until(answers, within_s=READY_WITHIN_S, ignore=httpx.TransportError)
         yield base_url
     finally:
         process.terminate()
@@ -61,13 +64,6 @@ def _start(directory: Path, port: int, broker: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "api.main"], env=env, stdout=log, stderr=subprocess.STDOUT
         )
-
-
-def _answers(base_url: str) -> bool:
-    try:
-        return httpx.get(f"{base_url}/health/live").status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture
