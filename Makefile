@@ -60,7 +60,7 @@ coverage: $(SITE) ## Run every test under coverage, and hold each layer to its f
 test-fast: $(DEV) ## Run the tests in pure Python: no redis, PostgreSQL, MLX or processes
 	@$(BIN)/python -m pytest --fast -n 2 $(ARGS)
 
-check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, secrets, large files
+check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, waiting in tests, secrets, large files
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -68,6 +68,7 @@ check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, s
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
 	@$(BIN)/python -m tests.architecture.reachable
+	@$(BIN)/python -m tests.architecture.waiting
 	@$(BIN)/python -m tests.supply_chain.secret_scan
 	@$(BIN)/python -m tests.supply_chain.large_files
 
