@@ -257,8 +257,7 @@ class FakeApi:
 
     async def only_job(self) -> JobId:
         """Wait until the only job is in the log and in a line, and return it."""
-        await eventually(lambda: bool(self.log.views.rows))
-        (job_id,) = self.log.views.rows
+        (job_id,) = await eventually(lambda: list(self.log.views.rows))
         await self.queued(job_id)
         return job_id
 

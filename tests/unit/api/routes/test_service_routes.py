@@ -176,8 +176,11 @@ def test_replies_conform_to_the_document() -> None:
             job = await _checked(api, "POST", "/v1/jobs", {"prompt": "hi"})
             for target in ("/v1/messages", "/v1/chat/completions"):
                 answering = asyncio.create_task(_checked(api, "POST", target, body))
-                await eventually(lambda: len(api.broker.queue.waiting(Priority.INTERACTIVE)) > 1)
-                job_id = max(api.broker.queue.waiting(Priority.INTERACTIVE))
+                waiting = await eventually(
+                    lambda: api.broker.queue.waiting(Priority.INTERACTIVE),
+                    lambda jobs: len(jobs) > 1,
+                )
+                job_id = max(waiting)
                 api.broker.queue.remove(job_id, Priority.INTERACTIVE)
                 api.publish(
                     job_id,

@@ -199,8 +199,9 @@ def test_stream_of_several_answers_ends_where_one_of_them_changes_its_model() ->
             api.grace_over.set()
             body = PATHS["/v1/chat/completions"] | {"n": 2, "stream": True}
             asking = asyncio.create_task(api.send("POST", "/v1/chat/completions", body))
-            await eventually(lambda: len(api.log.views.rows) == 2)
-            first, second = api.log.views.rows
+            first, second = await eventually(
+                lambda: list(api.log.views.rows), lambda jobs: len(jobs) == 2
+            )
             for job_id in (first, second):
                 publish(api, job_id, BEGUN, word("old"), epoch=1)
             reply = await asking

@@ -237,8 +237,7 @@ def test_reply_names_the_model_that_answered() -> None:
             strict(api, target="demo")
             body = PATHS["/v1/messages"] | {"model": "small"}
             asking = asyncio.create_task(api.send("POST", "/v1/messages", body))
-            await eventually(lambda: bool(api.log.views.rows))
-            (job_id,) = api.log.views.rows
+            (job_id,) = await eventually(lambda: list(api.log.views.rows))
             await eventually(
                 lambda: JobId(job_id) in api.broker.queue.waiting(Priority.INTERACTIVE, "demo")
             )
