@@ -14,7 +14,7 @@ TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help demo serve test test-unit test-fast coverage check typecheck security licenses docs docs-serve screenshots packages format \
-	bench report soak nightly chaos simulation tampering fuzz mutation experiments lock audit sbom dist dist-check release clean
+	bench report soak nightly chaos simulation tampering fuzz mutation flakes experiments lock audit sbom dist dist-check release clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -145,6 +145,9 @@ $(MUTATION): $(DEV) ops/deploy/requirements-mutation.txt
 
 mutation: $(MUTATION) ## Change domain/ in small ways and list what no test notices (hours): make mutation ARGS=domain/job
 	@$(BIN)/python -m tests.mutation $(ARGS)
+
+flakes: $(SITE) ## Run tests in random order on busy processors: make flakes ROUNDS=20 ARGS="tests/e2e/faults"
+	@$(BIN)/python -m tests.flakes $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 experiments: $(DEV) ## Run the numbered experiments of docs/experiments.md
 	@$(BIN)/python -m bench.experiments.all $(ARGS)
