@@ -26,6 +26,7 @@ _BY_DIRECTORY = {
     "contracts": ("contract",),
     "e2e": ("e2e", "mlx"),
     "e2e/agent_clis": ("claude",),
+    "flakes": ("architecture",),
     "integration": ("integration",),
     "integration/mlx": ("mlx",),
     "mutation": ("architecture",),
@@ -43,6 +44,7 @@ _BY_PARAMETER = {"redis": "redis", "postgres": "postgres"}
 _SLOW = (
     "architecture",
     "e2e",
+    "flakes",
     "integration",
     "mutation",
     "supply_chain",
