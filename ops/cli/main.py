@@ -28,7 +28,6 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "jobs.replay": ("replay",),
         "jobs.webhooks": ("webhooks",),
         "service.status": ("status",),
-        "top.command": ("top",),
         "service.logs": ("logs",),
         "log.usage": ("usage",),
         "service.engine": ("engine", "pause", "drain", "resume"),

@@ -21,6 +21,11 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
+    for line in pair_lines(pairs):
+        echo(line)
+
+
+def pair_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names and values in two columns, as lines that cannot control a terminal."""
     width = max(len(name) for name, _ in pairs)
-    for name, value in pairs:
-        echo(f"{name.ljust(width)}{_GAP}{visible_line(value)}".rstrip())
+    return [f"{name.ljust(width)}{_GAP}{visible_line(value)}".rstrip() for name, value in pairs]

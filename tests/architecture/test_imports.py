@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = {
     *("alembic", "huggingface_hub.file_download", "huggingface_hub.hf_api", "jsonschema"),
     *("llguidance", "mako", "mlx", "mlx_lm", "numpy", "psycopg", "robyn"),
-    *("sqlalchemy.dialects.postgresql", "textual", "tokenizers", "transformers"),
+    *("sqlalchemy.dialects.postgresql", "tokenizers", "transformers"),
 }
 #: The standby waits with the libraries of a model.
 OF_A_MODEL = {

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,9 +16,9 @@ from ops.cli.access import access_or_exit
 from ops.cli.client import client_of, health_of
 from ops.cli.exit_codes import ExitCode
 from ops.cli.log.as_of import AsOfOption, print_past_status
-from ops.cli.options import DataDir, Json
+from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo
-from ops.cli.table import print_pairs
+from ops.cli.table import pair_lines, print_pairs
 from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.supervisor.serve_record import read_record
 
@@ -26,11 +29,13 @@ if TYPE_CHECKING:
 
 #: Time limit of an answer of the api, in seconds.
 ANSWER_S = 5.0
+#: Seconds between two reports of ``--follow``.
+FOLLOW_S: Final = 1.0
 _HASH_CHARS = 12
 #: Figures of the engine and of the log, where they cannot be read.
 _FIGURES: Final[Mapping[str, Any]] = MappingProxyType({"cache": None, "drafts": None})
 _LOG: Final[Mapping[str, Any]] = MappingProxyType({"jobs": None, "queue_depth": None, "log": None})
-_ASKED: Final = frozenset({"model"} | _FIGURES.keys() | _LOG.keys())
+_LOAD: Final[Mapping[str, Any]] = MappingProxyType({"rates": None, "memory": None})
 
 
 def register(app: typer.Typer) -> None:
@@ -38,14 +43,29 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Look")(status)
 
 
-def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show the running parts, the jobs by status and the head of the log.
+def status(
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on, once a second, until Ctrl-C.")
+    ] = False,
+    as_of: AsOfOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the running parts, the load, the jobs by status and the head of the log.
 
     Exits with 0 if the service is ready, 1 if it runs but is not, 3 if it does not run.
+    With --follow, a terminal shows the present state in place; a pipe gets a block (with --json a
+    line) after each change. Restarts of the service do not end it; Ctrl-C does, with 0.
     With --as-of, shows the jobs by status at that position.
     """
     if as_of is not None:
+        if follow:
+            fail("--follow shows the present: leave out --as-of", ExitCode.USAGE)
         print_past_status(as_of, as_json=json, data_dir=data_dir)
+        return
+    if follow:
+        with suppress(KeyboardInterrupt):
+            _follow(data_dir, as_json=json)
         return
     report = _report(data_dir)
     if json:
@@ -58,13 +78,43 @@ def status(as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = Non
         raise typer.Exit(int(ExitCode.FAILED))
 
 
+def _follow(data_dir: Path | None, *, as_json: bool) -> None:
+    """Show a report each second, where it differs from the one before; never returns."""
+    before = ""
+    with _shown(as_json=as_json) as show:
+        while True:
+            report = _report(data_dir)
+            text = jsonlib.dumps(report) if as_json else "\n".join(pair_lines(_lines(report)))
+            if text != before:
+                show(text)
+                before = text
+            time.sleep(FOLLOW_S)
+
+
+@contextmanager
+def _shown(*, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what shows a text: in place of the one before, or after it where that cannot be."""
+    if not as_json and sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415 - only here, and slow to import
+        from rich.live import Live  # noqa: PLC0415 - the same
+        from rich.text import Text  # noqa: PLC0415 - the same
+
+        console = Console()
+        if not console.is_dumb_terminal:
+            with Live(console=console, auto_refresh=False) as live:
+                yield lambda text: live.update(Text(text, no_wrap=True), refresh=True)
+            return
+    yield lambda text: echo(text if as_json else f"{text}\n")
+
+
 def _report(data_dir: Path | None) -> dict[str, Any]:
     access = access_or_exit(data_dir)
     record = read_record(access.data_dir)
     client = client_of(access, answer_s=ANSWER_S)
     health = None if record is None else health_of(client)
     # An api that does not answer is not asked again.
-    seen = None if health is None else _asked(client, "/admin/status")
+    seen = None if health is None else _asked(client, "/admin/status", {"model", *_FIGURES, *_LOG})
+    load = None if seen is None else _asked(client, "/admin/overview", _LOAD.keys())
     figures = _FIGURES if seen is None else {name: seen[name] for name in _FIGURES}
     log = _log(data_dir) if seen is None else {name: seen[name] for name in _LOG}
     return {
@@ -79,6 +129,7 @@ def _report(data_dir: Path | None) -> dict[str, Any]:
         "pid": record.pid if record else None,
         "started_at": record.started_at if record else None,
         "parts": {name: _part(part) for name, part in record.parts.items()} if record else {},
+        **({name: load[name] for name in _LOAD} if load else _LOAD),
         **figures,
         **log,
     }
@@ -88,15 +139,15 @@ def _part(part: PartRecord) -> dict[str, Any]:
     return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
 
 
-def _asked(client: HttpClient, path: str) -> dict[str, Any] | None:
-    """Return a reply of the api, ``None`` where it does not answer, refuses or is another one."""
+def _asked(client: HttpClient, path: str, names: Set[str]) -> dict[str, Any] | None:
+    """Return a reply of the api, ``None`` where it has not these names: a refusal, or no answer."""
     try:
         found: dict[str, Any] = client.ask("GET", path)
     except Refused as refused:
         found = refused.body
     except (Unreachable, ValueError):
         return None
-    return found if found.keys() >= _ASKED else None
+    return found if found.keys() >= names else None
 
 
 def _log(data_dir: Path | None) -> dict[str, Any]:
@@ -142,6 +193,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         *first,
         *_process_names(parts),
+        *_load_lines(report),
         *_cache_lines(report),
         *_draft_lines(report),
         data,
@@ -165,6 +217,28 @@ def _process_names(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def _part_line(part: dict[str, Any]) -> str:
     state = "alive" if part["alive"] else "gone"
     return f"{state} · pid {part['pid']} · restarts {part['restarts']}"
+
+
+def _load_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    rates, memory = report["rates"], report["memory"]
+    lines = []
+    if rates is not None:
+        first_ms = rates["first_token_ms"]
+        first = "" if first_ms is None else f" · first token {first_ms:,.0f} ms"
+        line = (
+            f"{rates['running']:,} running · {rates['queue_depth']:,} waiting"
+            f" · {rates['tokens_per_s']:,.1f} tokens/s"
+            f" · {rates['prompt_tokens_per_s']:,.0f} prompt tokens/s{first}"
+        )
+        lines.append(("load", line))
+    if memory is not None:
+        weights, contexts = memory["weights"], memory["live"] + memory["kept"]
+        line = (
+            f"{_of(weights + contexts, memory['ceiling'])}"
+            f" · weights {weights / 1e6:,.0f} MB · contexts {contexts / 1e6:,.0f} MB"
+        )
+        lines.append(("memory", line))
+    return lines
 
 
 def _cache_lines(report: dict[str, Any]) -> list[tuple[str, str]]:

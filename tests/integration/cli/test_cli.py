@@ -88,7 +88,7 @@ def test_help_of_a_group_names_its_commands(shell: Shell, group: str) -> None:
 HEAVY = (
     *("alembic", "dramatiq", "httpx", "mlx", "numpy", "opentelemetry", "prometheus_client"),
     *("psycopg", "pydantic_settings", "redis", "robyn", "sqlalchemy", "sqlmodel"),
-    *("asyncio", "textual", "tokenizers", "transformers"),
+    *("asyncio", "tokenizers", "transformers"),
 )
 
 

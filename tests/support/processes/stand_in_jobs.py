@@ -32,6 +32,19 @@ STATUS: dict[str, Any] = {
     "queue_depth": 2,
     "log": {"position": 12, "hash": "f" * 64},
 }
+#: What ``semantic status`` reads of the reply of ``/admin/overview``.
+OVERVIEW: dict[str, Any] = {
+    "object": "overview",
+    "rates": {
+        "tokens_per_s": 12.34,
+        "prompt_tokens_per_s": 1500.0,
+        "running": 1,
+        "queue_depth": 2,
+        "first_token_ms": 80.4,
+        "cached_share": None,
+    },
+    "memory": {"weights": 10**9, "live": 2 * 10**9, "kept": 10**9, "ceiling": 8 * 10**9},
+}
 
 _ACTIVITY = {
     "jobs": 3,
@@ -150,6 +163,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(200, {"status": "ok", "checks": {}, "reasons": []})
         elif self.path == "/admin/status":
             self._json(200, STATUS)
+        elif self.path == "/admin/overview":
+            self._json(200, OVERVIEW)
         elif self.path == "/admin/key":
             self._json(200, {"object": "key", "sees_all": self._api.sees_all})
         elif self.path.startswith("/admin/usage?by=model"):

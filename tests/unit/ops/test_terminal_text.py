@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ops.cli.service.logs import _plain
-from ops.cli.table import print_table
-from ops.cli.top.text import plain
+from ops.cli.table import pair_lines, print_table
 from ops.logs import configure_logging, console_lines
 from ops.supervisor.output import json_line
 from ops.supervisor.serve import _as_it_is, _console_line
@@ -79,7 +78,7 @@ def _event() -> str:
         lambda: _console_line(coloured=False)("api", _event()),
         lambda: json_line("api", HOSTILE),
         lambda: console_lines(coloured=False)(json.loads(_event())),
-        lambda: plain(HOSTILE, 200),
+        lambda: pair_lines([("model", HOSTILE)])[0],
         _banner,
     ],
 )

@@ -1,1 +1,0 @@
-"""``semantic top``: what the service does now, in a terminal; Textual is imported on use only."""
