@@ -8,7 +8,6 @@ from typing import Final
 
 from ops.logs import Logger
 from ops.setting_groups.tracing import TracingSettings
-from ops.tracing.export_queue import SpanQueue
 from ops.tracing.span import NoSpans, SpanSink
 
 #: The standard variable that turns every OpenTelemetry SDK off.
@@ -26,13 +25,13 @@ def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanS
     if not settings.enabled or os.environ.get(DISABLED_ENV, "").lower() == "true":
         return NoSpans()
     # An optional extra, and 0.1 s of imports.
-    from ops.tracing.otlp import OtlpSender  # noqa: PLC0415 - as above
+    from ops.tracing.otlp import OtlpSpans, open_exporter  # noqa: PLC0415 - as above
 
-    sender = OtlpSender(settings.endpoint, part=part, version=version("semantic"))
-    return SpanQueue(
-        sender.send,
+    return OtlpSpans(
+        open_exporter(settings.endpoint),
         logger,
+        part=part,
+        version=version("semantic"),
         sample_ratio=settings.sample_ratio,
         has_texts=settings.texts,
-        stop_sending=sender.close,
     )
