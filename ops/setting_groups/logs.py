@@ -16,7 +16,10 @@ class LogFileSettings(SettingGroup):
         le=1_000_000,
         description="of all files together; the oldest are deleted; 0 writes none",
     )
-    file_mb: int = Field(default=10, ge=1, le=10_000, description="size at which a file is full")
+    # A full file is compressed between two lines, which a larger one would delay for seconds.
+    file_mb: int = Field(
+        default=10, ge=1, le=100, description="size at which a file is full and is compressed"
+    )
     keep_days: float = Field(
         default=14.0, gt=0, le=3650, description="age at which a file is deleted"
     )

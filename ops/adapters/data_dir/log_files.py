@@ -1,23 +1,30 @@
 """Log lines in numbered files: written by the supervisor alone, read by any process.
 
-A full file is never renamed or cut: the next line begins the next number. So a reader that has read
-a file to its end, and then sees a later one, has read all lines of the earlier file.
+A full file keeps its number and is compressed: the next line begins the next number. So a reader
+that has read a file to its end, and then sees a later one, has read all lines of the earlier file.
+The handlers of ``logging.handlers`` give a full file another name at each rotation, which a reader
+in another process cannot follow.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 #: Seconds until the next try after a line could not be written.
 RETRY_S: Final = 5.0
 #: Seconds between two searches for files that are too old.
 PRUNE_S: Final = 600.0
+#: Of zlib, from 1 to 9: 9 takes 2.6 times as long for files that are 4 % smaller.
+_COMPRESSION: Final = 6
 _PATTERN: Final = "[0-9]" * 8 + ".log"
 
 
@@ -106,6 +113,7 @@ class LogFiles:
             self._open()
         if self._now_s() >= self._prune_at_s:
             self._prune_at_s = self._now_s() + PRUNE_S
+            self._compress_full()
             self._prune()
         if self._lost:
             self._put(f"({self._lost} lines were lost: they could not be written)\n".encode())
@@ -141,13 +149,20 @@ class LogFiles:
             data = data[written:]
             self._is_broken = bool(data)
 
+    def _compress_full(self) -> None:
+        """Compress the files before the last one, also those that an earlier process left."""
+        for path in self._directory.glob(_PATTERN):
+            if _number(path) != self._number:
+                with suppress(OSError):  # a full disk: it stays as it is until the next look
+                    _compress(path)
+
     def _prune(self) -> None:
         """Delete files that are too old, and the oldest beyond the size of all."""
         # The current file may yet become full.
         left_bytes = self._limits.total_bytes - self._limits.file_bytes
         oldest_s = self._now_s() - self._limits.keep_s
         earlier = [one for one in segments(self._directory) if _number(one) != self._number]
-        for path in sorted(earlier, reverse=True):
+        for path in sorted(earlier, key=_number, reverse=True):
             with suppress(OSError):
                 found = path.stat()
                 left_bytes -= found.st_size
@@ -193,7 +208,7 @@ class LogFileReader:
 
     def _read_file(self) -> Iterator[str]:
         try:
-            with (self._directory / f"{self._number:08d}.log").open("rb") as file:
+            with self._opened() as file:
                 file.seek(self._offset)
                 for line in file:
                     self._offset += len(line)
@@ -201,17 +216,50 @@ class LogFileReader:
                     if line.endswith(b"\n"):
                         whole, self._rest = self._rest, b""
                         yield whole[:-1].decode("utf-8", "replace")
-        except FileNotFoundError:
-            return  # it was too old
+        except (FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error):
+            return  # it was too old, or its disk is damaged
+
+    def _opened(self) -> IO[bytes] | gzip.GzipFile:
+        path = self._directory / f"{self._number:08d}.log"
+        try:
+            return path.open("rb")
+        except FileNotFoundError:  # compressed, before it went
+            return gzip.open(_compressed(path), "rb")
 
 
 def segments(directory: Path) -> list[Path]:
-    """Return the files of a directory, in no order."""
-    return list(directory.glob(_PATTERN))
+    """Return the files of a directory, in no order; full ones are compressed."""
+    return [*directory.glob(_PATTERN), *directory.glob(f"{_PATTERN}.gz")]
 
 
 def _number(path: Path) -> int:
-    return int(path.stem)
+    return int(path.name.partition(".")[0])
+
+
+def _compressed(path: Path) -> Path:
+    return path.with_name(f"{path.name}.gz")
+
+
+def _compress(path: Path) -> None:
+    """Replace a file by its compressed form, which keeps its time and its mode."""
+    unfinished = path.with_suffix(".tmp")
+    try:
+        with (
+            path.open("rb") as source,
+            os.fdopen(
+                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            ) as to,
+        ):
+            with gzip.open(to, "wb", compresslevel=_COMPRESSION) as packed:
+                shutil.copyfileobj(source, packed)
+            to.flush()
+            os.fsync(to.fileno())
+        shutil.copystat(path, unfinished)
+        unfinished.replace(_compressed(path))
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    path.unlink()
 
 
 def _append_to(path: Path) -> int:

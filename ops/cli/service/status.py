@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -139,7 +139,7 @@ def _part(part: PartRecord) -> dict[str, Any]:
     return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
 
 
-def _asked(client: HttpClient, path: str, names: Set[str]) -> dict[str, Any] | None:
+def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, Any] | None:
     """Return a reply of the api, ``None`` where it has not these names: a refusal, or no answer."""
     try:
         found: dict[str, Any] = client.ask("GET", path)
@@ -147,7 +147,7 @@ def _asked(client: HttpClient, path: str, names: Set[str]) -> dict[str, Any] | N
         found = refused.body
     except (Unreachable, ValueError):
         return None
-    return found if found.keys() >= names else None
+    return found if found.keys() >= set(names) else None
 
 
 def _log(data_dir: Path | None) -> dict[str, Any]:

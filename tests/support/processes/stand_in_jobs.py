@@ -22,6 +22,7 @@ ITEMS: list[dict[str, Any]] = [
     {"n": 3, "a": 1, "kind": "text", "text": "a time", "ids": [3]},
     {"n": 4, "a": 1, "kind": "finished", "stop_reason": "end_turn", "usage": _USAGE},
 ]
+_HEALTH: dict[str, Any] = {"status": "ok", "checks": {}, "reasons": []}
 #: The reply of ``/admin/status``.
 STATUS: dict[str, Any] = {
     "object": "status",
@@ -155,16 +156,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(202, self._api.job("queued"))
 
     def do_GET(self) -> None:
-        if self.path == "/v1/jobs/job-1/stream":
+        fixed = {"/health/ready": _HEALTH, "/admin/status": STATUS, "/admin/overview": OVERVIEW}
+        if self.path in fixed:
+            self._json(200, fixed[self.path])
+        elif self.path == "/v1/jobs/job-1/stream":
             self._stream()
         elif self.path == "/v1/jobs/job-1":
             self._json(200, self._api.job())
-        elif self.path == "/health/ready":
-            self._json(200, {"status": "ok", "checks": {}, "reasons": []})
-        elif self.path == "/admin/status":
-            self._json(200, STATUS)
-        elif self.path == "/admin/overview":
-            self._json(200, OVERVIEW)
         elif self.path == "/admin/key":
             self._json(200, {"object": "key", "sees_all": self._api.sees_all})
         elif self.path.startswith("/admin/usage?by=model"):

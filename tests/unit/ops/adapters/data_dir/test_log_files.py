@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -12,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.adapters.data_dir.log_files import RETRY_S, LogFileReader, LogFiles, LogLimits, segments
+from ops.adapters.data_dir.log_files import (
+    PRUNE_S,
+    RETRY_S,
+    LogFileReader,
+    LogFiles,
+    LogLimits,
+    segments,
+)
 
 LIMITS = LogLimits(file_bytes=200, total_bytes=10**9, keep_s=1000)
 
@@ -36,8 +44,12 @@ def test_full_file_is_followed_by_the_next_number(tmp_path: Path) -> None:
     for number in range(30):
         files.write(f"line {number:03d} {'x' * 20}\n")
     files.close()
-    assert len(_sizes(tmp_path / "logs")) == 5
+    *full, last = sorted(segments(tmp_path / "logs"))
+    assert [path.name for path in full] == [f"0000000{number}.log.gz" for number in range(1, 5)]
+    assert last.name == "00000005.log"
+    assert {path.stat().st_mode & 0o777 for path in (*full, last)} == {0o600}
     assert max(_sizes(tmp_path / "logs")) <= LIMITS.file_bytes
+    assert max(len(gzip.decompress(path.read_bytes())) for path in full) <= LIMITS.file_bytes
     lines = list(LogFileReader(tmp_path / "logs").read())
     assert [line[:8] for line in lines] == [f"line {number:03d}" for number in range(30)]
 
@@ -70,6 +82,59 @@ def test_lines_come_back_as_they_were(
     for line in lines:
         files.write(line + "\n")
     assert list(LogFileReader(directory).read()) == lines
+
+
+def test_reader_that_has_read_half_of_a_file_goes_on_when_it_is_compressed(tmp_path: Path) -> None:
+    files, reader = LogFiles(tmp_path, LIMITS), LogFileReader(tmp_path)
+    files.write("one\n")
+    assert list(reader.read()) == ["one"]
+    files.write("two\n")
+    files.write(f"{'x' * 198}\n")
+    assert not (tmp_path / "00000001.log").exists()
+    assert list(reader.read()) == ["two", "x" * 198]
+
+
+def test_full_file_that_cannot_be_compressed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    clock = Clock()
+    files = LogFiles(tmp_path, LIMITS, now_s=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfileobj", full)
+        for line in ("one", "x" * 198, "three"):
+            files.write(f"{line}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"0000000{number}.log" for number in range(1, 4)
+    ]
+    clock.now_s += PRUNE_S
+    files.write("four\n")
+    assert len(list(tmp_path.glob("*.gz"))) == 2
+    assert list(LogFileReader(tmp_path).read()) == ["one", "x" * 198, "three", "four"]
+
+
+def test_process_that_ends_between_both_forms_of_a_file_leaves_each_line_once(
+    tmp_path: Path,
+) -> None:
+    files = LogFiles(tmp_path, LIMITS)
+    files.write("one\n")
+    (tmp_path / "00000001.log.gz").write_bytes(gzip.compress(b"one\n"))
+    (tmp_path / "00000001.tmp").write_bytes(b"unfinished")
+    assert list(LogFileReader(tmp_path).read()) == ["one"]
+    files.write(f"{'x' * 198}\n")
+    assert list(LogFileReader(tmp_path).read()) == ["one", "x" * 198]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_damaged_file_costs_its_own_lines(tmp_path: Path) -> None:
+    files = LogFiles(tmp_path, LIMITS)
+    files.write("one\n")
+    files.write(f"{'x' * 198}\n")
+    for damage in (b"no gzip", gzip.compress(b"one\n")[:-9]):
+        (tmp_path / "00000001.log.gz").write_bytes(damage)
+        assert list(LogFileReader(tmp_path).read())[-1] == "x" * 198
 
 
 def test_oldest_files_go_beyond_the_size_of_all_and_by_age(tmp_path: Path) -> None:
