@@ -139,7 +139,7 @@ def _print_verify(directory: Path) -> None:
 
 
 def _print_whole(directory: Path) -> None:
-    """Compare the CPU time of ``semantic events verify`` with that of chain and texts, in turn."""
+    """Compare the CPU time of ``semantic log verify`` with that of chain and texts, in turn."""
     url = f"sqlite:///{directory / 'whole.sqlite3'}"
     upgrade(url)
     output = b"output"
@@ -167,7 +167,7 @@ def _print_whole(directory: Path) -> None:
         engine.dispose()
     ratios = [whole_s / part_s for whole_s, part_s in pairs]
     print(
-        f"\n`events verify` of {count:,} events and {WHOLE_JOBS:,} texts takes"
+        f"\n`log verify` of {count:,} events and {WHOLE_JOBS:,} texts takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times the CPU time of chain and texts"
         f" (median {percentile(ratios, 0.5):.1f} of {PAIRS} pairs)."
     )

@@ -58,7 +58,7 @@ class ChainCheck(TypedDict):
     """The check of a stretch of the hash chain; ``after=<next_after>`` checks the next one.
 
     ``before`` is the event before the first checked one, ``through`` the last event that fits.
-    Events up to ``archived_through`` are in archives, which ``semantic events verify`` checks.
+    Events up to ``archived_through`` are in archives, which ``semantic log verify`` checks.
     ``has_more`` is false at the end of the log and after a fault.
     """
 

@@ -166,7 +166,7 @@ class History:
         outcomes: Every job's final state, by its id.
         events: The whole log.
         baseline: The answers before any fault, by request.
-        chain: Errors of ``semantic events verify``; empty if the chain holds.
+        chain: Errors of ``semantic log verify``; empty if the chain holds.
         messages: Every webhook message that was received, in order.
         swaps: The swaps of models that the service accepted.
     """

@@ -175,13 +175,13 @@ class Work:
             log.append(StreamName(f"agent-{ERASED_AGENT}"), [draft(saved)], expected_version=0)
         self._broker_files()
         self._mark(erasing=names)
-        arguments = ["events", "erase", "--agent", ERASED_AGENT, "--yes"]
+        arguments = ["log", "erase", "--agent", ERASED_AGENT, "--yes"]
         # As long as another program has the log open, SQLite keeps its write-ahead log.
         with closing(driver_module().connect(str(self._data / "events.sqlite3"))) as other:
             other.execute("SELECT count(*) FROM events").fetchall()
             self._some_jobs(1, ERASED_AGENT)
             done = CliRunner().invoke(
-                build_app("events"),
+                build_app("log"),
                 [*arguments, "--data-dir", str(self._data)],
                 catch_exceptions=False,
             )

@@ -49,7 +49,7 @@ class Content:
 
 
 def content_of(directory: Path) -> Content:
-    """Verify a directory as ``semantic events verify`` does, and read all of it.
+    """Verify a directory as ``semantic log verify`` does, and read all of it.
 
     Raises:
         SemanticError: It does not verify.

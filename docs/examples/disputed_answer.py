@@ -83,12 +83,12 @@ def check(job: str, out: Path) -> dict[str, str]:
     out.mkdir(parents=True)
     story = _semantic(["jobs", "show", job, "--story"])
     (out / "story.txt").write_text(story, encoding="utf-8")
-    _semantic(["events", "export", "--stream", job, "--out", str(out / "events.jsonl")])
+    _semantic(["log", "export", "--stream", job, "--out", str(out / "events.jsonl")])
     replayed = json.loads(_semantic(["replay", job, "--verify", "--json"]))
     _write(out / "replay.json", replayed)
-    log = json.loads(_semantic(["events", "verify", "--json"]))
+    log = json.loads(_semantic(["log", "verify", "--json"]))
     _write(out / "log.json", log)
-    head = json.loads(_semantic(["events", "head", "--sign"]))
+    head = json.loads(_semantic(["log", "head", "--sign"]))
     _write(out / "head.json", head)
     return {
         "replay": f"{replayed['verdict']}: {replayed['message']}",

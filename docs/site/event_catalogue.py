@@ -20,7 +20,7 @@ For operators who read the log, and for engineers who add an event. Every event 
 hold, with the fields of its `data`. The [event log](../event-log.md) describes the envelope, the
 chain of hashes and the commands.
 
-- `semantic events ls --type JobSubmitted` lists the events of a type.
+- `semantic log ls --type JobSubmitted` lists the events of a type.
 - A field without a default is in every event of the present version. Events of earlier versions
   lack the fields that came later; these then have their default.
 - No event holds the text of a prompt or of an answer. Digests name texts, which are stored apart.

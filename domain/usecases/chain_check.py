@@ -1,6 +1,6 @@
 """Checks a stretch of the hash chain of the log, with an upper limit of work for each call.
 
-``semantic events verify`` checks the whole log with its archives and signed checkpoints; this
+``semantic log verify`` checks the whole log with its archives and signed checkpoints; this
 check serves readers that may only ask for a little at a time.
 """
 

@@ -14,6 +14,7 @@ import typer
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
 from ops.cli.exit_codes import EPILOG
+from ops.cli.log import LOG_HELP
 from ops.cli.output import echo
 
 #: Modules and the commands that each of them adds, in the order of the help.
@@ -38,14 +39,8 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "service.config": ("config",),
     }
 )
-#: Groups whose modules import the database libraries: imported on use only.
-LAZY_GROUPS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "events": "The event log.",
-        "db": "The event log's tables.",
-        "retention": "How much is stored, and for how long.",
-    }
-)
+#: The group whose modules import the database libraries: imported on use only.
+LOG_GROUP: Final = "log"
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 
@@ -62,8 +57,8 @@ def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Ty
 
     Args:
         asked: Import and add only the module of this command; all without one.
-        is_complete: Without ``asked``, whether to import the ``LAZY_GROUPS``; else they appear in
-            the help only.
+        is_complete: Without ``asked``, whether to import the commands of ``LOG_GROUP``; else the
+            group appears in the help only.
     """
     app = typer.Typer(
         name="semantic",
@@ -77,18 +72,17 @@ def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Ty
     for module, commands in MODULES.items():
         if asked is None or asked in commands:
             importlib.import_module(f"ops.cli.{module}").register(app)
-    for name, text in LAZY_GROUPS.items():
-        if asked == name or (asked is None and is_complete):
-            importlib.import_module(f"ops.cli.log.{name}").register(app)
-        elif asked is None:
-            app.add_typer(typer.Typer(help=text), name=name, rich_help_panel="Look")
+    if asked == LOG_GROUP or (asked is None and is_complete):
+        importlib.import_module("ops.cli.log.events").register(app)
+    elif asked is None:
+        app.add_typer(typer.Typer(help=LOG_HELP), name=LOG_GROUP, rich_help_panel="Look")
     add_config_option(app)
     return app
 
 
 def _asked(words: Sequence[str]) -> str | None:
     """Return the command that a command line names, ``None`` where it is not certain."""
-    names = {name for commands in MODULES.values() for name in commands} | set(LAZY_GROUPS)
+    names = {name for commands in MODULES.values() for name in commands} | {LOG_GROUP}
     first = 2 if words[:1] == ["--config"] else 0
     return words[first] if len(words) > first and words[first] in names else None
 

@@ -42,7 +42,7 @@ class CheckpointSigner:
                 engine, CheckpointFiles.of(self._settings.data_dir), clock=SystemClock()
             )
         except CorruptLog as error:
-            self._logger.critical("log_went_back", why=error.message, run="semantic events verify")
+            self._logger.critical("log_went_back", why=error.message, run="semantic log verify")
         except SemanticError as error:
             self._logger.warning("head_not_signed", why=error.message)
         finally:

@@ -135,7 +135,7 @@ def open_log(url: str, *, clock: Clock) -> SqlEventLog:
     if found != expected():
         msg = (
             f"the event log is at schema {found}, this program needs {expected()}: "
-            "run `semantic db upgrade`"
+            "run `semantic log upgrade`"
         )
         raise LogUnavailable(msg)
     ensure_projections(url)

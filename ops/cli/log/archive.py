@@ -1,4 +1,4 @@
-"""``semantic events archive``: move the beginning of the log into a file."""
+"""``semantic log archive``: move the beginning of the log into a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
 
 
-def add_to(events: typer.Typer) -> None:
+def add_to(log: typer.Typer) -> None:
     """Add the command to the group."""
-    events.command("archive")(archive)
+    log.command("archive")(archive)
 
 
 def archive(

@@ -1,4 +1,4 @@
-"""``semantic events verify``, ``head`` and ``rebuild``: check the log, rebuild its projections."""
+"""``semantic log verify``, ``head`` and ``rebuild``: check the log, rebuild its projections."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _PROJECTIONS = {
 }
 
 
-def add_to(events: typer.Typer) -> None:
+def add_to(log: typer.Typer) -> None:
     """Add the commands to the group."""
-    events.command("verify")(verify)
-    events.command("head")(show_head)
-    events.command("rebuild")(rebuild)
+    log.command("verify")(verify)
+    log.command("head")(show_head)
+    log.command("rebuild")(rebuild)
 
 
 def verify(

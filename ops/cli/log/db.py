@@ -1,4 +1,4 @@
-"""``semantic db``: schema, backup and restore of the event log."""
+"""``semantic log upgrade``, ``backup`` and ``restore``: tables and copies of the event log."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import SystemClock
 
-CopyArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy.")]
+
+def add_to(log: typer.Typer) -> None:
+    """Add the commands to the group."""
+    log.command("upgrade")(upgrade_tables)
+    log.command("backup")(back_up_log)
+    log.command("restore")(restore_log)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the ``db`` commands to ``app``."""
-    db = typer.Typer(help="The tables of the event log.", no_args_is_help=True)
-    db.command("upgrade")(upgrade_tables)
-    db.command("current")(show_current)
-    db.command("backup")(back_up_log)
-    db.command("restore")(restore_log)
-    db.command("sign-restore")(sign_restored_log)
-    app.add_typer(db, name="db")
-
-
-def upgrade_tables(data_dir: DataDir = None) -> None:
+def upgrade_tables(
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Change nothing; exit code 1 if the schema is another one."),
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
     """Create or upgrade the tables, and fold the log into them; each start does it too."""
+    if check:
+        _check_schema(data_dir)
+        return
     with errors_as_one_line(), progress_bar("folding the log") as progress:
         url = read_settings(data_dir).log_url
         before = current(url)
@@ -51,7 +54,7 @@ def upgrade_tables(data_dir: DataDir = None) -> None:
     echo(f"event log {state} schema {after}")
 
 
-def show_current(data_dir: DataDir = None) -> None:
+def _check_schema(data_dir: Path | None) -> None:
     """Print the schema of the tables; exit code 1 if it is not the one this program needs."""
     with errors_as_one_line():
         found = current(read_settings(data_dir).log_url)
@@ -60,7 +63,10 @@ def show_current(data_dir: DataDir = None) -> None:
         raise typer.Exit(1)
 
 
-def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
+def back_up_log(
+    copy: Annotated[Path, typer.Argument(metavar="FILE", help="The copy.")],
+    data_dir: DataDir = None,
+) -> None:
     """Copy the log to a new file while the service runs, and verify the copy."""
     settings = read_settings(data_dir)
     with opened(settings), progress_bar("verifying the copy") as progress:
@@ -68,8 +74,31 @@ def back_up_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
     echo(f"{head.position:,} events in {copy}, verified; head {head.hash}")
 
 
-def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
-    """Replace the log by a copy and keep the old one; refused while a service runs."""
+def restore_log(
+    copy: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The copy; needed without --sign.")
+    ] = None,
+    sign: Annotated[
+        bool,
+        typer.Option("--sign", help="Verify and sign a log that another tool has restored."),
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Replace the log by a copy and keep the old one; refused while a service runs.
+
+    With --sign, the log stays as it is: another tool, such as pg_restore, has restored it. Without
+    the signature it counts as cut off at its end.
+    """
+    if sign == (copy is not None):
+        message = "give a FILE, or --sign for a log that another tool has restored"
+        raise typer.BadParameter(message)
+    if copy is None:
+        _sign_restored(data_dir)
+    else:
+        _restore(copy, data_dir)
+
+
+def _restore(copy: Path, data_dir: Path | None) -> None:
     settings = read_settings(data_dir)
     files = CheckpointFiles.of(settings.data_dir)
     kept_as = f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
@@ -92,11 +121,7 @@ def restore_log(copy: CopyArgument, data_dir: DataDir = None) -> None:
         echo(f"the log before is kept as {done.kept}")
 
 
-def sign_restored_log(data_dir: DataDir = None) -> None:
-    """Verify a log that another tool restored, as pg_restore does, and sign it as restored.
-
-    Without the signature the log counts as cut off at its end. Refused while a service runs.
-    """
+def _sign_restored(data_dir: Path | None) -> None:
     settings = read_settings(data_dir)
     files = CheckpointFiles.of(settings.data_dir)
     with (

@@ -1,4 +1,4 @@
-"""``semantic events erase``: remove an agent's texts from log, broker and cache."""
+"""``semantic log erase``: remove an agent's texts from log, broker and cache."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ENDS_MAX_S: Final = 10.0
 _POLL_S: Final = 0.1
 
 
-def add_to(events: typer.Typer) -> None:
+def add_to(log: typer.Typer) -> None:
     """Add the command to the group."""
-    events.command("erase")(erase)
+    log.command("erase")(erase)
 
 
 def erase(

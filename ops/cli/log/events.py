@@ -1,4 +1,4 @@
-"""``semantic events``: list, follow and export the log."""
+"""``semantic log``: list, follow and export the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from domain.log.record import RecordedEvent
 from ops.adapters.event_log.event_file import event_line, write_events
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.reader import LogReader, follow
-from ops.cli.log import archive, check, erase
+from ops.cli.log import LOG_HELP, archive, check, db, erase, retention
 from ops.cli.log.log_options import (
     AfterOption,
     AgentOption,
@@ -39,16 +39,15 @@ LS_EVENTS_MAX = 100_000
 
 
 def register(app: typer.Typer) -> None:
-    """Add the ``events`` commands to ``app``."""
-    events = typer.Typer(help="The event log.", no_args_is_help=True)
-    events.command("ls")(ls)
-    events.command("tail")(tail_events)
-    events.command("show")(show)
-    events.command("export")(export)
-    check.add_to(events)
-    archive.add_to(events)
-    erase.add_to(events)
-    app.add_typer(events, name="events")
+    """Add the ``log`` commands to ``app``."""
+    log = typer.Typer(help=LOG_HELP, no_args_is_help=True)
+    log.command("ls")(ls)
+    log.command("tail")(tail_events)
+    log.command("show")(show)
+    log.command("export")(export)
+    for module in (check, db, archive, erase, retention):
+        module.add_to(log)
+    app.add_typer(log, name="log", rich_help_panel="Look")
 
 
 def ls(

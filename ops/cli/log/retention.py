@@ -1,4 +1,4 @@
-"""``semantic retention``: how much is stored, and what the rules of retention erase."""
+"""``semantic log sweep``: how much is stored, and what the rules of retention erase."""
 
 from __future__ import annotations
 
@@ -28,36 +28,19 @@ from ops.settings import Settings
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the ``retention`` commands to ``app``."""
-    retention = typer.Typer(help="How much is stored, and for how long.", no_args_is_help=True)
-    retention.command("show")(show)
-    retention.command("sweep")(sweep)
-    app.add_typer(retention, name="retention")
-
-
-def show(as_json: Json = False, data_dir: DataDir = None) -> None:
-    """Print how much is stored, the rules of the settings, and what a sweep would erase."""
-    settings = read_settings(data_dir)
-    with errors_as_one_line():
-        with log_engine(settings):
-            stored = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
-        with _sweeper(settings) as sweeper:
-            plan = sweeper.plan()
-    if as_json:
-        shown = {"stored": _stored(stored), "rules": _rules(settings), "sweep": _report(plan)}
-        echo(json.dumps(shown))
-        return
-    for name, size in _stored(stored).items():
-        echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
-    rules = {name: value for name, value in _rules(settings).items() if value is not None}
-    named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
-    echo(f"rules            {named if len(rules) > 1 else 'none: only deletions erase'}")
-    _print(plan, "a sweep would erase")
+def add_to(log: typer.Typer) -> None:
+    """Add the command to the group."""
+    log.command("sweep")(sweep)
 
 
 def sweep(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would go.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print how much is stored, the rules and what would go; erase nothing.",
+        ),
+    ] = False,
     text_days: Annotated[
         float | None, typer.Option("--text-days", min=0, help="In place of retention.text_days.")
     ] = None,
@@ -66,15 +49,36 @@ def sweep(
 ) -> None:
     """Erase now what was deleted and what the rules overtake; a service may run."""
     settings = read_settings(data_dir)
+    if dry_run:
+        _show(settings, text_days, as_json=as_json)
+        return
     with errors_as_one_line():
         with log_engine(settings):
             pass  # there is one
-        with _sweeper(settings, text_days=text_days, erases=not dry_run) as sweeper:
-            plan = sweeper.plan() if dry_run else sweeper.sweep()
+        with _sweeper(settings, text_days=text_days, erases=True) as sweeper:
+            plan = sweeper.sweep()
     if as_json:
-        echo(json.dumps({"dry_run": dry_run} | _report(plan)))
+        echo(json.dumps({"dry_run": False} | _report(plan)))
     else:
-        _print(plan, "a sweep would erase" if dry_run else "erased")
+        _print(plan, "erased")
+
+
+def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None:
+    with errors_as_one_line():
+        with log_engine(settings):
+            stored = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
+        with _sweeper(settings, text_days=text_days) as sweeper:
+            plan = sweeper.plan()
+    if as_json:
+        shown = {"stored": _stored(stored), "rules": _rules(settings)}
+        echo(json.dumps({"dry_run": True} | _report(plan) | shown))
+        return
+    for name, size in _stored(stored).items():
+        echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
+    rules = {name: value for name, value in _rules(settings).items() if value is not None}
+    named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    echo(f"rules            {named if len(rules) > 1 else 'none: only deletions erase'}")
+    _print(plan, "a sweep would erase")
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
     with current_projections(data_dir) as engine:
         if engine is None:
             fail(
-                "there is no log, or its sums do not hold every event: run `semantic db upgrade`",
+                "there is no log, or its sums do not hold every event: run `semantic log upgrade`",
                 ExitCode.FAILED,
             )
         try:

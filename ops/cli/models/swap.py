@@ -39,7 +39,7 @@ def swap(
     ] = 300,
     worker: Annotated[
         str | None,
-        typer.Option("--worker", help="Only this worker; its id or place: semantic engine show."),
+        typer.Option("--worker", help="Only this worker; its id or place: semantic engine."),
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,

@@ -34,7 +34,6 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("show", epilog=EPILOG)(show)
     group.command("trust", epilog=EPILOG)(trust)
-    group.command("untrust", epilog=EPILOG)(untrust)
     app.add_typer(group, name="config", rich_help_panel="Look")
 
 
@@ -80,7 +79,10 @@ def show(
     print_table(("setting", "value", *(["origin"] if origin else [])), rows)
 
 
-def trust(directory: Directory = Path()) -> None:
+def trust(
+    directory: Directory = Path(),
+    undo: Annotated[bool, typer.Option("--undo", help="Stop reading the file.")] = False,
+) -> None:
     """Let serve and the commands on the log read a directory's semantic.toml.
 
     The path and the digest of the file are kept in your configuration directory:
@@ -88,6 +90,9 @@ def trust(directory: Directory = Path()) -> None:
     """
     from ops.setting_groups import trusted_files  # noqa: PLC0415 - keeps --help fast
 
+    if undo:
+        _distrust(directory)
+        return
     try:
         path, names = trusted_files.trust(directory)
     except trusted_files.NotTrustable as error:
@@ -97,8 +102,7 @@ def trust(directory: Directory = Path()) -> None:
     echo(f"trusted {path}, which sets: {', '.join(names) or 'nothing'}")
 
 
-def untrust(directory: Directory = Path()) -> None:
-    """Stop reading a directory's semantic.toml."""
+def _distrust(directory: Path) -> None:
     from ops.setting_groups import trusted_files  # noqa: PLC0415 - keeps --help fast
 
     try:

@@ -30,22 +30,12 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Shown to other ope
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group and the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Show or change values of the running engine.")
-    group.command("show", epilog=EPILOG)(show)
-    group.command("set", epilog=EPILOG)(change)
-    group.command("reset", epilog=EPILOG)(reset)
-    app.add_typer(group, name="engine", rich_help_panel="Serve")
-    for command in (pause, drain, resume):
+    """Add the commands."""
+    for command in (engine, pause, drain, resume):
         app.command(epilog=EPILOG, rich_help_panel="Serve")(command)
 
 
-def show(json: Json = False, data_dir: DataDir = None) -> None:
-    """Show the values in force, the admission of jobs and the workers."""
-    _print(ask("GET", _ENGINE, data_dir), as_json=json)
-
-
-def change(
+def engine(
     batch_window_ms: Annotated[
         float | None,
         typer.Option(
@@ -61,12 +51,16 @@ def change(
             "--gap-max-ms", help="Longest pause of a stream beside a new prompt; 0 for any."
         ),
     ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Return to the values of the settings.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change values of the engine at once; they hold until they are reset, also over restarts.
+    """Show the values in force, the admission of jobs and the workers, or change values.
 
-    Returns when every worker has applied them.
+    Values that an option names hold until --reset, also over restarts. Returns when every worker
+    has applied them.
     """
     given = {
         "batch_window_ms": batch_window_ms,
@@ -74,14 +68,12 @@ def change(
         "gap_max_ms": gap_max_ms,
     }
     body = {name: value for name, value in given.items() if value is not None}
-    if not body:
-        fail("name at least one value; see: semantic engine set --help", ExitCode.USAGE)
-    _tune(body, as_json=json, data_dir=data_dir)
-
-
-def reset(json: Json = False, data_dir: DataDir = None) -> None:
-    """Return to the values of the settings."""
-    _tune(dict.fromkeys(_NAMES), as_json=json, data_dir=data_dir)
+    if body and reset:
+        fail("--reset takes no values beside it", ExitCode.USAGE)
+    if body or reset:
+        _tune(body or dict.fromkeys(given), as_json=json, data_dir=data_dir)
+    else:
+        _print(ask("GET", _ENGINE, data_dir), as_json=json)
 
 
 def pause(reason: Reason = None, json: Json = False, data_dir: DataDir = None) -> None:

@@ -227,7 +227,7 @@ def test_full_disk_refuses_in_the_callers_words_and_nothing_is_half_written(
     assert submissions(http) == submitted_before
     assert http.post("/v1/messages", json=message).status_code == 200
     assert submissions(http) == submitted_before + 1
-    verify = [sys.executable, "-m", "ops.cli.main", "events", "verify"]
+    verify = [sys.executable, "-m", "ops.cli.main", "log", "verify"]
     env = {**os.environ, "SEMANTIC_DATA_DIR": str(crashing.data_dir)}
     checked = subprocess.run(verify, env=env, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

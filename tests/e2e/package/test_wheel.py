@@ -98,7 +98,7 @@ def test_installed_service_has_page_and_tables(installed: Service, python: Path)
         assert client.get("/openapi.json").json()["info"]["version"] == version()
     semantic = str(python.with_name("semantic"))
     options = ["--data-dir", str(installed.data_dir)]
-    assert " verify" in run([semantic, "events", "verify", *options], installed.data_dir)
+    assert " verify" in run([semantic, "log", "verify", *options], installed.data_dir)
 
 
 def test_every_process_runs_the_installed_files(installed: Service, python: Path) -> None:

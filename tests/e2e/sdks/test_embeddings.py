@@ -212,9 +212,9 @@ def test_a_sweep_erases_texts_and_vectors(client: openai.OpenAI, embedding: Serv
     (vector,) = httpx.get(job).json()["output"]["embeddings"]
     for text in (secret, vector):
         assert holders(embedding.data_dir, text), "the test looks in the wrong place"
-    assert command(embedding, "retention", "sweep", "--text-days", "0")["texts"] > 0
+    assert command(embedding, "log", "sweep", "--text-days", "0")["texts"] > 0
     for text in (secret, vector):
         assert not holders(embedding.data_dir, text)
     shown = httpx.get(job).json()
     assert (shown["status"], shown["output"]) == ("completed", None)
-    assert command(embedding, "events", "verify")["ok"]
+    assert command(embedding, "log", "verify")["ok"]

@@ -215,13 +215,13 @@ def test_drain_refuses_new_work_and_ends_when_nothing_runs(
 
 
 def test_commands_show_change_and_reset_values(http: httpx.Client, running: Service) -> None:
-    code, out = _cli(running, "engine", "set", "--gap-max-ms", "40", "--json")
+    code, out = _cli(running, "engine", "--gap-max-ms", "40", "--json")
     assert (code, json.loads(out)["tuned"]) == (0, ["gap_max_ms"])
     assert [one["values"]["gap_max_ms"] for one in _engine(http)["workers"]] == [40]
-    code, out = _cli(running, "engine", "show")
+    code, out = _cli(running, "engine")
     assert (code, "40 (setting 100)" in out) == (0, True)
-    code, out = _cli(running, "engine", "set", "--max-batch-size", "1000")
+    code, out = _cli(running, "engine", "--max-batch-size", "1000")
     assert (code, "max_batch_size" in out or "must be" in out or "256" in out) == (1, True)
-    assert _cli(running, "engine", "set")[0] == 2
-    code, out = _cli(running, "engine", "reset", "--json")
+    assert _cli(running, "engine", "--reset", "--gap-max-ms", "40")[0] == 2
+    code, out = _cli(running, "engine", "--reset", "--json")
     assert (code, json.loads(out)["tuned"]) == (0, [])

@@ -58,7 +58,7 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
 
     _ask(service, "DELETE", f"/v1/files/{file['id']}")
     _ask(service, "DELETE", "/v1/agents/guide")
-    report = command(service, "events", "erase", "--agent", "writer", "--yes")
+    report = command(service, "log", "erase", "--agent", "writer", "--yes")
     assert report["jobs"] == 1
     for secret in secrets.values():
         wait_until(partial(_is_gone, data, secret), within_s=ERASED_WITHIN_S)
@@ -67,15 +67,14 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     assert holders(data / "broker", items[read])
     assert holders(data, kept)
 
-    verified = command(service, "events", "verify")
+    verified = command(service, "log", "verify")
     assert verified["ok"]
     assert verified["texts_erased"] >= 4
     assert _ask(service, "GET", f"/v1/jobs/{read}")["status"] == "completed"
-    shown = command(service, "retention", "show")
-    assert shown["stored"]["texts"] > 0
-    swept = command(service, "retention", "sweep", "--dry-run", "--text-days", "0")
+    swept = command(service, "log", "sweep", "--dry-run", "--text-days", "0")
     assert swept["texts"] > 0
+    assert swept["stored"]["texts"] > 0
     assert holders(data, kept), "a dry run erases nothing"
-    assert command(service, "retention", "sweep", "--text-days", "0")["texts"] == swept["texts"]
+    assert command(service, "log", "sweep", "--text-days", "0")["texts"] == swept["texts"]
     assert not holders(data, kept)
-    assert command(service, "events", "verify")["ok"]
+    assert command(service, "log", "verify")["ok"]

@@ -70,14 +70,13 @@ def test_help_names_the_commands_and_the_exit_codes(shell: Shell) -> None:
         "status",
         "doctor",
         "config",
-        "events",
-        "db",
+        "log ",
         "78",
     ):
         assert word in out
 
 
-@pytest.mark.parametrize("group", ["jobs", "batch", "config", "events", "db"])
+@pytest.mark.parametrize("group", ["jobs", "batch", "config", "log"])
 def test_help_of_a_group_names_its_commands(shell: Shell, group: str) -> None:
     code, out, _ = shell.run(group, "--help")
     assert code == 0
@@ -215,7 +214,7 @@ def test_config_option_names_a_file_before_or_after_the_command(
 
 
 def test_config_file_that_is_missing_ends_a_command_with_78(shell: Shell) -> None:
-    for words in (["config", "show"], ["serve"], ["worker"], ["jobs", "ls"], ["events", "verify"]):
+    for words in (["config", "show"], ["serve"], ["worker"], ["jobs", "ls"], ["log", "verify"]):
         code, _, err = shell.run(*words, SEMANTIC_CONFIG="missing.toml")
         assert (code, err.count("\n")) == (78, 1)
         assert "missing.toml cannot be read" in err

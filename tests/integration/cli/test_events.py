@@ -19,7 +19,7 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import expected
 from ops.adapters.event_log.reader import LogReader, tail
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.cli.log import db, events
+from ops.cli.log import events
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
@@ -51,7 +51,6 @@ def log(url: str) -> Iterator[SqlEventLog]:
 def _run(*arguments: str) -> Result:
     app = typer.Typer()
     events.register(app)
-    db.register(app)
     return CliRunner().invoke(app, arguments)
 
 
@@ -61,14 +60,14 @@ def _objects(result: Result) -> list[dict[str, object]]:
 
 
 def test_ls_lists_and_filters(log: SqlEventLog) -> None:
-    assert len(_objects(_run("events", "ls", "--json"))) == log.head().position == 16
+    assert len(_objects(_run("log", "ls", "--json"))) == log.head().position == 16
     listed = _objects(
-        _run("events", "ls", "--json", "--type", "JobCompleted", "--after", "3", "--limit", "2")
+        _run("log", "ls", "--json", "--type", "JobCompleted", "--after", "3", "--limit", "2")
     )
     assert [one["position"] for one in listed] == [6, 9]
-    assert [
-        one["type"] for one in _objects(_run("events", "ls", "--json", "--stream", WORKER))
-    ] == ["WorkerDraining"]
+    assert [one["type"] for one in _objects(_run("log", "ls", "--json", "--stream", WORKER))] == [
+        "WorkerDraining"
+    ]
 
 
 def test_ls_pages_through_more_than_one_page(
@@ -76,13 +75,13 @@ def test_ls_pages_through_more_than_one_page(
 ) -> None:
     assert log
     monkeypatch.setattr(event_query, "PAGE_EVENTS", 3)
-    listed = _objects(_run("events", "ls", "--json", "--limit", "8"))
+    listed = _objects(_run("log", "ls", "--json", "--limit", "8"))
     assert [one["position"] for one in listed] == list(range(1, 9))
 
 
 def test_a_line_for_people_names_position_stream_and_type(log: SqlEventLog) -> None:
     assert log
-    result = _run("events", "ls", "--limit", "1")
+    result = _run("log", "ls", "--limit", "1")
     (line,) = result.stdout.splitlines()
     assert line.split()[0] == "1"
     assert "job-0" in line
@@ -100,7 +99,7 @@ def test_ls_filters_by_agent_and_time(url: str) -> None:
             clock.advance(60)
 
     def positions(*options: str) -> list[object]:
-        return [one["position"] for one in _objects(_run("events", "ls", "--json", *options))]
+        return [one["position"] for one in _objects(_run("log", "ls", "--json", *options))]
 
     assert positions("--agent", "a") == [1, 3]
     assert positions("--agent", "c") == []
@@ -113,33 +112,33 @@ def test_ls_filters_by_agent_and_time(url: str) -> None:
 @pytest.mark.parametrize("text", ["yesterday", "10y", "2026-13-01", "9" * 9 + "w"])
 def test_an_instant_that_is_none_is_refused(log: SqlEventLog, text: str) -> None:
     assert log
-    result = _run("events", "ls", "--since", text)
+    result = _run("log", "ls", "--since", text)
     assert result.exit_code == 2
     assert "ISO 8601" in result.stderr
 
 
 def test_show_prints_one_event_and_whether_it_is_as_written(log: SqlEventLog, url: str) -> None:
     assert log
-    (shown,) = _objects(_run("events", "show", "3", "--json"))
+    (shown,) = _objects(_run("log", "show", "3", "--json"))
     assert (shown["position"], shown["hash_fits"]) == (3, True)
     with closing(raw_connection(url)) as raw:
         raw.execute("DROP TRIGGER events_no_update")
         raw.execute("UPDATE events SET correlation_id = 'x' WHERE position = 3")
-    assert "NO: it was changed" in _run("events", "show", "3").stdout
-    assert _run("events", "show", "99").exit_code == 1
+    assert "NO: it was changed" in _run("log", "show", "3").stdout
+    assert _run("log", "show", "99").exit_code == 1
 
 
 def test_tail_without_following_shows_the_last_events(log: SqlEventLog) -> None:
     assert log
-    listed = _objects(_run("events", "tail", "--no-follow", "-n", "2", "--json"))
+    listed = _objects(_run("log", "tail", "--no-follow", "-n", "2", "--json"))
     assert [one["position"] for one in listed] == [15, 16]
 
 
 def test_verify_passes_a_whole_log(log: SqlEventLog) -> None:
-    result = _run("events", "verify")
+    result = _run("log", "verify")
     assert result.exit_code == 0
     assert "16 events verify" in result.stdout
-    (report,) = _objects(_run("events", "verify", "--json"))
+    (report,) = _objects(_run("log", "verify", "--json"))
     assert (report["ok"], report["events"], report["hash"]) == (True, 16, log.head().hash)
 
 
@@ -148,10 +147,10 @@ def test_verify_names_the_first_bad_position_and_fails(log: SqlEventLog, url: st
     with closing(raw_connection(url)) as raw:
         raw.execute("DROP TRIGGER events_no_update")
         raw.execute("UPDATE events SET correlation_id = 'x' WHERE position = 7")
-    result = _run("events", "verify")
+    result = _run("log", "verify")
     assert result.exit_code == 1
     assert "position 7" in result.stderr
-    result = _run("events", "verify", "--json")
+    result = _run("log", "verify", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["position"] == 7
 
@@ -159,7 +158,7 @@ def test_verify_names_the_first_bad_position_and_fails(log: SqlEventLog, url: st
 def test_rebuild_makes_the_list_again(log: SqlEventLog, url: str) -> None:
     with closing(raw_connection(url)) as raw:
         raw.execute("DELETE FROM jobs")
-    result = _run("events", "rebuild")
+    result = _run("log", "rebuild")
     assert (result.exit_code, result.stdout) == (0, "projections rebuilt from 16 events\n")
     assert len(log.views.page(limit=10).jobs) == 5
 
@@ -168,19 +167,19 @@ def test_rebuild_makes_the_list_again(log: SqlEventLog, url: str) -> None:
 def test_without_a_log_there_is_one_line_and_nothing_is_created(
     directory: Path, command: str
 ) -> None:
-    result = _run("events", command)
+    result = _run("log", command)
     assert result.exit_code == 1
     assert result.stderr == f"there is no event log at {directory / 'events.sqlite3'}\n"
     assert list(directory.iterdir()) == []
 
 
 def test_db_upgrade_creates_the_tables_once(directory: Path) -> None:
-    assert _run("db", "current").exit_code == 1
-    result = _run("db", "upgrade")
+    assert _run("log", "upgrade", "--check").exit_code == 1
+    result = _run("log", "upgrade")
     assert result.stdout == f"event log upgraded from nothing to schema {expected()}\n"
     assert (directory / "events.sqlite3").exists()
-    assert _run("db", "upgrade").stdout == f"event log already at schema {expected()}\n"
-    assert _run("db", "current").exit_code == 0
+    assert _run("log", "upgrade").stdout == f"event log already at schema {expected()}\n"
+    assert _run("log", "upgrade", "--check").exit_code == 0
 
 
 def test_a_follower_sees_each_new_event_once(log: SqlEventLog, url: str) -> None:
@@ -201,7 +200,7 @@ def test_an_interrupted_tail_ends_well(log: SqlEventLog) -> None:
     code = (
         "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
     )
-    command = [sys.executable, "-c", code, "events", "tail", "-n", "1", "--json"]
+    command = [sys.executable, "-c", code, "log", "tail", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
         assert json.loads(follower.stdout.readline())["position"] == 16

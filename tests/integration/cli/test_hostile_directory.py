@@ -136,7 +136,7 @@ def test_serve_reads_a_file_after_trust_and_not_after_a_change(repository: Path)
     code, _, err = _run(repository, "serve")
     assert (code, "0.0.0.0 can be reached" in err) == (78, True)
     file.write_text("[server]\nhost = '0.0.0.0'\nport = 1\n")
-    events = _start(repository, "events", "ls")
+    events = _start(repository, "log", "ls")
     config = _start(repository, "config", "show", "--origin", "--json")
     assert "has changed since you trusted it" in _end(events)[2]
     out = _end(config)[1]

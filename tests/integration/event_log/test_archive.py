@@ -302,16 +302,16 @@ def test_a_file_of_a_log_that_was_given_up_is_kept_beside_the_new_one(
 
 def test_the_command_archives_signs_and_tells(url: str, tmp_path: Path) -> None:
     assert url
-    result = _run(tmp_path, "events", "archive", "--before", LIMIT)
+    result = _run(tmp_path, "log", "archive", "--before", LIMIT)
     assert result.exit_code == 0, result.output
     assert "9 events in" in result.stdout
-    report = json.loads(_run(tmp_path, "events", "verify", "--json").stdout)
+    report = json.loads(_run(tmp_path, "log", "verify", "--json").stdout)
     assert (report["archives"], report["heads"]) == (1, 1)
     status = json.loads(_run(tmp_path, "status", "--as-of", "6", "--json").stdout)
     assert status["jobs"]["completed"] == 1
     assert "completed" in _run(tmp_path, "jobs", "show", "job-1", "--story").stdout
-    assert _run(tmp_path, "events", "head", "--sign").exit_code == 0
-    assert "nothing" in _run(tmp_path, "events", "archive", "--before", LIMIT).stdout
+    assert _run(tmp_path, "log", "head", "--sign").exit_code == 0
+    assert "nothing" in _run(tmp_path, "log", "archive", "--before", LIMIT).stdout
 
 
 def test_texts_of_archived_jobs_are_erased_too(tmp_path: Path, clock: FakeClock) -> None:

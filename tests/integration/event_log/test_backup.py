@@ -18,7 +18,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin import backup
 from ops.adapters.log_admin.backup import back_up, restore, verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
-from ops.cli.log import db, events
+from ops.cli.log import events
 from ops.clock import SystemClock
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.job_events import draft, worker_event
@@ -47,7 +47,6 @@ def copy(tmp_path: Path) -> Path:
 def _run(*arguments: str) -> Result:
     app = typer.Typer()
     events.register(app)
-    db.register(app)
     return CliRunner().invoke(app, arguments)
 
 
@@ -59,13 +58,13 @@ def _grow(url: str, version: int = 0) -> LogHead:
 
 def test_a_copy_holds_what_was_there_and_comes_back(url: str, copy: Path) -> None:
     before = verify(url)
-    result = _run("db", "backup", str(copy))
+    result = _run("log", "backup", str(copy))
     assert result.exit_code == 0, result.output
     assert "15 events" in result.stdout
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     grown = _grow(url)
 
-    result = _run("db", "restore", str(copy))
+    result = _run("log", "restore", str(copy))
     assert result.exit_code == 0, result.output
     assert verify(url) == before
     (kept,) = Path(database_file(url) or "").parent.glob("*before-restore*")
@@ -113,13 +112,13 @@ def test_a_log_that_does_not_verify_is_not_copied(url: str, copy: Path) -> None:
 
 
 def test_a_copy_of_another_log_is_refused(url: str, copy: Path, tmp_path: Path) -> None:
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
     other = new_log(tmp_path)
     with open_log(other, clock=SystemClock()) as log:
         fill(log)
     back_up(other, copy)
     before = verify(url)
-    assert _run("db", "restore", str(copy)).exit_code == 1
+    assert _run("log", "restore", str(copy)).exit_code == 1
     assert verify(url) == before
 
 
@@ -127,7 +126,7 @@ def test_a_copy_of_another_log_is_refused(url: str, copy: Path, tmp_path: Path) 
 def test_a_file_that_is_no_copy_is_refused(url: str, copy: Path, content: bytes) -> None:
     copy.write_bytes(content)
     before = verify(url)
-    result = _run("db", "restore", str(copy))
+    result = _run("log", "restore", str(copy))
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert verify(url) == before
@@ -145,7 +144,7 @@ def test_a_changed_copy_is_refused(url: str, copy: Path) -> None:
 def test_a_restore_is_refused_while_a_service_runs(url: str, copy: Path, tmp_path: Path) -> None:
     back_up(url, copy)
     with serve_lock(tmp_path / "data"):
-        result = _run("db", "restore", str(copy))
+        result = _run("log", "restore", str(copy))
     assert result.exit_code == 1
     assert "is served already" in result.stderr
 
@@ -153,63 +152,63 @@ def test_a_restore_is_refused_while_a_service_runs(url: str, copy: Path, tmp_pat
 def test_a_copy_is_put_where_there_is_no_log(url: str, copy: Path, tmp_path: Path) -> None:
     head = back_up(url, copy)
     shutil.rmtree(tmp_path / "data")
-    assert _run("db", "restore", str(copy)).exit_code == 0
+    assert _run("log", "restore", str(copy)).exit_code == 0
     assert verify(url) == head
 
 
 def test_a_restore_voids_the_heads_that_it_gave_up(url: str, copy: Path, tmp_path: Path) -> None:
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
     back_up(url, copy)
     _grow(url)
-    assert _run("events", "head", "--sign").exit_code == 0
-    assert _run("db", "restore", str(copy)).exit_code == 0
-    assert _run("events", "verify").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "restore", str(copy)).exit_code == 0
+    assert _run("log", "verify").exit_code == 0
     assert _grow(url).position == 16
-    assert _run("events", "head", "--sign").exit_code == 0
-    assert _run("events", "verify").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "verify").exit_code == 0
     kinds = [note.kind for note in CheckpointFiles.of(tmp_path / "data").read()]
     assert kinds == ["head", "head", "restore", "head"]
 
 
 def test_a_log_that_another_tool_restored_is_signed_as_restored(url: str, copy: Path) -> None:
-    assert _run("events", "head", "--sign").exit_code == 0
-    assert _run("db", "backup", str(copy)).exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "backup", str(copy)).exit_code == 0
     _grow(url)
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
     shutil.copy(copy, Path(database_file(url) or ""))
-    assert _run("events", "verify").exit_code == 1
-    assert _run("events", "head", "--sign").exit_code == 1
-    signed = _run("db", "sign-restore")
+    assert _run("log", "verify").exit_code == 1
+    assert _run("log", "head", "--sign").exit_code == 1
+    signed = _run("log", "restore", "--sign")
     assert signed.exit_code == 0, signed.output
     assert "15 events verify" in signed.stdout
-    assert _run("events", "verify").exit_code == 0
+    assert _run("log", "verify").exit_code == 0
     _grow(url)
-    assert _run("events", "head", "--sign").exit_code == 0
-    assert _run("events", "verify").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "verify").exit_code == 0
 
 
 def test_another_log_is_not_signed_as_restored(url: str, tmp_path: Path) -> None:
     _grow(url)
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
     other = new_log(tmp_path)
     with open_log(other, clock=SystemClock()) as log:
         fill(log)
     _grow(other)
     shutil.copy(Path(database_file(other) or ""), Path(database_file(url) or ""))
-    refused = _run("db", "sign-restore")
+    refused = _run("log", "restore", "--sign")
     assert refused.exit_code == 1
     assert "another event stood here when the head was signed" in refused.stderr
-    assert _run("events", "verify").exit_code == 1
+    assert _run("log", "verify").exit_code == 1
 
 
 def test_a_restore_is_not_signed_while_a_service_runs_or_without_a_head(
     url: str, tmp_path: Path
 ) -> None:
     with serve_lock(tmp_path / "data"):
-        refused = _run("db", "sign-restore")
+        refused = _run("log", "restore", "--sign")
     assert refused.exit_code == 1
     assert "stop it first" in refused.stderr
-    unsigned = _run("db", "sign-restore")
+    unsigned = _run("log", "restore", "--sign")
     assert unsigned.exit_code == 0
     assert "nothing to sign" in unsigned.stdout
     assert not CheckpointFiles.of(tmp_path / "data").checkpoints.exists()

@@ -55,7 +55,7 @@ def signed(url: str) -> str:
 def _run(*arguments: str) -> Result:
     app = typer.Typer()
     events.register(app)
-    return CliRunner().invoke(app, ["events", *arguments])
+    return CliRunner().invoke(app, ["log", *arguments])
 
 
 def _tamper(url: str, *statements: str) -> None:
@@ -327,7 +327,7 @@ def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: s
     code = (
         "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
     )
-    command = [sys.executable, "-c", code, "events", "tail", "-n", "1", "--json"]
+    command = [sys.executable, "-c", code, "log", "tail", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None

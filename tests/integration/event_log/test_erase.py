@@ -67,7 +67,7 @@ def _run_job(log: SqlEventLog, name: str, agent: str, asked: bytes, said: bytes 
 def _erase(*options: str) -> Result:
     app = typer.Typer()
     events.register(app)
-    command = ["events", "erase", "--agent", "alice", "--yes", *options]
+    command = ["log", "erase", "--agent", "alice", "--yes", *options]
     return CliRunner().invoke(app, command)
 
 
@@ -149,7 +149,7 @@ def test_an_agent_that_nobody_knows_has_nothing_to_erase(url: str) -> None:
     assert url
     app = typer.Typer()
     events.register(app)
-    arguments = ["events", "erase", "--agent", "nobody", "--yes", "--json"]
+    arguments = ["log", "erase", "--agent", "nobody", "--yes", "--json"]
     report = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert (report["jobs"], report["payloads"]) == (0, 0)
 
@@ -175,7 +175,7 @@ def test_nothing_is_erased_while_a_service_runs(url: str, data: Path) -> None:
 def test_nothing_is_erased_without_a_yes(url: str) -> None:
     app = typer.Typer()
     events.register(app)
-    result = CliRunner().invoke(app, ["events", "erase", "--agent", "alice"], input="n\n")
+    result = CliRunner().invoke(app, ["log", "erase", "--agent", "alice"], input="n\n")
     assert result.exit_code == 1
     with open_log(url, clock=SystemClock()) as log:
         assert log.get(digest_of(SECRETS[0])) == SECRETS[0]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.cli.log import db, events
+from ops.cli.log import events
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill
@@ -23,7 +23,6 @@ TOOL_WITHIN_S = 60.0
 def _run(*arguments: str) -> Result:
     app = typer.Typer()
     events.register(app)
-    db.register(app)
     return CliRunner().invoke(app, arguments)
 
 
@@ -44,17 +43,17 @@ def test_a_restored_dump_serves_again_once_it_is_signed(
     _run_tool("pg_dump", "--format=custom", f"--file={dump}", postgres_url)
     with open_log(postgres_url, clock=SystemClock()) as log:
         log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0
 
     _run_tool("pg_restore", "--exit-on-error", f"--dbname={bare_postgres_url}", dump)
     monkeypatch.setenv("SEMANTIC_LOG__URL", bare_postgres_url)
-    assert "the log has lost the events" in _run("events", "verify").stderr
-    assert _run("events", "head", "--sign").exit_code == 1
-    signed = _run("db", "sign-restore")
+    assert "the log has lost the events" in _run("log", "verify").stderr
+    assert _run("log", "head", "--sign").exit_code == 1
+    signed = _run("log", "restore", "--sign")
     assert signed.exit_code == 0, signed.output
     assert f"{dumped} events verify" in signed.stdout
-    assert _run("events", "verify").exit_code == 0
+    assert _run("log", "verify").exit_code == 0
     with open_log(bare_postgres_url, clock=SystemClock()) as log:
         log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
         assert log.head().position == dumped + 1
-    assert _run("events", "head", "--sign").exit_code == 0
+    assert _run("log", "head", "--sign").exit_code == 0

@@ -224,8 +224,8 @@ def test_a_log_of_the_version_before_is_folded_when_its_tables_are_upgraded(
     show = ["usage", "--data-dir", str(tmp_path)]
     refused = CliRunner().invoke(build_app(), show)
     assert refused.exit_code == 1
-    assert "semantic db upgrade" in refused.stderr
-    assert CliRunner().invoke(build_app(), ["db", "upgrade", *show[1:]]).exit_code == 0
+    assert "semantic log upgrade" in refused.stderr
+    assert CliRunner().invoke(build_app(), ["log", "upgrade", *show[1:]]).exit_code == 0
     assert _rows(url) == live
     assert CliRunner().invoke(build_app(), show).exit_code == 0
 

@@ -25,7 +25,7 @@ from ops.adapters.event_log.migrate import current, upgrade
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.as_of import open_as_of
 from ops.adapters.log_admin.backup import back_up, restore
-from ops.cli.log import db, events
+from ops.cli.log import events
 from ops.cli.service.checks import check_log_version
 from ops.clock import SystemClock
 from ops.exit_codes import ExitCode
@@ -156,8 +156,7 @@ def test_commands_name_the_newer_program(newer: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SEMANTIC_DATA_DIR", str(Path(newer.removeprefix("sqlite:///")).parent))
     app = typer.Typer()
     events.register(app)
-    db.register(app)
-    for words in (["events", "ls"], ["events", "verify"], ["db", "upgrade"]):
+    for words in (["log", "ls"], ["log", "verify"], ["log", "upgrade"]):
         result = CliRunner().invoke(app, words)
         assert (result.exit_code, "update semantic" in result.output) == (78, True), words
 

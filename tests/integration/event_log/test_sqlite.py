@@ -151,7 +151,7 @@ def test_processes_that_start_at_once_all_find_the_tables(tmp_path: Path) -> Non
 def test_a_log_without_tables_is_not_opened(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'events.sqlite3'}"
     assert current(url) is None
-    with pytest.raises(LogUnavailable, match="db upgrade"):
+    with pytest.raises(LogUnavailable, match="log upgrade"):
         open_log(url, clock=FakeClock())
 
 

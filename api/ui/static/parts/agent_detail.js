@@ -74,7 +74,7 @@ function Actions({ id, path, isRegistered, reload }) {
     <details class="note">
       <summary>Erase its texts</summary>
       <p class="muted">This command erases the prompts and answers of all its jobs. The service may run:</p>
-      <${CopyLine} text=${`semantic events erase --agent ${quoted(id)}`} label="the command that erases its texts" />
+      <${CopyLine} text=${`semantic log erase --agent ${quoted(id)}`} label="the command that erases its texts" />
     </details>`;
 }
 

@@ -65,7 +65,7 @@ def test_a_log_of_an_earlier_version_is_read_replayed_and_continued(
     assert current(url) == schema
     before = verify(url)
     if schema < expected():
-        with pytest.raises(LogUnavailable, match="db upgrade"):
+        with pytest.raises(LogUnavailable, match="log upgrade"):
             open_log(url, clock=SystemClock())
     with ReplayWorld(tmp_path, DEMO_MODEL) as world:
         assert current(url) == expected()
