@@ -2,7 +2,8 @@
 
 Models are trained to call functions with JSON arguments. A custom tool therefore becomes a function
 with the argument ``input``, and the stream reports the text of that argument as it grows. The
-description of the function contains the tool's grammar, and a schema constrains the argument.
+description of the function contains the tool's grammar; a regular expression also constrains the
+argument.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from api.http.json_body import load_json
-from api.protocols.openai_responses.lark_parser import LarkError
-from api.protocols.openai_responses.lark_to_regex import regex_of_grammar
 from domain.errors import InvalidRequest
 
 #: Name of the argument.
@@ -52,27 +51,16 @@ def custom_function(
     }
 
 
-def grammar_arguments(grammar: tuple[str, str], field: str) -> Mapping[str, Any] | None:
-    """Return the schema that constrains the argument to a grammar, ``None`` if none can.
+def grammar_arguments(grammar: tuple[str, str]) -> Mapping[str, Any] | None:
+    """Return the schema that constrains the argument to a grammar, ``None`` for a Lark grammar.
 
     Args:
         grammar: Syntax and definition.
-        field: Field of the request that the error names.
-
-    Raises:
-        InvalidRequest: The grammar is invalid.
     """
     syntax, definition = grammar
-    if syntax == "regex":
-        pattern: str | None = re.sub(r"(?<!\\)\$$", "", definition.removeprefix("^"))
-    else:
-        try:
-            pattern = regex_of_grammar(definition)
-        except LarkError as error:
-            msg = f"the grammar cannot be read: {error}"
-            raise InvalidRequest(msg, field=field) from error
-    if pattern is None:
+    if syntax != "regex":
         return None
+    pattern = re.sub(r"(?<!\\)\$$", "", definition.removeprefix("^"))
     return _arguments({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 

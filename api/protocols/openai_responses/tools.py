@@ -24,7 +24,7 @@ from domain.errors import InvalidRequest
 
 Kind = Literal["function", "custom", "tool_search"]
 
-#: Most grammars of one request; the conversion of one takes up to 0.1 s.
+#: Most grammars of one request.
 GRAMMARS_MAX: Final = 32
 _SEARCH: Final = "tool_search"
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
@@ -247,7 +247,7 @@ def _callable_tool(tool: ResponseTool, where: str, *, namespace: str = "") -> Ca
         name=tool.name,
         namespace=namespace,
         function=custom_function(name, tool.description or "", grammar),
-        narrowed=grammar_arguments(grammar, f"{where}.format.definition") if grammar else None,
+        narrowed=grammar_arguments(grammar) if grammar else None,
     )
 
 

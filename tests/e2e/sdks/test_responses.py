@@ -105,12 +105,12 @@ def test_stream_helper_puts_calls_and_texts_together(oai: openai.OpenAI) -> None
 
 
 def test_text_of_a_custom_tool_is_held_to_its_grammar_and_goes_on(oai: openai.OpenAI) -> None:
-    grammar = 'start: "*** Begin\\n" line ("\\n" line)? "\\n*** End\\n"\nline: "+" /[a-z]{3}/'
+    grammar = r"\*\*\* Begin\n\+[a-z]{3}\n(\+[a-z]{3}\n)?\*\*\* End\n"
     patch: Any = {
         "type": "custom",
         "name": "apply_patch",
         "description": "Change a file.",
-        "format": {"type": "grammar", "syntax": "lark", "definition": grammar},
+        "format": {"type": "grammar", "syntax": "regex", "definition": grammar},
     }
     asked: Any = {"model": _MODEL, "tools": [_TOOL, patch], "temperature": 0}
     with oai.responses.stream(
@@ -124,7 +124,7 @@ def test_text_of_a_custom_tool_is_held_to_its_grammar_and_goes_on(oai: openai.Op
         ]
         first = stream.get_final_response()
     (call,) = (item for item in first.output if item.type == "custom_tool_call")
-    assert re.fullmatch(r"\*\*\* Begin\n\+[a-z]{3}\n(\+[a-z]{3}\n)?\*\*\* End\n", call.input)
+    assert re.fullmatch(grammar, call.input)
     assert len(pieces) > 1
     assert "".join(pieces) == call.input
     result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done."}

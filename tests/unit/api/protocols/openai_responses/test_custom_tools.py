@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from hypothesis import given
@@ -73,18 +72,14 @@ def test_other_json_than_was_asked_for_is_text_as_well(arguments: str, text: str
     assert custom_input(arguments) == text
 
 
-def test_a_grammar_is_described_and_enforced() -> None:
+def test_a_grammar_is_described_and_a_regular_expression_enforced() -> None:
     grammar = checked_grammar("lark", 'start: "a"+', "f")
     function = custom_function("t", "Does it.", grammar)["function"]
     assert function["description"] == (
         'Does it.\nIts input is text that matches this Lark grammar:\nstart: "a"+'
     )
-    held = grammar_arguments(grammar, "f")
-    assert held is not None
-    pattern = held["properties"]["input"]["pattern"]
-    assert re.search(pattern, "aaa")
-    assert not re.search(pattern, "aab")
-    anchored = grammar_arguments(("regex", r"^\d+\$$"), "f")
+    anchored = grammar_arguments(("regex", r"^\d+\$$"))
     assert anchored is not None
     assert anchored["properties"]["input"]["pattern"] == r"^(?:\d+\$)$"
-    assert grammar_arguments(("lark", 'start: "a"\n%ignore " "'), "f") is None
+    assert grammar_arguments(grammar) is None
+    assert grammar_arguments(("lark", "start.")) is None

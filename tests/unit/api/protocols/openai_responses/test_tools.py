@@ -200,7 +200,7 @@ def test_a_demand_that_nothing_can_answer_is_refused(spec: Any) -> None:
 
 
 def test_grammars_have_a_limit_and_namespaces_one_level() -> None:
-    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "a"}
     many = [_NOTE | {"name": f"n{n}", "format": grammar} for n in range(GRAMMARS_MAX + 1)]
     assert len(_chat(tools=many[1:]).narrowed) == GRAMMARS_MAX
     with pytest.raises(InvalidRequest) as caught:
