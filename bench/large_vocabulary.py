@@ -17,6 +17,7 @@ from typing import Any, Final
 import mlx.core as mx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from domain.chat.generation import NO_CLAIM
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.sampling.logit_masks import masked
@@ -92,10 +93,11 @@ def _row(
     tools: Sequence[Mapping[str, Any]],
 ) -> str:
     began = time.process_time()
-    grammar = GrammarWriter(grammars.refusal, grammars.tag).calls(tool_format, tools)
-    grammars.matcher(grammar)
+    requested = grammars.of(NO_CLAIM)
+    grammar = GrammarWriter(requested.refusal, requested.tag).calls(tool_format, tools)
+    requested.matchers(grammar)
     compiled = time.process_time()
-    matcher = grammars.matcher(grammar)
+    matcher = requested.matchers(grammar)()
     first, again = compiled - began, time.process_time() - compiled
     spent = taken = worst = 0.0
     ids = tokenizer.encode(call).ids

@@ -348,7 +348,11 @@ class WorkerProcess:
     def _pulse(
         self, to: Connections, engine: BatchEngine, gauge: CacheGauge, tuning: WorkerTuning
     ) -> PulseReporter:
-        to.metrics.add(gauge.counted, to.log.figures)
+        to.metrics.add(
+            gauge.counted,
+            to.log.figures,
+            lambda: {"grammar_cache_bytes": {"": float(engine.grammar_bytes())}},
+        )
         return PulseReporter(
             worker=self._worker,
             pulses=RedisWorkerPulses(to.client, to.keys),

@@ -34,6 +34,7 @@ class RequestMarks:
         joined: The traces of those jobs, as ``traceparent``.
         accepted_ns: When the last of its jobs was accepted or joined.
         output_ns: When the first output of a job arrived.
+        warning: What of the request has no effect; the reply has it as a header.
     """
 
     began_ns: int = field(default_factory=time.time_ns)
@@ -43,6 +44,7 @@ class RequestMarks:
     joined: list[str] = field(default_factory=list)
     accepted_ns: int | None = None
     output_ns: int | None = None
+    warning: str | None = None
 
     def accept(
         self, job_id: JobId, *, attached: str | None = None, joined_trace: str | None = None

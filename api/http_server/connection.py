@@ -17,7 +17,7 @@ from api.http_server.body_budget import BodyBudget, BodyShare
 from api.http_server.client_output import ClientOutput
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
-from api.http_server.reply_writer import ReplyContext, ReplyWriter
+from api.http_server.reply_writer import ReplyContext, ReplyWriter, warning_header
 from api.http_server.request_counts import CLIENT_LEFT
 from api.http_server.request_head import (
     RequestTarget,
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
                 dialect=dialect,
                 bodiless=head.method == b"HEAD",
                 close=self._host.draining or (self._reader.over and not self._reader.waiting_bytes),
-                headers=self._host.access.headers(headers),
+                headers={**warning_header(self._request), **self._host.access.headers(headers)},
             )
             await self._send(reply, to)
         finally:

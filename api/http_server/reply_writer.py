@@ -14,12 +14,15 @@ import h11
 
 from api.errors import error_body, error_reply, internal_error
 from api.http import sse
-from api.http.messages import Closable, Dialect, Reply, StreamReply
+from api.http.messages import Closable, Dialect, Reply, Request, StreamReply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
 from ops.logs import Logger
 
+#: Response header with what of the request has no effect, and its most characters.
+WARNING_HEADER: Final = "x-semantic-warning"
+WARNING_CHARS_MAX: Final = 1024
 #: Response header with the trace id.
 TRACE_HEADER: Final = "x-semantic-trace"
 _BODILESS: Final = frozenset({204, 304})
@@ -164,6 +167,13 @@ class ReplyWriter:
                 await reply.pieces.aclose()
         except Exception:  # a source that cannot end must not take the connection along
             self._logger.exception("stream_close_failed")
+
+
+def warning_header(request: Request | None) -> dict[str, str]:
+    """Return the header with what of a request has no effect, in printable ASCII."""
+    if request is None or request.marks.warning is None:
+        return {}
+    return {WARNING_HEADER: ascii(request.marks.warning)[1:-1][:WARNING_CHARS_MAX]}
 
 
 def _head_of(reply: Reply | StreamReply, to: ReplyContext) -> h11.Response:

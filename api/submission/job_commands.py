@@ -14,6 +14,7 @@ from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.shared.parsed_request import ParsedRequest
 from api.submission.job_rules import JobRules
 from api.submission.model_binding import ModelBinding
+from domain.chat.schema_bounds import require_bounded_schemas
 from domain.job.commands import SubmitJob
 from domain.ports import Clock
 from domain.usecases.jobs.submit import idempotency_digest
@@ -52,12 +53,14 @@ class JobCommands:
 
         Raises:
             AgentExists: The agent belongs to another key.
-            InvalidRequest: The idempotency key or the webhook is not valid.
+            InvalidRequest: The idempotency key, the webhook or a strict schema is not valid.
             ModelNotFound: There is no model of that name.
             RateLimited: The agent sends too many requests.
         """
         client = request.headers.get("user-agent")
         key = IDEMPOTENCY_KEY.read(request)
+        ignored = require_bounded_schemas(parsed.chat)
+        request.marks.warning = "; ".join(ignored) or None
         rules = self.rules
         is_named = protocol == _NAMING_PROTOCOL
         identity = self.ownership.identify(request.caller, parsed.agent, is_named=is_named)

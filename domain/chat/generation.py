@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from domain.chat.embedding import Vectors
 from domain.chat.items import Failed
 from domain.chat.logprobs import TokenLogprob
-from domain.values import JobId, Priority, PromptEncoding, Sampling, StopReason, Timings, Usage
+from domain.values import (
+    JobId,
+    Owner,
+    Priority,
+    PromptEncoding,
+    Sampling,
+    StopReason,
+    Timings,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """On whose behalf a prompt is prepared.
+
+    Attributes:
+        owner: The key, ``None`` without keys.
+        is_cancelled: Whether the answer is no longer wanted; any thread may call it.
+    """
+
+    owner: Owner | None = None
+    is_cancelled: Callable[[], bool] = lambda: False
+
+
+#: The claim of a prompt without a job.
+NO_CLAIM: Final = Claim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +68,7 @@ class PreparedPrompt:
         encoding: How its text was encoded.
         lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
         dimensions: Elements of each vector; 0 for none.
+        claim: Whose prompt it is.
     """
 
     tokens: tuple[int, ...]
@@ -65,6 +92,7 @@ class PreparedPrompt:
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
     lengths: tuple[int, ...] = ()
     dimensions: int = 0
+    claim: Claim = field(default=NO_CLAIM, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

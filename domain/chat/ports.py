@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from domain.chat.echo import RecordedAnswer
-from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.values import Digest, JobId, ModelCard, Owner, PromptEncoding
 
@@ -67,6 +67,7 @@ class InferenceEngine(Protocol):
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> PreparedPrompt:
         """Render and tokenise a request; safe to call from many threads at once.
 
@@ -74,10 +75,12 @@ class InferenceEngine(Protocol):
             request: The request.
             encoding: How its text is encoded; a later attempt uses that of the first one.
             cache_owner: Only prompts with the same one share cached blocks with it.
+            claim: Whose prompt it is, and whether it is still wanted.
 
         Raises:
             PromptTooLong: The prompt leaves no room for one token.
             InvalidRequest: The chat template refuses the messages.
+            GenerationCancelled: The prompt is no longer wanted.
         """
         ...
 
@@ -89,5 +92,6 @@ class InferenceEngine(Protocol):
 
         Raises:
             EngineFailure: The engine has stopped.
+            GenerationCancelled: The answer is no longer wanted.
         """
         ...

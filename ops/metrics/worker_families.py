@@ -45,6 +45,12 @@ ENGINE_FAMILIES: Final = (
         "Tokens that a worker generated since its pulse before, per second.",
     ),
     _worker(
+        Kind.GAUGE,
+        "grammar_cache_bytes",
+        "bytes",
+        "Memory of the compiled grammars that a worker keeps.",
+    ),
+    _worker(
         Kind.COUNTER,
         "engine_generated_tokens_total",
         "tokens",

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Body, Failed, Started, StreamItem, Text
 from domain.chat.request import ChatRequest
 from domain.errors import (
@@ -135,8 +135,9 @@ class StepEngine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> PreparedPrompt:
-        del encoding, cache_owner  # characters are tokens
+        del encoding, cache_owner, claim  # characters are tokens
         text = request.messages[-1].content
         if text == REFUSED:
             msg = "refused"

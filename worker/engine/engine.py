@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedPrompt
 from domain.chat.items import Failed
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
@@ -184,6 +184,10 @@ class BatchEngine:
         """Look at the deferred work of the runner; any thread may call it."""
         self._inbox.put(_Tune(None))
 
+    def grammar_bytes(self) -> int:
+        """Return the memory of the compiled grammars; any thread may call it."""
+        return 0 if self._model is None else self._model.grammar_bytes()
+
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:
         """Return the submitted jobs that wait for room in the batch, in their order."""
         return self._scheduler.waiting_jobs()
@@ -240,9 +244,10 @@ class BatchEngine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> PreparedPrompt:
         """Render and tokenise a request. Safe to call from any thread."""
-        return prepare(request, self._require_model(), encoding, cache_owner)
+        return prepare(request, self._require_model(), encoding, cache_owner, claim)
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Enqueue a task; it joins the running batch as soon as there is room."""

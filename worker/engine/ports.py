@@ -245,6 +245,7 @@ class LoadedModel:
         constraint: Makes the constraint of the answer to a prompt, ``None`` if every token is
             allowed; raises ``InvalidRequest`` if a strict request cannot be satisfied.
         token_bytes: The bytes that a token adds to the text; empty for an unknown id.
+        grammar_bytes: Returns the memory of the compiled grammars that are kept.
     """
 
     card: ModelCard
@@ -259,6 +260,7 @@ class LoadedModel:
     cached_prefix: Callable[[Sequence[int]], CachedPrefix] = lambda _: CachedPrefix()
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
     token_bytes: Callable[[int], bytes] = lambda _: b""
+    grammar_bytes: Callable[[], int] = lambda: 0
 
 
 class ModelRunner(Protocol):

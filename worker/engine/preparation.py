@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest, PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
@@ -18,6 +18,7 @@ def prepare(
     model: LoadedModel,
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
     cache_owner: Owner | None = None,
+    claim: Claim = NO_CLAIM,
 ) -> PreparedPrompt:
     """Render and tokenise a request. Safe to call from any thread.
 
@@ -26,11 +27,13 @@ def prepare(
         model: The model that reads the prompt.
         encoding: How the prompt's text is encoded.
         cache_owner: Only prompts with the same one share cached blocks with it.
+        claim: Whose prompt it is, and whether it is still wanted.
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
         InvalidRequest: The template refuses the request, a strict schema cannot be enforced, or
             vectors are requested, as by a job whose model was registered as another kind since.
+        GenerationCancelled: The prompt is no longer wanted.
     """
     if request.embedding is not None:
         raise InvalidRequest(f"{model.card.id} generates text and computes no vectors")
@@ -62,6 +65,7 @@ def prepare(
         message_starts=rendered.message_starts,
         thinking_limit=request.thinking_limit.within(max_tokens),
         encoding=encoding,
+        claim=claim,
     )
     if prompt.is_strict or prompt.strict_tools:
         # Raises before the first item is emitted; afterwards it is too late.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from domain.chat.generation import PreparedPrompt
+from domain.chat.generation import Claim, PreparedPrompt
 from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest
 from domain.events.job import AttemptStarted
@@ -30,6 +30,7 @@ def prepare_prompt(
     before: AttemptStarted | None,
     *,
     cache_owner: Owner | None,
+    claim: Claim,
     payloads: PayloadStore,
     engine: InferenceEngine,
     hold: HoldRequest,
@@ -40,6 +41,7 @@ def prepare_prompt(
         digest: Digest of the request.
         before: The attempt whose answer is continued; its prompt is made again.
         cache_owner: As in ``JobSubmitted``.
+        claim: Whose prompt it is.
         payloads: Stores the request.
         engine: Renders the prompt.
         hold: Reads the payload as soon as there is room for what is made of it.
@@ -48,11 +50,12 @@ def prepare_prompt(
         PayloadMissing: The request is gone.
         PayloadDamaged: The request is not as it was accepted.
         InvalidRequest: The model cannot read the request.
+        GenerationCancelled: The job was cancelled meanwhile.
     """
     with hold(partial(payloads.get, digest)) as payload:
         request = ChatRequest.from_bytes(payload)
         if before is None:
-            return request, engine.prepare(request, cache_owner=cache_owner)
-        prompt = engine.prepare(request, before.encoding, cache_owner)
+            return request, engine.prepare(request, cache_owner=cache_owner, claim=claim)
+        prompt = engine.prepare(request, before.encoding, cache_owner, claim)
     # The limit depends on free memory.
     return request, replace(prompt, thinking_limit=before.thinking_limit)

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from threading import Event
 
-from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.generation import Claim, GenerationTask, Outcome
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.stored_answer import StoredAnswer
@@ -204,17 +205,22 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         return _failed(loaded, given_up, emitted.next_item, runner)
     card = runner.engine.card()
     epoch = epoch_after(job, card.fingerprint)
+    preparing = _Preparation()
+    runner.running.attach(job.id, preparing, attempt=job.attempt + 1)
     try:
         request, prompt = prepare_prompt(
             job.submitted.request,
             job.started if epoch == job.epoch else None,
             cache_owner=job.submitted.cache_owner,
+            claim=Claim(owner=job.submitted.owner, is_cancelled=preparing.is_set),
             payloads=runner.payloads,
             engine=runner.engine,
             hold=runner.hold_request,
         )
     except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
+    except GenerationCancelled:
+        return _cancelled_in_turn(job, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
     task = GenerationTask(
@@ -236,6 +242,8 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         handle = runner.engine.submit(task)
     except EngineFailure as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
+    except GenerationCancelled:
+        return _cancelled_in_turn(job, runner)
     _release(task, before, handle, runner)
     if job.attempt:
         handle.wait_for_tokens()
@@ -249,6 +257,20 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     run = AttemptRun(task=task, request=request, model=card, submitted_at=begun, outcome=outcome)
     _report(loaded, runner, run=run, failure=outcome.failure)
     return result
+
+
+class _Preparation(Event):
+    """The preparation of a prompt; it looks now and then whether it was cancelled."""
+
+    def cancel(self) -> None:
+        """Request the end."""
+        self.set()
+
+
+def _cancelled_in_turn(job: Job, runner: JobRunner) -> RunResult:
+    """Confirm the cancellation that ended a preparation."""
+    now = load_job(job.id, log=runner.log)
+    return _cancelled(now, runner) if now.job.cancel_requested else RunResult.REQUEUE
 
 
 def _release(

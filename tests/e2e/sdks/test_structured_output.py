@@ -102,6 +102,25 @@ def test_a_schema_that_cannot_be_kept_is_a_400(
     assert (reply.choices[0].message.content or "").lstrip().startswith("[")
 
 
+def test_a_schema_beyond_the_bounds_is_a_400_or_is_named_in_a_header(oai: openai.OpenAI) -> None:
+    costly: Any = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "multipleOf": 999_983}},
+    }
+    form: Any = {"name": "x", "schema": costly, "strict": True}
+    asked: Any = {"model": "gpt-m", "messages": _ASK, "max_tokens": 20, "temperature": 0}
+    with pytest.raises(openai.BadRequestError, match="multipleOf"):
+        oai.chat.completions.create(
+            **asked, response_format={"type": "json_schema", "json_schema": form}
+        )
+    form["strict"] = False
+    reply = oai.chat.completions.with_raw_response.create(
+        **asked, response_format={"type": "json_schema", "json_schema": form}
+    )
+    assert reply.headers["x-semantic-warning"].startswith("schema of the answer: multipleOf")
+    assert (reply.parse().choices[0].message.content or "").lstrip().startswith("{")
+
+
 def test_forced_arguments_match_whatever_is_asked(claude: anthropic.Anthropic) -> None:
     tool: Any = {"name": "report", "description": "Say the weather", "input_schema": _SCHEMA}
     for seed in range(3):

@@ -8,7 +8,7 @@ same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from worker.engine.grammar.answer_grammar import GrammarWriter
 from worker.engine.grammar.channel_grammar import ChannelGrammarWriter
-from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
+from worker.engine.grammar.ports import Constraint, GrammarLibrary, GrammarRefused, Matcher
 from worker.engine.grammar.strictness import answer_rule, require_exact_schemas
 from worker.engine.output.channel_format import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
@@ -181,20 +181,18 @@ class ChannelConstraints:
     """Makes the constraints of one model's answers. Safe to use from any thread.
 
     Args:
-        grammars: The grammars for the model's vocabulary.
+        library: The grammars for the model's vocabulary.
         detokenizer: Makes a fresh detokenizer.
         channel_format: The model's channel format.
     """
 
     def __init__(
         self,
-        grammars: Grammars,
+        library: GrammarLibrary,
         detokenizer: Callable[[], Detokenizer],
         channel_format: ChannelFormat,
     ) -> None:
-        self._grammars = grammars
-        self._schemas = GrammarWriter(grammars.refusal, grammars.tag)
-        self._writer = ChannelGrammarWriter(channel_format, self._schemas, grammars.tag)
+        self._library = library
         self._detokenizer = detokenizer
         self._format = channel_format
 
@@ -211,40 +209,37 @@ class ChannelConstraints:
         calls = bool(prompt.tools) and (bool(self._format.call_prefix) or by_name)
         if not has_schema and not calls:
             return None
+        grammars = self._library.of(prompt.claim)
+        schemas = GrammarWriter(grammars.refusal, grammars.tag)
+        writer = ChannelGrammarWriter(self._format, schemas, grammars.tag)
         if calls:
-            require_exact_schemas(prompt, partial(self._schemas.why_wider, None))
+            require_exact_schemas(prompt, partial(schemas.why_wider, None))
         try:
             first = later = None
             if has_schema:
-                answer = answer_rule(self._schemas, prompt)
+                answer = answer_rule(schemas, prompt)
                 first, later = (
-                    self._matcher_factory(
-                        self._writer.header(answer, prompt.tools, is_first=is_first)
-                    )
+                    grammars.matchers(writer.header(answer, prompt.tools, is_first=is_first))
                     for is_first in (True, False)
                 )
-            call = self._matcher_factory(self._writer.call(prompt.tools)) if calls else None
+            call = grammars.matchers(writer.call(prompt.tools)) if calls else None
         except GrammarRefused as error:
             _log.warning("answer_unconstrained", reason=str(error))
             return None
         plan = ChannelPlan(
             channel_format=self._format,
-            end_ids=self._grammars.end_ids,
+            end_ids=grammars.end_ids,
             opened=prompt.opened,
             first=first,
             later=later,
-            free_mask=self._all_but_end_ids(first()) if first is not None else None,
+            free_mask=_all_but(grammars.end_ids, first()) if first is not None else None,
             call=call,
         )
         return ChannelConstraint(plan, self._detokenizer())
 
-    def _all_but_end_ids(self, matcher: Matcher) -> bytes:
-        mask = bytearray(b"\xff" * len(matcher.mask()))
-        for token in self._grammars.end_ids:
-            mask[token // 8] &= ~(1 << token % 8)
-        return bytes(mask)
 
-    def _matcher_factory(self, grammar: str) -> Callable[[], Matcher]:
-        """Return a factory of matchers; it makes one now, so that a refusal raises at once."""
-        self._grammars.matcher(grammar)
-        return lambda: self._grammars.matcher(grammar)
+def _all_but(ids: Collection[int], matcher: Matcher) -> bytes:
+    mask = bytearray(b"\xff" * len(matcher.mask()))
+    for token in ids:
+        mask[token // 8] &= ~(1 << token % 8)
+    return bytes(mask)

@@ -10,7 +10,7 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
 from worker.engine.grammar.answer_grammar import GrammarWriter
-from worker.engine.grammar.ports import Constraint, GrammarRefused, Grammars, Matcher
+from worker.engine.grammar.ports import Constraint, GrammarLibrary, GrammarRefused, Matcher
 from worker.engine.grammar.strictness import answer_rule, require_exact_schemas
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
@@ -26,7 +26,7 @@ class Constraints:
     tag on if the model may call a tool, from the first token on if it must.
 
     Args:
-        grammars: The grammars for the model's vocabulary.
+        library: The grammars for the model's vocabulary.
         detokenizer: Makes a fresh detokenizer.
         opens_thinking: Whether a prompt ends inside a reasoning section.
         tags: The model's reasoning tags, if it has any.
@@ -35,15 +35,14 @@ class Constraints:
 
     def __init__(
         self,
-        grammars: Grammars,
+        library: GrammarLibrary,
         detokenizer: Callable[[], Detokenizer],
         opens_thinking: Callable[[Sequence[int]], bool],
         *,
         tags: ThinkTags | None,
         tool_format: ToolFormat | None,
     ) -> None:
-        self._grammars = grammars
-        self._writer = GrammarWriter(grammars.refusal, grammars.tag)
+        self._library = library
         self._detokenizer = detokenizer
         self._opens_thinking = opens_thinking
         self._tags = tags
@@ -60,20 +59,25 @@ class Constraints:
         is_opened = bool(prompt.opened)
         if not has_grammar and (prompt.answer_schema is None or is_opened):
             return None
+        grammars = self._library.of(prompt.claim)
+        writer = GrammarWriter(grammars.refusal, grammars.tag)
         if has_grammar and tool_format is not None:
-            require_exact_schemas(prompt, partial(self._writer.why_wider, tool_format))
+            require_exact_schemas(prompt, partial(writer.why_wider, tool_format))
         thinking = self._tags is not None and not is_opened and self._opens_thinking(prompt.tokens)
         try:
-            call = self._call(tool_format, prompt) if has_grammar and tool_format else None
+            call: Callable[[], Matcher] | None = None
+            if has_grammar and tool_format:
+                call = grammars.matchers(writer.calls(tool_format, prompt.tools))
             answer: Callable[[], Matcher] | None = None
             free_tags: tuple[str, ...] = ()
             if prompt.answer_schema is not None and not is_opened:
-                answer, free_tags = self._answer(prompt, tool_format, thinking=thinking)
+                grammar, free_tags = self._answer(writer, prompt, tool_format, thinking=thinking)
+                answer = grammars.matchers(grammar)
         except GrammarRefused as error:
             _log.warning("answer_unconstrained", reason=str(error))
             return None
         plan = AnswerPlan(
-            end_ids=self._grammars.end_ids,
+            end_ids=grammars.end_ids,
             tags=self._tags,
             thinking=thinking,
             opened=prompt.opened,
@@ -85,26 +89,23 @@ class Constraints:
         )
         return AnswerConstraint(plan, self._detokenizer())
 
-    def _call(self, tool_format: ToolFormat, prompt: PreparedPrompt) -> Callable[[], Matcher]:
-        return self._matcher_factory(self._writer.calls(tool_format, prompt.tools))
-
     def _answer(
-        self, prompt: PreparedPrompt, tool_format: ToolFormat | None, *, thinking: bool
-    ) -> tuple[Callable[[], Matcher], tuple[str, ...]]:
-        rule = answer_rule(self._writer, prompt)
+        self,
+        writer: GrammarWriter,
+        prompt: PreparedPrompt,
+        tool_format: ToolFormat | None,
+        *,
+        thinking: bool,
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the grammar of an answer, and the tags with which it may begin instead."""
+        rule = answer_rule(writer, prompt)
         has_grammar = tool_format is not None and tool_format.has_grammar
         free_tags = tool_format.starts if tool_format is not None and not has_grammar else ()
         others = free_tags
         if self._tags is not None and prompt.thinking and not thinking:
             others = (*free_tags, self._tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
-        grammar = self._writer.answer(rule, alternatives=others, calls=calls)
-        return self._matcher_factory(grammar), free_tags
-
-    def _matcher_factory(self, grammar: str) -> Callable[[], Matcher]:
-        """Return a factory of matchers; it makes one now, so that a refusal raises at once."""
-        self._grammars.matcher(grammar)
-        return lambda: self._grammars.matcher(grammar)
+        return writer.answer(rule, alternatives=others, calls=calls), free_tags
 
 
 def _starts(tool_format: ToolFormat | None) -> tuple[tuple[str, str], ...]:

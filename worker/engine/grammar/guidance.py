@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 from llguidance import LLMatcher, LLTokenizer
 
-from domain.values import Digest, digest_of
+from domain.chat.generation import Claim
+from domain.errors import GenerationCancelled
+from domain.values import Digest, Owner, digest_of
+from worker.engine.grammar.grammar_probe import GrammarProbe, Verdict
 from worker.engine.grammar.ports import ConstraintLost, GrammarRefused
 from worker.engine.grammar.text_grammar import quoted
 
@@ -23,8 +28,15 @@ _log = structlog.get_logger(__name__)
 
 #: Compiled grammars in the cache; an agent sends the same tools with each request.
 COMPILED_MAX: Final = 64
+#: Memory of these together; those in use by answers are not counted.
+CACHE_BYTES_MAX: Final = 128 << 20
 #: Grammars whose refusal (or acceptance) is cached; some clients offer hundreds of tools.
-REFUSALS_MAX: Final = 4096
+VERDICTS_MAX: Final = 4096
+#: CPU seconds that the grammars of one request may take together; what they allow is widened then.
+REQUEST_CPU_S_MAX: Final = 5.0
+_NO_TIME: Final = f"the grammars of the request take more than {REQUEST_CPU_S_MAX:g} s to compile"
+#: Seconds between two looks at the cancellation of a request that waits.
+_LOOK_S: Final = 0.05
 #: Log level at which the library writes nothing to stderr.
 _SILENT: Final = 0
 #: Most characters of the library's message in an error.
@@ -71,89 +83,192 @@ class GuidanceMatcher:
         return mask
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compiled grammar; copies share what it compiled to."""
+
+    matcher: LLMatcher
+    size_bytes: int
+    vocabulary: LLTokenizer
+
+    def __call__(self) -> GuidanceMatcher:
+        """Return a fresh matcher; takes microseconds."""
+        return GuidanceMatcher(self.matcher.deep_copy(), self.vocabulary)
+
+
 class GuidanceGrammars:
-    """``Grammars`` by llguidance. Caches compiled grammars; to copy one takes microseconds.
+    """``GrammarLibrary`` by llguidance: the compiled grammars of one model, and the refused ones.
 
     Args:
         vocabulary: The vocabulary of the loaded model.
         end_ids: Tokens that end a turn.
+        probe: Compiles each grammar first, in another process.
     """
 
-    def __init__(self, vocabulary: LLTokenizer, end_ids: frozenset[int]) -> None:
-        self._vocabulary = vocabulary
-        self._end_ids = end_ids
+    def __init__(
+        self, vocabulary: LLTokenizer, end_ids: frozenset[int], probe: GrammarProbe
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.end_ids = end_ids
+        self._probe = probe
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._refusals: OrderedDict[Digest, str | None] = OrderedDict()
+        self._compiled: OrderedDict[Digest, _Compiled] = OrderedDict()
+        self._verdicts: OrderedDict[Digest, Verdict] = OrderedDict()
+        #: By owner; there are as many as keys.
+        self._turns: dict[Owner | None, threading.Lock] = {}
+
+    def of(self, claim: Claim) -> RequestGrammars:
+        """Return the grammars of one request."""
+        return RequestGrammars(self, claim)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the compiled grammars in the cache."""
+        with self._lock:
+            return sum(one.size_bytes for one in self._compiled.values())
+
+    def verdict(self, grammar: str, claim: Claim, left_s: float) -> tuple[Verdict, float]:
+        """Return whether a grammar may be compiled, and the CPU seconds that this took.
+
+        A refusal is remembered, except that of a request whose time is over.
+
+        Raises:
+            GenerationCancelled: The request was cancelled.
+        """
+        name = _name(grammar)
+        if (known := self._known(name)) is not None:
+            return known, 0.0
+        if left_s <= 0:
+            return Verdict(refusal=_NO_TIME), 0.0
+        with self._turn(claim):
+            if (known := self._known(name)) is not None:
+                return known, 0.0
+            try:
+                grammar.encode()
+            except UnicodeEncodeError as error:
+                return Verdict(refusal=f"half of a surrogate pair: {error.reason}"), 0.0
+            found = self._probe.examine(grammar, claim.is_cancelled)
+            if found.refusal is not None:
+                found = replace(found, refusal=_reason(found.refusal))
+            with self._lock:
+                self._verdicts[name] = found
+                while len(self._verdicts) > VERDICTS_MAX:
+                    self._verdicts.popitem(last=False)
+        return found, found.cpu_s
+
+    def compiled(self, grammar: str, claim: Claim, size_bytes: int) -> _Compiled:
+        """Return a compiled grammar that has a favourable verdict.
+
+        Raises:
+            GenerationCancelled: The request was cancelled.
+        """
+        name = _name(grammar)
+        if (found := self._kept(name)) is not None:
+            return found
+        with self._turn(claim):
+            if (found := self._kept(name)) is not None:
+                return found
+            made = _Compiled(_built(self.vocabulary, grammar), size_bytes, self.vocabulary)
+            with self._lock:
+                self._compiled[name] = made
+                total = sum(one.size_bytes for one in self._compiled.values())
+                while total > CACHE_BYTES_MAX or len(self._compiled) > COMPILED_MAX:
+                    total -= self._compiled.popitem(last=False)[1].size_bytes
+            return made
+
+    def close(self) -> None:
+        """End the process that compiles grammars first."""
+        self._probe.close()
+
+    def _known(self, name: Digest) -> Verdict | None:
+        with self._lock:
+            if name in self._verdicts:
+                self._verdicts.move_to_end(name)
+            return self._verdicts.get(name)
+
+    def _kept(self, name: Digest) -> _Compiled | None:
+        with self._lock:
+            if name in self._compiled:
+                self._compiled.move_to_end(name)
+            return self._compiled.get(name)
+
+    @contextmanager
+    def _turn(self, claim: Claim) -> Iterator[None]:
+        """Wait until no other request of the same key compiles a grammar."""
+        with self._lock:
+            turn = self._turns.setdefault(claim.owner, threading.Lock())
+        while not turn.acquire(timeout=_LOOK_S):
+            if claim.is_cancelled():
+                raise GenerationCancelled("cancelled before its grammar was compiled")
+        try:
+            yield
+        finally:
+            turn.release()
+
+
+class RequestGrammars:
+    """``Grammars`` of one request, with a limit on the time that all of them take together.
+
+    Args:
+        library: Has the grammars of all requests.
+        claim: Whose request it is.
+    """
+
+    def __init__(self, library: GuidanceGrammars, claim: Claim) -> None:
+        self._library = library
+        self._claim = claim
+        self._left_s = REQUEST_CPU_S_MAX
 
     @property
     def end_ids(self) -> frozenset[int]:
         """The tokens that end a turn."""
-        return self._end_ids
+        return self._library.end_ids
 
     def tag(self, text: str) -> str:
         """Return a tag as a grammar writes it: a special token by its id, other tags as text."""
-        ids = self._vocabulary.tokenize_str(text, parse_special=True)
-        if len(ids) == 1 and self._vocabulary.is_special_token(ids[0]):
+        vocabulary = self._library.vocabulary
+        ids = vocabulary.tokenize_str(text, parse_special=True)
+        if len(ids) == 1 and vocabulary.is_special_token(ids[0]):
             return f"<[{ids[0]}]>"
         return quoted(text)
 
     def refusal(self, grammar: str) -> str | None:
         """Return why the library cannot follow a grammar, ``None`` if it can."""
-        name = digest_of(grammar.encode("utf-8", "surrogatepass"))
-        with self._lock:
-            if name in self._refusals:
-                self._refusals.move_to_end(name)
-                return self._refusals[name]
-        try:
-            self._build(grammar)
-            reason = None
-        except GrammarRefused as error:
-            reason = str(error)
-        with self._lock:
-            self._refusals[name] = reason
-            while len(self._refusals) > REFUSALS_MAX:
-                self._refusals.popitem(last=False)
-        return reason
+        return self._verdict(grammar).refusal
 
-    def matcher(self, grammar: str) -> GuidanceMatcher:
-        """Return a fresh matcher.
+    def matchers(self, grammar: str) -> Callable[[], GuidanceMatcher]:
+        """Return what makes fresh matchers of a grammar.
 
         Raises:
             GrammarRefused: The library cannot compile or follow the grammar.
         """
-        with self._lock:
-            compiled = self._compiled.get(grammar)
-            if compiled is not None:
-                self._compiled.move_to_end(grammar)
-        if compiled is None:
-            compiled = self._compile(grammar)
-        with self._lock:
-            return GuidanceMatcher(compiled.deep_copy(), self._vocabulary)
+        verdict = self._verdict(grammar)
+        if verdict.refusal is not None:
+            raise GrammarRefused(verdict.refusal)
+        return self._library.compiled(grammar, self._claim, verdict.size_bytes)
 
-    def _compile(self, grammar: str) -> LLMatcher:
-        compiled = self._build(grammar)
-        with self._lock:
-            self._compiled[grammar] = compiled
-            while len(self._compiled) > COMPILED_MAX:
-                self._compiled.popitem(last=False)
-        return compiled
+    def _verdict(self, grammar: str) -> Verdict:
+        verdict, cpu_s = self._library.verdict(grammar, self._claim, self._left_s)
+        self._left_s -= cpu_s
+        return verdict
 
-    def _build(self, grammar: str) -> LLMatcher:
-        try:
-            grammar.encode()
-        except UnicodeEncodeError as error:
-            msg = f"half of a surrogate pair: {error.reason}"
-            raise GrammarRefused(msg) from error
-        built = LLMatcher(self._vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
-        if built.is_error():
-            raise GrammarRefused(_reason(built.get_error()))
-        # Some grammars, such as a schema that only refers to itself, fail at the first mask.
-        trial = built.deep_copy()
-        trial.compute_bitmask()
-        if trial.is_error():
-            raise GrammarRefused(_reason(trial.get_error()))
-        return built
+
+def trial_of(tokenizer_json: str, end_ids: Collection[int]) -> Callable[[str], str | None]:
+    """Return what compiles a grammar for a vocabulary and returns the library's error, if any."""
+    vocabulary = LLTokenizer(tokenizer_json, eos_token=sorted(end_ids))
+
+    def trial(grammar: str) -> str | None:
+        built = _built(vocabulary, grammar)
+        if not built.is_error():
+            # Some grammars, such as a schema that only refers to itself, fail at the first mask.
+            built.compute_bitmask()
+        return built.get_error() if built.is_error() else None
+
+    return trial
+
+
+def _built(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    return LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
 
 
 def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGrammars | None:
@@ -170,7 +285,12 @@ def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGramm
     except Exception as error:  # noqa: BLE001 - the library's own errors are plain exceptions
         _log.warning("answers_unconstrained", reason=str(error)[:_REASON_CHARS_MAX])
         return None
-    return GuidanceGrammars(vocabulary, frozenset(end_ids))
+    probe = GrammarProbe(tokenizer_json, end_ids)
+    return GuidanceGrammars(vocabulary, frozenset(end_ids), probe)
+
+
+def _name(grammar: str) -> Digest:
+    return digest_of(grammar.encode("utf-8", "surrogatepass"))
 
 
 def _reason(error: str) -> str:

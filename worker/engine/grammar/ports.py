@@ -7,8 +7,10 @@ mask before each token, and passes it the sampled token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from domain.chat.generation import Claim
 from domain.errors import EngineFailure
 
 
@@ -82,7 +84,7 @@ class Matcher(Protocol):
 
 
 class Grammars(Protocol):
-    """Makes matchers for the vocabulary of one model. Safe to use from any thread."""
+    """Makes matchers for the vocabulary of one model, for one request."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -97,13 +99,22 @@ class Grammars(Protocol):
         """Return why the library cannot follow a grammar, ``None`` if it can."""
         ...
 
-    def matcher(self, grammar: str) -> Matcher:
-        """Return a fresh matcher.
+    def matchers(self, grammar: str) -> Callable[[], Matcher]:
+        """Return what makes fresh matchers of a grammar, without compiling it again.
 
         Args:
             grammar: In the library's Lark dialect.
 
         Raises:
             GrammarRefused: The library cannot follow the grammar.
+            GenerationCancelled: The request was cancelled.
         """
+        ...
+
+
+class GrammarLibrary(Protocol):
+    """The grammars of all requests. Safe to use from any thread."""
+
+    def of(self, claim: Claim) -> Grammars:
+        """Return the grammars of a request."""
         ...

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from domain.chat.schema_bounds import LISTED, NAMED, SINGLE, excess_of
 from worker.engine.output.tool_calls.json_types import types_of
 
 _STRICT: Final[Mapping[str, Any]] = {
@@ -15,17 +16,9 @@ _STRICT: Final[Mapping[str, Any]] = {
 }
 #: Ignores keywords that the library does not support, instead of refusing the schema.
 _LENIENT: Final[Mapping[str, Any]] = {**_STRICT, "lenient": True, "coerce_one_of": True}
-#: Keywords with regular expressions.
-_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+#: Keywords of which the library supports some values and not others, or not at any cost.
+_COSTLY: Final = frozenset({"multipleOf", "pattern", "patternProperties"})
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
-#: Keywords whose value is a mapping of schemas, a list of schemas, or one schema.
-_NAMED: Final = frozenset(
-    {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
-)
-_LISTED: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SINGLE: Final = frozenset(
-    {"items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains"}
-)
 _SHARED: Final = ("$defs", "definitions")
 
 
@@ -71,20 +64,17 @@ class SchemaRules:
     def _narrowest(
         self, wanted: Mapping[str, Any], widest: Mapping[str, Any]
     ) -> tuple[str, str | None]:
+        excess = excess_of(wanted)
         rule = _json_rule(wanted, _STRICT)
-        reason = self.refusal(_alone(rule))
+        reason = excess or self.refusal(_alone(rule))
         if reason is None:
             return rule, None
-        for wider in (
-            _json_rule(wanted, _LENIENT),
-            # The library supports the keyword, but not every regular expression.
-            _json_rule(wanted, _LENIENT, left_out=_PATTERNS),
-            _json_rule(widest, _STRICT),
-        ):
-            if self.refusal(_alone(wider)) is None:
-                return wider, reason
-        msg = "the library refuses any object at all"
-        raise AssertionError(msg)
+        wider = [] if excess else [_json_rule(wanted, _LENIENT)]
+        wider.append(_json_rule(wanted, _LENIENT, left_out=_COSTLY))
+        for rule in wider:
+            if self.refusal(_alone(rule)) is None:
+                return rule, reason
+        return _json_rule(widest, _STRICT), reason
 
 
 def has_reference(schema: object) -> bool:
@@ -131,11 +121,11 @@ class _Normalizer:
         return normalized
 
     def _value(self, key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
-        if key in _NAMED and isinstance(value, Mapping):
+        if key in NAMED and isinstance(value, Mapping):
             return {name: self._one(inner) for name, inner in value.items()}
-        if key in _LISTED and isinstance(value, list):
+        if key in LISTED and isinstance(value, list):
             return [self._one(inner) for inner in value]
-        if key in _SINGLE:
+        if key in SINGLE:
             return self._one(value)
         return value
 

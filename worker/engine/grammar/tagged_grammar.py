@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from domain.chat.schema_bounds import excess_of
 from worker.engine.grammar.ports import GrammarRefused
 from worker.engine.grammar.schema_rules import SchemaRules, has_reference
 from worker.engine.grammar.text_grammar import (
@@ -259,6 +260,8 @@ class TaggedGrammar:
         read_as = [_READ_AS[name] for name in sorted(types - STRING_ONLY)]
         forbidden = (containing(self._closing), *read_as)
         beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, types))
+        if (excess := excess_of(schema, root)) is not None:
+            return f"({without(ANY_TEXT, *forbidden)}){beside}", excess
         try:
             texts = text_terminal(schema, root) or ANY_TEXT
         except UnsupportedKeyword as error:

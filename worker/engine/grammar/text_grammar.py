@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.engine.output.tool_calls.json_types import SchemaTypes, resolve_reference
+from domain.chat.schema_bounds import resolve_reference
+from worker.engine.output.tool_calls.json_types import SchemaTypes
 
 ANY_TEXT: Final = "/(?s:.*)/"
 _REFERENCES_MAX: Final = 16

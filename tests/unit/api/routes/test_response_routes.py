@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from openai.types.responses import Response, ResponseItemList
 
-from api.http.messages import Reply, StreamReply
+from api.http.messages import Reply, Request, StreamReply
+from api.http_server.reply_writer import warning_header
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Body, ToolEnd, ToolInput, ToolStart
 from domain.chat.request import ChatRequest, Message, ToolCall
@@ -21,6 +22,9 @@ from tests.support.clients.sse import events_in
 
 PATH = "/v1/responses"
 BODY: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
+
+
+_COSTLY = {"type": "object", "properties": {"n": {"multipleOf": 99_999_989}}}
 
 
 def _job(response: Any) -> JobId:
@@ -305,6 +309,18 @@ def test_items_are_listed_in_pages() -> None:
     asyncio.run(scenario())
 
 
+def test_a_tool_whose_schema_costs_too_much_is_named_and_not_enforced() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            tool = {"type": "function", "name": "f\n", "parameters": _COSTLY}
+            request = Request(id="req-1", method="POST", path=PATH)
+            await api.send("POST", PATH, BODY | {"tools": [tool]}, request=request)
+            header = warning_header(request)["x-semantic-warning"]
+            assert header.startswith("tool f\\n: multipleOf")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -320,6 +336,10 @@ def test_items_are_listed_in_pages() -> None:
         (
             {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}},
             "tool_choice",
+        ),
+        (
+            {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": _COSTLY}]},
+            "tools",
         ),
         ({"tools": [_grammar("peg", "x")]}, "tools.0.format.syntax"),
         ({"tools": [_grammar("regex", "")]}, "tools.0.format.definition"),

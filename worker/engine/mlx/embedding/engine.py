@@ -12,7 +12,7 @@ from typing import Any, Final
 import mlx_lm.utils
 
 from domain.chat.embedding import EmbeddingInputs, EmbeddingText, TextTooLong, Vectors
-from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Failed
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
@@ -86,6 +86,7 @@ class EmbeddingEngine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> PreparedPrompt:
         """Tokenise the texts of a request; the tokenizer adds its own end of text.
 
@@ -93,7 +94,7 @@ class EmbeddingEngine:
             InvalidRequest: A text is empty or too long, an id or the dimensions do not exist.
             ModelUnusable: The model cannot be used.
         """
-        del cache_owner  # no blocks are shared
+        del cache_owner, claim  # no blocks are shared, and a text is tokenised at once
         inputs = request.embedding
         if inputs is None:
             raise InvalidRequest(f"{self._entry.name} generates no text")

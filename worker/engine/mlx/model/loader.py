@@ -165,6 +165,7 @@ def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: AN
     grammars = grammars_for(vocabulary.to_str(), end_ids_of(tokenizer))
     if grammars is None:
         return model
+    model = replace(model, grammar_bytes=lambda: grammars.kept_bytes)
     if model.channel_format is not None:
         channel_constraints = ChannelConstraints(grammars, model.detokenizer, model.channel_format)
         return replace(model, constraint=channel_constraints.constraint)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from domain.chat.schema_bounds import resolve_reference
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
 ALL_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
@@ -108,22 +109,6 @@ def argument_schema(schema: Mapping[str, Any], name: str) -> object:
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]
     return schema.get("additionalProperties", True)
-
-
-def resolve_reference(reference: str, root: Mapping[str, Any]) -> object:
-    """Return the part of a schema that a reference points to, ``True`` if there is none.
-
-    Args:
-        reference: ``#`` and a JSON pointer (RFC 6901).
-        root: The schema.
-    """
-    place: object = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not reference.startswith("#") or not isinstance(place, Mapping) or name not in place:
-            return True
-        place = place[name]
-    return place if reference.startswith("#") else True
 
 
 def type_of(value: object) -> str:

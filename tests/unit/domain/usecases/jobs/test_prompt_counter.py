@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from domain.chat.generation import PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
 from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
@@ -31,8 +31,9 @@ class Engine:
         request: ChatRequest,
         encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT,
         cache_owner: Owner | None = None,
+        claim: Claim = NO_CLAIM,
     ) -> PreparedPrompt:
-        del request, encoding, cache_owner
+        del request, encoding, cache_owner, claim
         if self.tokens is None:
             raise EngineLost("not loaded")
         raise PromptTooLong(self.tokens, 1)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
 from domain.chat.items import Body, Finished, Started, StreamItem
+from domain.errors import GenerationCancelled
 from domain.job.fair_scheduler import QueueTurn
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.values import JobId, Priority, StopReason, Usage
@@ -41,6 +43,43 @@ def test_turn_is_asked_for_in_the_line_of_the_job(
     ((name, facts),) = asked
     assert (name, facts["line"], facts["priority"]) == (job_id, line, Priority.INTERACTIVE)
     assert facts["has_begun"] is False
+
+
+def test_a_cancellation_ends_the_preparation(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The preparation may compile a grammar; it goes on only while its client is there."""
+    job_id = world.accept(command={"owner": "mine"}).job_id
+    claims: list[Claim] = []
+
+    def compile_until_cancelled(*_: Any, claim: Claim = NO_CLAIM, **__: Any) -> PreparedPrompt:
+        claims.append(claim)
+        assert not claim.is_cancelled()
+        world.cancel(job_id)
+        world.nudge(job_id)
+        assert claim.is_cancelled()
+        raise GenerationCancelled("cancelled while it was prepared")
+
+    monkeypatch.setattr(world.engine, "prepare", compile_until_cancelled)
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.types(job_id)[-1] == "JobCancelled"
+    assert "AttemptStarted" not in world.types(job_id)
+    assert [claim.owner for claim in claims] == ["mine"]
+
+
+def test_a_cancellation_that_the_log_lacks_runs_the_job_again(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.submit()
+
+    def stray(*_: Any, **__: Any) -> PreparedPrompt:
+        raise GenerationCancelled("not in the log")
+
+    monkeypatch.setattr(world.engine, "prepare", stray)
+    assert world.run(job_id) is RunResult.REQUEUE
+    monkeypatch.undo()
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.text(job_id) == "A scripted answer."
 
 
 def test_end_that_a_broker_restored_is_dropped_with_the_attempts_before_it(world: JobWorld) -> None:

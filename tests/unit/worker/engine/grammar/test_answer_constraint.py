@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.generation import PreparedPrompt
+from domain.chat.generation import NO_CLAIM, PreparedPrompt
 from domain.errors import InvalidRequest
 from domain.values import Sampling
 from tests.support.models.byte_vocabulary import ENDS, TABLE, TOKENIZER
@@ -319,8 +319,8 @@ def test_words_sampled_without_a_constraint_end_it(grammars: GuidanceGrammars) -
 
 def test_garbage_is_refused_and_a_lost_matcher_raises(grammars: GuidanceGrammars) -> None:
     with pytest.raises(GrammarRefused):
-        grammars.matcher("start: nonsense (")
-    matcher = grammars.matcher('start: "a"')
+        grammars.of(NO_CLAIM).matchers("start: nonsense (")
+    matcher = grammars.of(NO_CLAIM).matchers('start: "a"')()
     assert not matcher.accept_text("b")
     with pytest.raises(ConstraintLost):
         matcher.mask()
@@ -329,7 +329,8 @@ def test_garbage_is_refused_and_a_lost_matcher_raises(grammars: GuidanceGrammars
 
 def test_a_grammar_is_compiled_once(grammars: GuidanceGrammars) -> None:
     grammar = f"start: {json.dumps('once')}"
-    one, other = grammars.matcher(grammar), grammars.matcher(grammar)
+    new = grammars.of(NO_CLAIM).matchers(grammar)
+    one, other = new(), new()
     assert one.accept_text("on")
     assert other.accept_text("once")
     assert other.is_over
