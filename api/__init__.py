@@ -1,1 +1,1 @@
-"""HTTP in: the server of the socket, the routes and the wire protocols. Never imports ``worker``."""
+"""HTTP in: the socket's server, the routes and the wire protocols. Never imports ``worker``."""

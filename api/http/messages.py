@@ -135,7 +135,7 @@ class Closable(Protocol):
 class StreamReply:
     """An answer that comes piece by piece.
 
-    The server iterates ``pieces`` in the event loop, waits where the client reads slowly, and closes
+    The server iterates ``pieces`` in the event loop, waits where the client reads slowly, and ends
     a ``Closable`` iterator when the client has gone or the answer is whole.
     """
 

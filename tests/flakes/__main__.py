@@ -14,7 +14,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from bench.long_runs import LongRun
 from bench.report.machine import current_commit
 from ops.liveness.parent_watch import LIFELINE_ENV
 from tests.flakes.selection import ROOT, timed_files
+from tests.support.polling import now_s
 
 PAGE: Final = ROOT / "docs" / "quality.md"
 REPORTS: Final = ROOT / "build" / "flakes"
@@ -84,7 +84,7 @@ def main() -> int:
     """Run the rounds, print what failed, and return the exit code."""
     asked = _asked()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    until = time.monotonic() + 60 * asked.minutes
+    until = now_s() + 60 * asked.minutes
     with _load(asked.busy, asked.nice):
         found = [_run(asked, until)]
         if not asked.paths:
@@ -152,18 +152,18 @@ def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 def _run(asked: argparse.Namespace, until: float) -> Found:
     """Run the rounds of one selection, as far as there is time."""
-    found, commit, began = Found(), current_commit(), time.monotonic()
+    found, commit, began = Found(), current_commit(), now_s()
     files = asked.paths or timed_files()
     _print(f"{len(files)} paths in {asked.rounds} rounds, seeds from {asked.seed}")
-    while found.rounds < asked.rounds and time.monotonic() < until:
+    while found.rounds < asked.rounds and now_s() < until:
         _round(asked, files, found)
     if asked.record:
-        _record(asked, found, commit, minutes=(time.monotonic() - began) / 60)
+        _record(asked, found, commit, minutes=(now_s() - began) / 60)
     return found
 
 
 def _round(asked: argparse.Namespace, files: Sequence[str], found: Found) -> None:
-    seed, before, began = asked.seed + found.rounds, found.counts.total(), time.monotonic()
+    seed, before, began = asked.seed + found.rounds, found.counts.total(), now_s()
     report = REPORTS / f"{seed}.xml"
     report.unlink(missing_ok=True)
     with _child(_command(files, seed, asked.processes, report)) as pytest:
@@ -176,7 +176,7 @@ def _round(asked: argparse.Namespace, files: Sequence[str], found: Found) -> Non
     _print(
         f"round {found.rounds} of {asked.rounds}, seed {seed}:"
         f" {found.counts.total() - before} failed,"
-        f" {time.monotonic() - began:.0f} s, {report.relative_to(ROOT)}"
+        f" {now_s() - began:.0f} s, {report.relative_to(ROOT)}"
     )
 
 

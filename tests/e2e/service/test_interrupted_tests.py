@@ -69,7 +69,7 @@ def _hanging_run(
         )
     started = directory / "started"
     try:
-        wait_until(lambda: started.exists() or run.poll() is not None, _STARTED_WITHIN_S)
+        wait_until(lambda: started.exists() or run.poll() is not None, within_s=_STARTED_WITHIN_S)
         assert started.exists(), (directory / "output").read_text()
         tester, *pids = map(int, started.read_text().split())
         yield run, tester, [psutil.Process(pid) for pid in pids]
