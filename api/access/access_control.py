@@ -28,6 +28,9 @@ from ops.setting_groups.service import ServerSettings
 #: Claude Code, whose reply is public.
 _OPEN: Final = frozenset({("GET", "/health/live"), ("HEAD", "/health/live"), ("HEAD", "/")})
 _READING: Final = frozenset({"GET", "HEAD"})
+#: Challenges of RFC 6750: the error is named only where a key was sent.
+_NO_KEY: Final = 'Bearer realm="semantic"'
+_WRONG_KEY: Final = f'{_NO_KEY}, error="invalid_token"'
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
@@ -60,7 +63,7 @@ class KeyRing:
         environment variables send both, and one of the keys may belong to another service.
 
         Raises:
-            TransportError: 403. Claude Code repeats a request that gets 401 for three minutes.
+            TransportError: 401, with a challenge.
         """
         if not self._keys:
             return ""
@@ -73,12 +76,13 @@ class KeyRing:
                     found = key.name
         if found:
             return found
-        message = (
-            "the key is not one of this service's"
-            if next(_given(headers), None) is not None
-            else "send a key, as authorization: Bearer KEY or x-api-key: KEY"
+        message, challenge = "the key is not one of this service's", _WRONG_KEY
+        if next(_given(headers), None) is None:
+            message = "send a key, as authorization: Bearer KEY or x-api-key: KEY"
+            challenge = _NO_KEY
+        raise TransportError(
+            401, "invalid_api_key", message, headers={"www-authenticate": challenge}
         )
-        raise TransportError(403, "invalid_api_key", message)
 
 
 class AdmittedRequest:
@@ -142,7 +146,7 @@ class AccessControl:
             headers: By lower-case name.
 
         Raises:
-            TransportError: 403, with the reason.
+            TransportError: 401 without a key of the service, else 403, with the reason.
             RateLimited: With the time of the next try.
         """
         self._hosts.check(target, headers.get("host"))

@@ -32,7 +32,8 @@ _SECURITY_SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
 #: Failures of any operation; the server detects most of them before it routes a request.
 _COMMON_ERRORS: Final[Mapping[str, str]] = {
     "400": "The request is not valid",
-    "403": "The host, the web origin, the key or its scope does not allow it",
+    "401": "The key is missing or is not one of the service's",
+    "403": "The host, the web origin or the scope of the key does not allow it",
     "405": "The path does not support this method",
     "408": "The request took too long to arrive",
     "413": "The body is larger than the limit",

@@ -212,9 +212,9 @@ def test_a_wrong_key_is_refused_in_words_at_once(
     refusal = "the key is not one of this service's"
     code, out, err = end_of(user.begin("I like boats.", SEMANTIC_API_KEY="not-the-right-key"))
     assert (code, out) == (1, "")
-    assert err == f"semantic: {refusal} (403)\n"
-    # The same for lines that were pasted; Claude Code would repeat a 401 for three minutes.
+    assert err == f"semantic: {refusal} (401)\n"
+    # The same for lines that were pasted; Without x-should-retry Claude Code repeats a 401 for three minutes.
     done = ask(claude_binary, narrow, user.home, "-p", "I like boats.", "--output-format", "json")
     result = json.loads(done.stdout)
     assert result["is_error"]
-    assert result["result"] == f"Failed to authenticate. API Error: 403 {refusal}"
+    assert result["result"] == f"Failed to authenticate. API Error: 401 {refusal}"

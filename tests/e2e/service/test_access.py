@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import httpx
@@ -97,7 +98,7 @@ def _nobody_reads_the_key(service: Service) -> None:
 
 def _clients_need_it(service: Service) -> None:
     assert httpx.get(f"{service.base_url}/health/live").status_code == 200
-    assert httpx.get(f"{service.base_url}/v1/models").status_code == 403
+    assert httpx.get(f"{service.base_url}/v1/models").status_code == 401
     for key in (KEY, "wrong"):
         with (
             anthropic.Anthropic(base_url=service.base_url, api_key=key, max_retries=0) as claude,
@@ -107,10 +108,28 @@ def _clients_need_it(service: Service) -> None:
                 assert claude.models.list().data
                 assert oai.models.list().data
             else:
-                with pytest.raises(anthropic.PermissionDeniedError):
-                    claude.models.list()
-                with pytest.raises(openai.PermissionDeniedError):
-                    oai.models.list()
+                _sdks_name_the_error(claude, oai)
+
+
+def _sdks_name_the_error(claude: anthropic.Anthropic, oai: openai.OpenAI) -> None:
+    turn: Any = [{"role": "user", "content": "Hello."}]
+    asks: list[Callable[[], object]] = [
+        claude.models.list,
+        lambda: claude.messages.create(model="m", max_tokens=1, messages=turn),
+        lambda: claude.messages.count_tokens(model="m", messages=turn),
+        lambda: claude.messages.batches.list(),
+        oai.models.list,
+        lambda: oai.chat.completions.create(model="m", messages=turn),
+        lambda: oai.responses.create(model="m", input="Hello."),
+        lambda: oai.embeddings.create(model="m", input="Hello."),
+        oai.files.list,
+    ]
+    for ask in asks:
+        with pytest.raises((anthropic.AuthenticationError, openai.AuthenticationError)) as caught:
+            ask()
+        body: Any = caught.value.body
+        kind = body["error"]["type"] if "error" in body else body["type"]
+        assert kind == "authentication_error"
 
 
 def _no_other_user_writes_what_the_worker_loads(service: Service) -> None:

@@ -141,7 +141,7 @@ def sampled(metric: Any) -> set[str]:
 
 
 def test_scrape_needs_a_key_and_a_known_host(service: Service) -> None:
-    assert httpx.get(f"{service.base_url}/metrics", timeout=30).status_code == 403
+    assert httpx.get(f"{service.base_url}/metrics", timeout=30).status_code == 401
     assert get(service, "/metrics", host="evil.example").status_code == 403
     assert get(service, "/metrics", authorization=f"Bearer {KEY}").status_code == 200
 

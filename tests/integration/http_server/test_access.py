@@ -32,16 +32,20 @@ def test_the_refusal_speaks_the_caller_s_dialect_and_asks_for_no_retry(
     server: SampleServer,
 ) -> None:
     claude = server.ask("POST", "/v1/messages?beta=true", b"{}")
-    assert (claude.status, claude.headers["x-should-retry"]) == (403, "false")
+    assert (claude.status, claude.headers["x-should-retry"]) == (401, "false")
+    assert claude.headers["www-authenticate"] == 'Bearer realm="semantic"'
     assert claude.json()["type"] == "error"
-    assert claude.json()["error"]["type"] == "permission_error"
+    assert claude.json()["error"]["type"] == "authentication_error"
     assert "x-api-key" in claude.json()["error"]["message"]
     assert claude.json()["request_id"] == claude.headers["request-id"]
     openai = server.ask("POST", "/v1/chat/completions", b"{}", "authorization: Bearer sk-wrong\r\n")
-    assert openai.status == 403
+    assert openai.status == 401
+    assert openai.headers["www-authenticate"] == 'Bearer realm="semantic", error="invalid_token"'
     assert openai.json()["error"]["code"] == "invalid_api_key"
+    assert openai.json()["error"]["type"] == "authentication_error"
     native = server.ask("GET", "/echo")
-    assert native.status == 403
+    assert native.status == 401
+    assert (native.json()["title"], native.json()["status"]) == ("Not authenticated", 401)
     assert native.headers["content-type"] == "application/problem+json"
     assert native.json()["code"] == "invalid_api_key"
 
@@ -60,13 +64,13 @@ def test_who_is_refused_sends_no_body(server: SampleServer) -> None:
             b"expect: 100-continue\r\n\r\n"
         )
         (answer,) = parse(read_all(connection))
-    assert answer.status == 403
+    assert answer.status == 401
 
 
 def test_a_page_may_read_what_it_gets_even_a_refusal(server: SampleServer) -> None:
     page = f"origin: {PAGE}\r\n"
     refused = server.ask("GET", "/echo", headers=page)
-    assert (refused.status, refused.headers["access-control-allow-origin"]) == (403, PAGE)
+    assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, PAGE)
     given = server.ask("GET", "/echo", headers=f"{page}x-api-key: {KEY}\r\n")
     assert (given.status, given.headers["access-control-allow-origin"]) == (200, PAGE)
     failed = server.ask("GET", "/failing", headers=f"{page}x-api-key: {KEY}\r\n")

@@ -8,7 +8,6 @@ const EVERYTHING = { name: null, scope: "admin", may: ["read", "change", "read_a
 /** The object of `/admin/key`, or `null` before the first reply for the present key. */
 export const access = createStore(null);
 
-const FORBIDDEN = 403;
 /** A service that does not answer is asked again after this time. */
 const AGAIN_MS = 5_000;
 
@@ -29,7 +28,7 @@ async function ask(key) {
     found = await get("admin/key");
   } catch (error) {
     // Each view shows why it gets no reply.
-    if (error.status !== FORBIDDEN) setTimeout(() => key === asked && ask(key), AGAIN_MS);
+    if (!error.denied) setTimeout(() => key === asked && ask(key), AGAIN_MS);
   }
   if (key === asked) access.set(found);
 }

@@ -14,6 +14,8 @@ export class ApiError extends Error {
     this.status = status;
     this.code = code;
     this.retryAfterS = retryAfterS;
+    /** Whether only another key changes the reply. */
+    this.denied = status === 401 || status === 403;
   }
 }
 

@@ -4,11 +4,9 @@ import { useCallback, useEffect, useRef, useState } from "./preact.js";
 import { session } from "./session.js";
 import { useStore } from "./store.js";
 
-const FORBIDDEN = 403;
-
 /**
  * Return `{data, error, loading, reload}` of a GET. It is repeated when the path, the query or the
- * key change and, with `everyMs`, in that rhythm while the page is visible; a refusal (403) ends
+ * key change and, with `everyMs`, in that rhythm while the page is visible; a refusal (401, 403) ends
  * the rhythm. `path` null asks nothing. Old data stay shown while new ones are loaded or fail to load.
  */
 export function useResource(path, query = {}, { everyMs = 0 } = {}) {
@@ -29,7 +27,7 @@ export function useResource(path, query = {}, { everyMs = 0 } = {}) {
       if (running.current === mine) setState({ data, error: null, loading: false });
     } catch (error) {
       if (error.name === "AbortError" || running.current !== mine) return;
-      denied.current = error.status === FORBIDDEN;
+      denied.current = error.denied;
       setState((old) => ({ ...old, error, loading: false }));
     }
   }, [path, text, key]);

@@ -11,8 +11,6 @@ import { Job } from "./job.js";
 
 const PAGE = 100;
 const REFRESH_MS = 3_000;
-/** A refusal ends the rhythm. */
-const FORBIDDEN = 403;
 const STATES = ["queued", "running", "completed", "failed", "cancelled", "expired"];
 
 const COLUMNS = [
@@ -79,7 +77,7 @@ function useJobs(filters) {
       const list = await get("v1/jobs", { limit: PAGE, before, ...JSON.parse(text) });
       if (pages.current === mine) setState((old) => ({ jobs: merge(old.jobs, list, mine), error: null }));
     } catch (error) {
-      mine.denied = error.status === FORBIDDEN;
+      mine.denied = error.denied;
       if (pages.current === mine) setState((old) => ({ ...old, error }));
     } finally {
       mine.busy = false;

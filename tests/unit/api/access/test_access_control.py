@@ -38,9 +38,16 @@ def refusal(
 ) -> TransportError:
     with pytest.raises(TransportError) as caught:
         which.admit(method, target, headers)
-    assert caught.value.status == 403
-    assert not caught.value.retryable
-    return caught.value
+    error = caught.value
+    # 401 carries a challenge (RFC 9110, section 15.5.2); with 403 another key would not help.
+    if error.code == "invalid_api_key":
+        assert error.status == 401
+        assert error.headers["www-authenticate"].startswith('Bearer realm="semantic"')
+    else:
+        assert error.status == 403
+        assert not error.headers
+    assert not error.retryable
+    return error
 
 
 def test_without_keys_everybody_on_this_machine_comes_in() -> None:
@@ -88,6 +95,9 @@ def test_anything_else_is_no_key(sent: dict[str, str]) -> None:
     error = refusal(access(api_keys=[f"laptop={KEY}"]), HOST | sent)
     assert error.code == "invalid_api_key"
     assert KEY not in error.message
+    # RFC 6750, section 3.1: the error is named only where a key was sent.
+    sends_key = "x-api-key" in sent or sent.get("authorization", "").startswith("Bearer ")
+    assert ('error="invalid_token"' in error.headers["www-authenticate"]) is sends_key
 
 
 @pytest.mark.parametrize(
