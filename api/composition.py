@@ -188,7 +188,7 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloo
     upgrade(settings.log_url)
     disk.renew()
     log = stack.enter_context(open_log(settings.log_url, clock=clock))
-    log.admit_work = work_admission(settings.server, disk, log.owner_sums)
+    log.admit_work = work_admission(settings.server, disk, log.queue_views.open_jobs_of)
     return log
 
 

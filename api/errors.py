@@ -19,7 +19,6 @@ from domain.errors import (
     NotFound,
     Overloaded,
     PromptTooLong,
-    QuotaExceeded,
     SemanticError,
     Unavailable,
 )
@@ -34,7 +33,6 @@ _STATUS: Final[Mapping[type[SemanticError], int]] = MappingProxyType(
         Conflict: 409,
         GenerationCancelled: 409,
         Overloaded: 429,
-        QuotaExceeded: 403,
         Unavailable: 503,
         DiskFull: 507,
         Failure: 500,

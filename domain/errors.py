@@ -21,7 +21,6 @@
     ├── Overloaded                  a limit is reached; try later
     │   ├── MemoryFull              running contexts take all memory for contexts
     │   └── RateLimited             the caller sends too many requests
-    ├── QuotaExceeded               the key stores as much as it may
     ├── Unavailable                 a part is down or draining; try later
     │   ├── LogUnavailable
     │   │   ├── LogNewer            a newer program wrote to the log; update this one
@@ -262,12 +261,6 @@ class RateLimited(Overloaded):
     """One caller asks for more than its share."""
 
     code = "rate_limited"
-
-
-class QuotaExceeded(SemanticError):
-    """The key has used up a quota; only a change by its owner or an operator frees some."""
-
-    code = "quota_exceeded"
 
 
 class Unavailable(SemanticError):

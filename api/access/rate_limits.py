@@ -1,4 +1,4 @@
-"""Rate limits: requests per minute, requests at once, and the limits of one agent.
+"""Rate limits: requests per minute, requests at once, and the limits of one agent and one key.
 
 A token bucket holds the requests of one minute, so that a burst passes and the mean holds. It is
 stored as one number, the virtual scheduling form of the generic cell rate algorithm (ITU-T I.371):
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from domain.errors import RateLimited
+from domain.events.event import Event
+from domain.events.job import JobSubmitted
 from domain.job.listing import JobViews
-from domain.values import AgentId, JobStatus
+from domain.values import AgentId, JobStatus, Owner
 
 NS_PER_S: Final = 1_000_000_000
 _MINUTE_NS: Final = 60 * NS_PER_S
@@ -157,3 +159,32 @@ class AgentLimits:
         if sum(len(page.jobs) for page in pages) + jobs > most:
             message = f"this agent may have {most} jobs open at once"
             raise RateLimited(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyJobs:
+    """The limit of the open jobs of every key; work without an owner has none.
+
+    Attributes:
+        open_jobs: Counts the queued and running jobs of a key in the log, so that restarts and jobs
+            of every origin are included.
+        at_once: Most of them; ``None``: any.
+    """
+
+    open_jobs: Callable[[Owner], int]
+    at_once: int | None = None
+
+    def admit(self, events: Sequence[Event]) -> None:
+        """Refuse to append a job of a key that has enough open ones; blocks.
+
+        Concurrent callers may overshoot by their number.
+
+        Raises:
+            RateLimited: Naming the limit.
+        """
+        if self.at_once is None:
+            return
+        for event in events:
+            owner = event.owner if isinstance(event, JobSubmitted) else None
+            if owner is not None and self.open_jobs(owner) >= self.at_once:
+                raise RateLimited(f"this key may have {self.at_once} jobs open at once")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from api.access.quotas import KeyQuotas, OwnerSums
-from api.access.rate_limits import AgentLimits, Rate
+from api.access.rate_limits import AgentLimits, KeyJobs, Rate
 from api.access.webhook_policy import WebhookPolicy
 from api.background.batches import BatchRules
 from api.protocols.shared.efforts import Efforts
 from api.submission.job_rules import JobRules
 from domain.events.event import Event
 from domain.model.on_demand import OnDemandRules
+from domain.values import Owner
 from ops.adapters.data_dir.free_space import DiskFloor, floor_of
-from ops.setting_groups.disk import MB
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
     BatchSettings,
@@ -90,18 +89,13 @@ def disk_floor_of(settings: Settings) -> DiskFloor:
 
 
 def work_admission(
-    server: ServerSettings, disk: DiskFloor, sums: OwnerSums
-) -> Callable[[Sequence[Event], int], None]:
-    """Return the check of new work: the disk has space for it, and the key's quotas allow it."""
-    stored_mb = server.key_stored_mb
-    quotas = KeyQuotas(
-        sums=sums,
-        jobs_at_once=server.key_jobs_at_once,
-        stored_bytes_max=None if stored_mb is None else stored_mb * MB,
-    )
+    server: ServerSettings, disk: DiskFloor, open_jobs: Callable[[Owner], int]
+) -> Callable[[Sequence[Event]], None]:
+    """Return the check of new work: the disk has space for it, and the key may have more jobs."""
+    jobs = KeyJobs(open_jobs=open_jobs, at_once=server.key_jobs_at_once)
 
-    def admit(events: Sequence[Event], size_bytes: int) -> None:
+    def admit(events: Sequence[Event]) -> None:
         disk.require_space()
-        quotas.admit(events, size_bytes)
+        jobs.admit(events)
 
     return admit

@@ -49,7 +49,6 @@ EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "server.requests_per_minute": 120,
         "server.requests_at_once": 16,
         "server.key_jobs_at_once": 64,
-        "server.key_stored_mb": 4096,
         "server.key_scopes": {},
         "server.agent_requests_per_minute": 60,
         "server.agent_jobs_at_once": 4,

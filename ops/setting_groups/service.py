@@ -78,11 +78,6 @@ class ServerSettings(SettingGroup):
     key_jobs_at_once: int | None = Field(
         default=None, ge=1, le=1_000_000, description="of one key, queued and running"
     )
-    key_stored_mb: int | None = Field(
-        default=None,
-        ge=1,
-        description="2^20 bytes of requests, answers and files that are stored for one key",
-    )
     agent_requests_per_minute: int | None = Field(
         default=None, ge=1, le=1_000_000, description="generations that one agent asks for"
     )

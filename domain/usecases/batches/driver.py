@@ -40,7 +40,6 @@ from domain.errors import (
     InvalidRequest,
     JobAlreadyTerminal,
     Overloaded,
-    QuotaExceeded,
     SemanticError,
 )
 from domain.events.batch import FileCreated
@@ -148,7 +147,7 @@ def _advance(batch: Batch, driver: BatchDriver, room: int) -> tuple[int, bool]:
     if batch.state is BatchState.IN_PROGRESS and not late:
         try:
             sent = _submit_lines(batch, driver, room) if room else 0
-        except (DiskFull, Overloaded, QuotaExceeded):
+        except (DiskFull, Overloaded):
             sent = 0  # the other lines wait; those that are jobs go on, and the batch can end
         except TEXT_LOST:
             # The lines were erased; those that are no jobs yet cannot become one.

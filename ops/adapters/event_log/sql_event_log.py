@@ -18,7 +18,6 @@ from ops.adapters.event_log.migrate import current, expected, refuse_newer_progr
 from ops.adapters.event_log.projections.agent_views import SqlAgentViews
 from ops.adapters.event_log.projections.batch_views import SqlBatchViews
 from ops.adapters.event_log.projections.job_views import SqlJobViews
-from ops.adapters.event_log.projections.owner_sums import SqlOwnerSums
 from ops.adapters.event_log.projections.owner_views import SqlOwners
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_projections
@@ -28,7 +27,7 @@ from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter
 from ops.metrics.counter_file import Figures
 
-AdmitWork = Callable[[Sequence[Event], int], None]
+AdmitWork = Callable[[Sequence[Event]], None]
 
 
 class SqlEventLog(LogReader):
@@ -49,9 +48,8 @@ class SqlEventLog(LogReader):
         self.queue_views = SqlQueueViews(self._readers)
         self.agents = SqlAgentViews(self._readers)
         self.usage = SqlUsageViews(self._readers)
-        self.owner_sums = SqlOwnerSums(self._readers)
-        #: Called with new work and the bytes of its texts before they are appended; may raise.
-        self.admit_work: AdmitWork = lambda _events, _size_bytes: None
+        #: Called with new work before it is appended; may raise.
+        self.admit_work: AdmitWork = lambda _events: None
         self.owners = SqlOwners(self._readers)
         file = database_file(url)
         self._writer = LogWriter(
@@ -82,8 +80,7 @@ class SqlEventLog(LogReader):
             ValueError: There are no drafts, two share an id, or a payload has another digest.
         """
         if any(is_new_work(draft.event) for draft in drafts):
-            size_bytes = sum(map(len, (payloads or {}).values()))
-            self.admit_work([draft.event for draft in drafts], size_bytes)
+            self.admit_work([draft.event for draft in drafts])
         if not drafts or len({draft.event_id for draft in drafts}) != len(drafts):
             msg = "an append needs drafts, each with an event id of its own"
             raise ValueError(msg)

@@ -127,9 +127,8 @@ def _sdks_name_the_error(claude: anthropic.Anthropic, oai: openai.OpenAI) -> Non
     for ask in asks:
         with pytest.raises((anthropic.AuthenticationError, openai.AuthenticationError)) as caught:
             ask()
-        body: Any = caught.value.body
-        kind = body["error"]["type"] if "error" in body else body["type"]
-        assert kind == "authentication_error"
+        refusal: Any = caught.value
+        assert refusal.response.json()["error"]["type"] == "authentication_error"
 
 
 def _no_other_user_writes_what_the_worker_loads(service: Service) -> None:

@@ -144,7 +144,7 @@ def test_the_floor_refuses_new_work_alone(disk: FullDisk) -> None:
     with open_log(disk.url, clock=SystemClock()) as log:
         _append(log, "job-1", submitted(), 0)
 
-    def refuse(_events: object, _size_bytes: int) -> None:
+    def refuse(_events: object) -> None:
         raise DiskFull("no new work")
 
     with open_log(disk.url, clock=SystemClock()) as log:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, Select, bindparam, func, select
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import OpenJobs
-from domain.values import JobId, JobStatus, Priority
+from domain.values import JobId, JobStatus, Owner, Priority
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
@@ -45,6 +45,9 @@ _OPEN = (
     select(JOBS.c.status, JOBS.c.priority, func.count(), func.min(JOBS.c.created_at))
     .where(JOBS.c.status.in_(_OPEN_STATES))
     .group_by(JOBS.c.status, JOBS.c.priority)
+)
+_OPEN_OF = select(func.count()).where(
+    JOBS.c.owner == bindparam("owner"), JOBS.c.status.in_(_OPEN_STATES)
 )
 _OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.in_(_OPEN_STATES))
 _MEASURED = HotStatement(
@@ -138,6 +141,11 @@ class SqlQueueViews:
             running=sum(row[2] for row in rows if row[0] == JobStatus.RUNNING.value),
             agents=int(agents),
         )
+
+    def open_jobs_of(self, owner: Owner) -> int:
+        """Return how many jobs of an owner are queued or running."""
+        with reading(self._engine) as connection:
+            return int(connection.execute(_OPEN_OF, {"owner": owner}).scalar_one())
 
 
 def _max_tokens(submitted: Mapping[str, object]) -> int | None:

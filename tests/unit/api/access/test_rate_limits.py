@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.access.rate_limits import NAMES_MAX, NS_PER_S, Rate
+from api.access.rate_limits import NAMES_MAX, NS_PER_S, KeyJobs, Rate
 from domain.errors import RateLimited
+from domain.values import Owner
+from tests.support.builders.job_events import submitted
 
 
 class HandClock:
@@ -91,3 +95,15 @@ def test_without_a_limit_nothing_is_kept() -> None:
     for _ in range(100):
         rate.take("a")
     assert len(rate) == 0
+
+
+def test_a_key_with_enough_open_jobs_is_refused_and_others_are_not() -> None:
+    def admit(owner: str | None, at_once: int | None = 2) -> None:
+        jobs = KeyJobs(open_jobs={"mine": 2, "other": 1}.__getitem__, at_once=at_once)
+        jobs.admit([replace(submitted(), owner=Owner(owner) if owner else None)])
+
+    with pytest.raises(RateLimited, match="this key may have 2 jobs open at once"):
+        admit("mine")
+    admit("other")
+    admit(None)
+    admit("mine", at_once=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.batch.state import LineCounts
-from domain.errors import QuotaExceeded
+from domain.errors import RateLimited
 from domain.job.commands import SubmitJob
 from domain.usecases.batches.driver import ROUND_LINES_MAX
 from domain.usecases.jobs.submit import Accepted, JobSubmission
@@ -99,14 +99,14 @@ def test_batch_that_fails_its_check_takes_no_room() -> None:
         assert world.views.tally(other).jobs == 1
 
 
-def test_batch_whose_owner_has_no_quota_left_takes_no_room(
+def test_batch_whose_owner_has_enough_open_jobs_takes_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     accept = JobSubmission.submit
 
     def refuse(submission: JobSubmission, command: SubmitJob, *, job_id: JobId) -> Accepted:
         if command.owner == "alice":
-            raise QuotaExceeded("her texts fill it")
+            raise RateLimited("she has enough open jobs")
         return accept(submission, command, job_id=job_id)
 
     monkeypatch.setattr(JobSubmission, "submit", refuse)
