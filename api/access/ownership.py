@@ -9,6 +9,7 @@ from typing import Final
 
 from api.errors import TransportError
 from api.http.caller import Access, Caller
+from api.schemas.base import SESSION_MARK
 from domain.batch.state import BATCH_PREFIX
 from domain.errors import AgentExists, NotFound
 from domain.kv.owned_tokens import sharing_blocks
@@ -27,7 +28,7 @@ from domain.webhook.delivery import WebhookId
 from domain.webhook.ports import WebhookStore
 from ops.setting_groups.api_keys import KeyScope
 
-#: Characters of the name of an agent, as ``NAME_PATTERN`` bounds them.
+#: Characters of the name of an agent, as ``KNOWN_NAME_PATTERN`` bounds them.
 _AGENT_CHARS_MAX: Final = 256
 _RESPONSE_PREFIX: Final = "resp_"
 _BATCH_ID_PREFIXES: Final = ("msgbatch_", "batch_")
@@ -169,8 +170,7 @@ class OwnershipCheck:
         Args:
             caller: The holder of the key.
             agent: The agent of the request.
-            is_named: Whether the client gave the agent its name. Sessions of clients get the name
-                of the key added, so that two keys never have the same one.
+            is_named: Whether the client gave the agent its name; else it is that of a session.
 
         Raises:
             AgentExists: The agent belongs to another key.
@@ -194,9 +194,14 @@ class OwnershipCheck:
 
 
 def session_agent(caller: Caller, agent: AgentId) -> AgentId:
-    """Return the agent of a session of a key; a name that becomes too long is digested."""
-    name = f"{agent}@{caller.name}"
-    return AgentId(name if len(name) <= _AGENT_CHARS_MAX else digest_of(name.encode()))
+    """Return the agent of a session of a key; a session that becomes too long is digested.
+
+    No client can write the mark in it: an agent that one key names is never the session of another.
+    """
+    whose = SESSION_MARK + caller.name
+    is_short = len(agent) + len(whose) <= _AGENT_CHARS_MAX
+    # Marked again: a session of the same key may have the digits of the digest as its name.
+    return AgentId(agent + whose if is_short else digest_of(agent.encode()) + SESSION_MARK + whose)
 
 
 def require_scope(caller: Caller, access: Access) -> None:

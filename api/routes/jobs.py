@@ -21,7 +21,7 @@ from api.routes.generate import (
     QUEUE_FULL,
 )
 from api.routes.job_stream import AFTER, LAST_EVENT_ID, stream_job
-from api.schemas.base import JOB_ID_PATTERN, NAME_PATTERN
+from api.schemas.base import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
 from api.schemas.jobs import JobBody
 from api.schemas.replies import JobList, JobObject
 from api.services.route_services import JobService
@@ -37,7 +37,7 @@ _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 3
 _LIMIT: Final = page_size(default=20, most=100)
 _BEFORE: Final = text("before", "only jobs older than this one", pattern=JOB_ID_PATTERN)
 _STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=None)
-_AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=NAME_PATTERN)
+_AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAME_PATTERN)
 _MODEL: Final = text("model", "only jobs whose request names this model")
 _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")

@@ -12,8 +12,10 @@ from api.schemas.jobs import OptionsBody, PromptBody
 from api.schemas.openai_chat import FunctionTool
 from api.schemas.replies import JobCache
 
-#: Id of an agent; without ``/``, since it is a part of a path.
+#: Id of a new agent; without ``/``, since it is a part of a path.
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
+#: Id of an agent in a path: also that of the session of a client.
+KNOWN_AGENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}$"
 #: Highest number of a turn in a request.
 TURN_MAX = 1_000_000
 NewAgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]

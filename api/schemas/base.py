@@ -27,8 +27,12 @@ ANSWERS_MAX: Final = 8
 TOP_K_CEILING: Final = 1 << 20
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-#: Name of an agent or of a stream.
+#: Name that a client gives an agent.
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,255}$"
+#: Stands in the names of session agents (``api.access.ownership``), and in no name of a client.
+SESSION_MARK: Final = "~"
+#: Name of an agent or of a stream that a client looks up.
+KNOWN_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/~-]{0,255}$"
 JOB_ID_PATTERN: Final = r"^job-[0-9a-f]{32}$"
 WEBHOOK_ID_PATTERN: Final = r"^webhook-[0-9a-f]{32}$"
 

@@ -47,7 +47,7 @@ def agent_of(
     """
     sessions = (_session_of(headers, *names) for names in _SESSION_HEADERS)
     for name in (named, *sessions, session, cache_key, _session_in(user_id)):
-        if name and _AGENT_ID.match(name):
+        if name and _AGENT_ID.fullmatch(name):
             return AgentId(name)
     return None
 

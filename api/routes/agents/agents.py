@@ -15,7 +15,7 @@ from api.protocols.native.stream import NativeEncoder
 from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, QUEUE_FULL
 from api.routes.jobs import accepted_reply
 from api.schemas.agents import (
-    AGENT_ID_PATTERN,
+    KNOWN_AGENT_PATTERN,
     AgentBody,
     AgentList,
     AgentObject,
@@ -39,7 +39,7 @@ TURN_HEADER: Final = "x-semantic-turn"
 #: All fields of an agent and of a fork are optional, so the body is as well.
 _NO_BODY: Final = b"{}"
 
-_AGENT_ID: Final = path("agent_id", pattern=AGENT_ID_PATTERN, example="writer")
+_AGENT_ID: Final = path("agent_id", pattern=KNOWN_AGENT_PATTERN, example="writer")
 _LIMIT: Final = page_size(default=20, most=100)
 _BEFORE: Final = text("before", "only agents listed after this one")
 _SEEN: Final = flag(

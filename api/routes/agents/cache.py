@@ -9,11 +9,11 @@ from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.presenters.agents import contexts_object
-from api.schemas.agents import AGENT_ID_PATTERN, AgentCache, AgentContextMaps, ForgottenCache
+from api.schemas.agents import KNOWN_AGENT_PATTERN, AgentCache, AgentContextMaps, ForgottenCache
 from api.services.route_services import AgentService
 from domain.values import AgentId
 
-_AGENT_ID: Final = path("agent_id", pattern=AGENT_ID_PATTERN, example="writer")
+_AGENT_ID: Final = path("agent_id", pattern=KNOWN_AGENT_PATTERN, example="writer")
 
 
 async def get_cache(request: Request, agents: AgentService) -> Reply:

@@ -13,7 +13,7 @@ from api.http.operation import Operation
 from api.http.parameters import Place, moment, page_size, text, texts, whole_number
 from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
-from api.schemas.base import INT64_MAX, NAME_PATTERN
+from api.schemas.base import INT64_MAX, KNOWN_NAME_PATTERN
 from api.schemas.log import EventList, EventObject
 from api.services.route_services import EventService
 from domain.errors import SemanticError
@@ -45,10 +45,10 @@ _BEFORE: Final = whole_number(
     most=INT64_MAX,
 )
 _LIMIT: Final = page_size(default=100, most=PAGE_MAX)
-_STREAM: Final = text("stream", "only events of this stream", pattern=NAME_PATTERN)
+_STREAM: Final = text("stream", "only events of this stream", pattern=KNOWN_NAME_PATTERN)
 _TYPE: Final = texts("type", "only events of these types", most=32)
 _AGENT_ID: Final = text(
-    "agent_id", "only events of this agent and of its jobs", pattern=NAME_PATTERN
+    "agent_id", "only events of this agent and of its jobs", pattern=KNOWN_NAME_PATTERN
 )
 _SINCE: Final = moment("since", "only events recorded at this instant or later")
 _UNTIL: Final = moment("until", "only events recorded before this instant; a stream ends there")

@@ -117,3 +117,27 @@ def test_requests_for_vectors_count_as_jobs(
         for job in cid.get("/v1/jobs?status=queued").json()["data"]:
             assert cid.post(f"/v1/jobs/{job['id']}/cancel").status_code == 200
         assert {one.result().status_code for one in waiting} == {409}
+
+
+def test_no_key_takes_the_name_of_a_session_of_another(keys: dict[str, httpx.Client]) -> None:
+    bob, cid = keys["bob"], keys["cid"]
+    for name in ("nightly", "nightly@cid"):
+        assert bob.post("/v1/agents", json={"id": name}).status_code == 201
+    chat = {"model": "claude-x", "messages": [{"role": "user", "content": "Say hello."}]}
+    headers = {"session-id": "nightly"}
+
+    def jobs(http: httpx.Client, **wanted: str) -> list[str]:
+        found = http.get("/v1/jobs", params={"status": "queued", **wanted}).json()["data"]
+        return [job["id"] for job in found]
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cid.post, "/v1/chat/completions", json=chat, headers=headers)
+        wait_until(lambda: waiting.done() or len(jobs(cid)) == 1)
+        assert not waiting.done(), waiting.result().text
+        session = {"agent_id": "nightly~cid"}
+        assert (len(jobs(cid, **session)), jobs(bob, **session)) == (1, [])
+        assert cid.get("/v1/agents/nightly~cid").status_code == 404, "it has no history of its own"
+        assert cid.post(f"/v1/jobs/{jobs(cid)[0]}/cancel").status_code == 200
+    for name in ("nightly~cid", "nightly~bob"):
+        assert bob.post("/v1/agents", json={"id": name}).status_code == 400
+        assert bob.post("/v1/jobs", json=JOB | {"agent_id": name}).status_code == 400

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.schemas.base import NAME_PATTERN
+from api.schemas.base import KNOWN_NAME_PATTERN
 from domain.job.fair_scheduler import (
     BATCH_EVERY,
     AgentQueueState,
@@ -63,7 +63,7 @@ def test_line_is_that_of_the_agent_else_of_the_key() -> None:
     assert line_of(None, None) is None
     name = line_of(None, "mine")
     assert name == "key=mine"
-    assert not re.fullmatch(NAME_PATTERN, name), "an agent could have the name"
+    assert not re.fullmatch(KNOWN_NAME_PATTERN, name), "an agent could have the name"
 
 
 def test_jobs_of_an_agent_start_as_accepted_whatever_order_they_come_in() -> None:
