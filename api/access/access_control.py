@@ -9,11 +9,13 @@ from types import MappingProxyType
 from typing import Final
 
 from api.access.browser_policy import Hosts, Origins
-from api.access.rate_limits import Rate, RateLimiter
+from api.access.rate_limits import Rate
 from api.errors import TransportError
 from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
 from api.http.messages import Reply
 from api.ui.page import is_page_path
+from domain.errors import RateLimited
+from domain.shares import Shares
 from ops.setting_groups.api_keys import (
     SUPERVISOR_KEY,
     ApiKey,
@@ -47,7 +49,10 @@ class KeyRing:
     ) -> None:
         self._keys = tuple(keys)
         self._scopes = scopes_of(keys, scopes)
-        self._is_one = sum(key.name != SUPERVISOR_KEY for key in keys) == 1
+        named = sum(key.name != SUPERVISOR_KEY for key in keys)
+        self._is_one = named == 1
+        #: Whether keys have to share what is common.
+        self.has_several = named > 1
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return the holder of the key of a request with its scope; raises as ``holder``."""
@@ -90,10 +95,10 @@ class AdmittedRequest:
 
     Args:
         caller: The holder of its key.
-        places: Limits the requests at once, if the request counts.
+        places: Counts the requests at once, if this one counts.
     """
 
-    def __init__(self, caller: Caller, places: RateLimiter | None) -> None:
+    def __init__(self, caller: Caller, places: Shares | None) -> None:
         self.caller = caller
         self._places = places
 
@@ -101,7 +106,7 @@ class AdmittedRequest:
         """Release the place of the request; further calls do nothing."""
         places, self._places = self._places, None
         if places is not None:
-            places.leave(self.caller.name)
+            places.give_back([self.caller.name])
 
 
 class AccessControl:
@@ -112,11 +117,11 @@ class AccessControl:
         origins: Pages that may use it.
         keys: API keys.
         rate: Requests per minute of a key.
-        places: Requests at once of a key.
+        places: Counts the requests at once of each key.
     """
 
     def __init__(
-        self, *, hosts: Hosts, origins: Origins, keys: KeyRing, rate: Rate, places: RateLimiter
+        self, *, hosts: Hosts, origins: Origins, keys: KeyRing, rate: Rate, places: Shares
     ) -> None:
         self._hosts = hosts
         self._origins = origins
@@ -127,14 +132,17 @@ class AccessControl:
     @classmethod
     def from_settings(cls, server: ServerSettings) -> AccessControl:
         """Return the access control of the settings."""
+        keys = KeyRing(
+            read_keys(key.get_secret_value() for key in server.api_keys), server.key_scopes
+        )
+        # Each request has a connection, so one key would take all of them by open streams.
+        shared = server.connections_max if keys.has_several else None
         return cls(
             hosts=Hosts(listening=server.host, allowed=server.allowed_hosts),
             origins=Origins(server.cors_origins),
-            keys=KeyRing(
-                read_keys(key.get_secret_value() for key in server.api_keys), server.key_scopes
-            ),
+            keys=keys,
             rate=Rate(server.requests_per_minute, whose="key"),
-            places=RateLimiter(server.requests_at_once, whose="key"),
+            places=Shares(shared, each=server.requests_at_once),
         )
 
     def admit(self, method: str, target: str, headers: Mapping[str, str]) -> AdmittedRequest:
@@ -155,7 +163,8 @@ class AccessControl:
         if _is_open(method, path) or self._origins.is_preflight(method, headers):
             return AdmittedRequest(UNIDENTIFIED, None)
         caller = self._keys.caller(headers)
-        self._places.enter(caller.name)
+        if (found := self._places.take([caller.name])) is not None:
+            raise RateLimited(f"this key may have {found.limit} requests open at once")
         admitted = AdmittedRequest(caller, self._places)
         try:
             if not path.startswith("/health/"):

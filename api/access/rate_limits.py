@@ -85,40 +85,6 @@ class Rate:
             del self._full_at_ns[name]
 
 
-class RateLimiter:
-    """Requests at the same time for each name.
-
-    Args:
-        most: ``None``: any.
-        whose: The kind of the names, for the message.
-    """
-
-    def __init__(self, most: int | None, *, whose: str) -> None:
-        self._most = most
-        self._whose = whose
-        self._taken: dict[str, int] = {}
-
-    def enter(self, name: str) -> None:
-        """Take a place; every call that returns needs a ``leave``.
-
-        Raises:
-            RateLimited: All are taken.
-        """
-        taken = self._taken.get(name, 0)
-        if self._most is not None and taken >= self._most:
-            message = f"this {self._whose} may have {self._most} requests open at once"
-            raise RateLimited(message)
-        self._taken[name] = taken + 1
-
-    def leave(self, name: str) -> None:
-        """Give a place back."""
-        left = self._taken[name] - 1
-        if left:
-            self._taken[name] = left
-        else:
-            del self._taken[name]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLimits:
     """Limits of every single agent; requests without an agent are not limited.

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from domain.errors import Overloaded
+from domain.errors import Overloaded, RateLimited
+from domain.shares import Shares
+from domain.values import Owner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,34 +44,40 @@ class BoundedCalls:
     Args:
         executor: Bounded; used by these calls only.
         kind: What the calls are, in the plural; for messages.
-        most: Most calls that run or wait for a thread.
+        most: Most calls that run or wait for a thread; each API key has a share of them.
         wait_s: Longest time of a call, in seconds.
     """
 
     def __init__(self, executor: Executor, kind: str, *, most: int, wait_s: float) -> None:
         self._call = BlockingCalls(executor)
         self._kind = kind
-        self._most = most
         self._wait_s = wait_s
-        self._open = 0
+        self._places = Shares(most)
 
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, owner: Owner | None, function: Callable[[], T]) -> T:
         """Run a function on the executor and return its result.
+
+        Args:
+            owner: The API key whose share counts; ``None`` where no other key needs one.
+            function: Blocks.
 
         Raises:
             Overloaded: ``most`` calls run or wait already.
+            RateLimited: The key has its share of them.
             TimeoutError: The time is up. A function that runs then runs on; one that waits for a
                 thread never runs.
         """
-        if self._open >= self._most:
-            msg = f"{self._most} {self._kind} wait already"
+        holders = [] if owner is None else [owner]
+        if (found := self._places.take(holders)) is not None:
+            if found.of_holder:
+                raise RateLimited(f"this key may have {found.limit} {self._kind} at once")
+            msg = f"{found.limit} {self._kind} wait already"
             raise Overloaded(msg)
-        self._open += 1
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._call(function, *args, **kwargs)
+                return await self._call(function)
         finally:
-            self._open -= 1
+            self._places.give_back(holders)
 
 
 class Background:

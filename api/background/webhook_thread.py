@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from domain.errors import SemanticError
+from domain.shares import share_of
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
 from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, DueHost, Webhook, WebhookState
@@ -55,8 +56,8 @@ class WebhookPace:
     """Limits of concurrent deliveries.
 
     Attributes:
-        at_once: Tries at the same time, and lookups that have outlived theirs. An API key gets a
-            further place only while more are free than it holds, so that others find some.
+        at_once: Tries at the same time, and lookups that have outlived theirs; an API key gets its
+            share of them (``domain.shares``).
         at_once_per_host: Tries to one host, so that a dead host leaves room for others.
         timeout_s: For a whole try; the sender enforces it.
     """
@@ -210,10 +211,12 @@ class WebhookThread:
 
     def _room(self, owner: Owner | None, hanging: Counter[Owner | None]) -> int:
         """Return how many tries of an owner may begin; see ``WebhookPace.at_once``."""
-        free = self._pace.at_once - len(self._tries) - hanging.total()
+        taken = len(self._tries) + hanging.total()
         if owner is None:
-            return free  # URLs of the settings, or an installation without keys
-        return -(-(free - self._held[owner] - hanging[owner]) // 2)
+            # URLs of the settings, or an installation without keys
+            return self._pace.at_once - taken
+        mine = self._held[owner] + hanging[owner]
+        return share_of(self._pace.at_once, others=taken - mine) - mine
 
     async def _deliver(self, webhook: Webhook, sender: WebhookSender) -> None:
         try:

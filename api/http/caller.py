@@ -54,6 +54,11 @@ class Caller:
         return Owner(self.name) if self.scope is KeyScope.OWN else None
 
     @property
+    def sharer(self) -> Owner | None:
+        """Whose share of common limits counts; ``None`` where the service has no other key."""
+        return None if self.is_alone else self.owner
+
+    @property
     def keyspace(self) -> str:
         """As in ``SubmitJob``."""
         return "" if self.is_alone else self.name

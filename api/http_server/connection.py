@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
             await self._refuse(error, head, exchange)
             return False
         try:
-            with self._host.bodies.share() as share:
+            with self._host.bodies.share(self.peer, admitted.caller) as share:
                 return await self._serve_admitted(head, exchange.of(admitted.caller), share)
         finally:
             admitted.leave()

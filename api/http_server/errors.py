@@ -88,6 +88,17 @@ def too_many_bodies(limit_bytes: int) -> BrokenFraming:
     )
 
 
+def too_many_bodies_of_one(limit_bytes: int) -> BrokenFraming:
+    """The bodies of one key or address take as much as they may."""
+    return BrokenFraming(
+        429,
+        "too_many_bodies_of_one",
+        f"the bodies of your key or address take the {limit_bytes} bytes that it may have at once;"
+        " repeat the request",
+        retryable=True,
+    )
+
+
 def guess_dialect(glimpse: bytes) -> Dialect:
     """Return the dialect of a client by the first bytes of a head that could not be parsed."""
     line = glimpse.split(b"\n", 1)[0].split()

@@ -32,7 +32,7 @@ class PeerCounts:
         Returns:
             Why it is not served, ``None`` if it is; and whether it is cut without a reply.
         """
-        peer, is_local = _peer_of(address)
+        peer, is_local = peer_of(address)
         self.total += 1
         self._counts[peer] += 1
         limits = self._limits
@@ -48,14 +48,14 @@ class PeerCounts:
 
     def leave(self, address: str) -> None:
         """Remove a connection."""
-        peer, _ = _peer_of(address)
+        peer, _ = peer_of(address)
         self.total -= 1
         self._counts[peer] -= 1
         if self._counts[peer] <= 0:
             del self._counts[peer]
 
 
-def _peer_of(address: str) -> tuple[str, bool]:
+def peer_of(address: str) -> tuple[str, bool]:
     """Return the name under which an address is counted, and whether it is of this machine."""
     try:
         ip = ip_address(address.partition("%")[0])

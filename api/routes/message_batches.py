@@ -113,7 +113,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
         raise InvalidRequest(msg, field="requests")
-    batches.records.require_room(batches_max=rules.open_max)
+    batches.records.require_room(batches_max=rules.open_max, owner=request.caller.sharer)
     seen: set[str] = set()
     for index, one in enumerate(body.requests):
         if one.custom_id in seen:

@@ -52,7 +52,9 @@ async def create_message(request: Request, generation: Generation) -> Reply | St
 async def count_tokens(request: Request, generation: Generation) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
     try:
-        tokens = await generation.counts(_count, request, generation)
+        tokens = await generation.counts.run(
+            request.caller.sharer, partial(_count, request, generation)
+        )
     except TimeoutError:
         msg = "no worker with a loaded model has counted the prompt in time"
         raise ModelNotReady(msg) from None

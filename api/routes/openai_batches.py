@@ -83,7 +83,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     if file.facts.purpose != "batch" or file.facts.content is None:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
-    batches.records.require_room(batches_max=batches.rules.open_max)
+    batches.records.require_room(batches_max=batches.rules.open_max, owner=request.caller.sharer)
     client = request.headers.get("user-agent")
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,

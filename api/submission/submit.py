@@ -36,6 +36,7 @@ from domain.usecases.jobs.submit import (
     Accepted,
     JobSubmission,
     require_room,
+    require_share,
 )
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId, JobId, Owner, rfc3339
@@ -226,7 +227,7 @@ class Submission:
             Draining: No new jobs are accepted.
             ModelNotLoaded: They cannot wait for their model, and no worker has it.
             Overloaded: Too many jobs are waiting.
-            RateLimited: The agent has too many open jobs.
+            RateLimited: The agent has too many open jobs, or its key the share of the queue.
         """
         views, first = self.views, commands[0]
         # A job that repeats an idempotency key needs no room.
@@ -248,6 +249,17 @@ class Submission:
             model=first.bound_model,
             has_own_line=self.models.loaded.has_own_line,
         )
+        if first.answers_to is not None:
+            require_share(
+                first.priority,
+                first.answers_to,
+                jobs_max=limit,
+                views=views,
+                eta=self.eta,
+                jobs=fresh,
+                model=first.bound_model,
+                has_own_line=self.models.loaded.has_own_line,
+            )
         self.agents.require_place(first.agent, views, fresh)
 
     def record(

@@ -87,8 +87,8 @@ class BatchViews(Protocol):
         """
         ...
 
-    def unfinished(self) -> tuple[BatchId, ...]:
-        """Return the batches that have neither ended nor failed, oldest first."""
+    def unfinished(self, *, owner: Owner | None = None) -> tuple[BatchId, ...]:
+        """Return the batches, of one API key or of all, that are not over, oldest first."""
         ...
 
 

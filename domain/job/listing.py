@@ -72,8 +72,10 @@ class JobViews(Protocol):
         """Return the jobs of equal requests, newest first."""
         ...
 
-    def waiting(self, priority: Priority) -> Mapping[str | None, int]:
-        """Return how many jobs of a queue wait, by the model that they are bound to."""
+    def waiting(
+        self, priority: Priority, *, owner: Owner | None = None
+    ) -> Mapping[str | None, int]:
+        """Return how many jobs of a queue, or of an API key in it, wait, by their bound model."""
         ...
 
     def counts(self) -> Mapping[JobStatus, int]:

@@ -13,7 +13,7 @@ from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted, FileCre
 from domain.events.job import JobCancelRequested
 from domain.log.ports import EventLog
 from domain.log.record import Draft
-from domain.values import EventId, JobId, JobStatus, StreamName, Usage, digest_of
+from domain.values import EventId, JobId, JobStatus, Owner, StreamName, Usage, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import uuid7_hex
 from tests.support.builders.job_events import completed, draft, started, submitted
@@ -37,8 +37,9 @@ class Store:
     log: _Log
     views: BatchViews
 
-    def begin(self, batch_id: BatchId) -> None:
-        self.log.append(StreamName(batch_id), [draft(SUBMITTED)], expected_version=0)
+    def begin(self, batch_id: BatchId, *, owner: Owner | None = None) -> None:
+        facts = replace(SUBMITTED, owner=owner)
+        self.log.append(StreamName(batch_id), [draft(facts)], expected_version=0)
 
     def add_line(
         self, batch_id: BatchId, line: int, *, bound_model: str | None = None
@@ -128,9 +129,11 @@ def test_streams_come_in_either_order_from_any_point(store: Store) -> None:
 
 def test_unfinished_are_those_that_neither_ended_nor_failed(store: Store) -> None:
     for batch_id in BATCHES:
-        store.begin(batch_id)
+        store.begin(batch_id, owner=Owner("mine") if batch_id in BATCHES[2:] else None)
     ended = BatchEnded(succeeded=9, errored=0, canceled=0, expired=0)
     failed = BatchFailed(errors=digest_of(b""))
     for batch_id, event in ((BATCHES[1], ended), (BATCHES[2], failed)):
         store.log.append(StreamName(batch_id), [draft(event)], expected_version=1)
     assert store.views.unfinished() == (BATCHES[0], BATCHES[3])
+    assert store.views.unfinished(owner=Owner("mine")) == (BATCHES[3],)
+    assert store.views.unfinished(owner=Owner("other")) == ()

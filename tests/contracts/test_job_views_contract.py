@@ -117,6 +117,8 @@ def test_waiting_jobs_are_listed_in_order_and_counted_by_queue(store: Store) -> 
     assert lines == ["a", "key=mine"]
     assert [one.id for one in store.queue_views.queued(Priority.INTERACTIVE, limit=1)] == ["job-1"]
     assert [store.views.waiting(priority) for priority in Priority] == [{None: 2}, {None: 1}]
+    of_mine = [store.views.waiting(priority, owner=Owner("mine")) for priority in Priority]
+    assert of_mine == [{None: 1}, {}]
 
 
 def test_jobs_are_counted_by_status(store: Store) -> None:

@@ -20,18 +20,21 @@ from domain.batch.state import (
     evolve,
     fold,
 )
-from domain.errors import ConcurrencyConflict, Overloaded
+from domain.errors import ConcurrencyConflict, Overloaded, RateLimited
 from domain.events.batch import BatchEvent, BatchSubmitted
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import BatchNotFound
 from domain.ports import IdSource
+from domain.shares import shortage
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Digest, Owner, StreamName
 
 #: Streams read at a time while a page is filled.
 STREAMS_AT_ONCE: Final = 100
+#: ``Retry-After`` of a batch that has no room, in seconds.
+BATCH_RETRY_S: Final = 60
 
 T = TypeVar("T")
 
@@ -103,15 +106,28 @@ class BatchRecords:
         )
         return fold(batch_id, map(_dated, recorded))
 
-    def require_room(self, *, batches_max: int) -> None:
+    def require_room(self, *, batches_max: int, owner: Owner | None = None) -> None:
         """Refuse a new batch if too many are open.
+
+        Args:
+            batches_max: Most open batches.
+            owner: The API key whose share counts; ``None`` where no other key is in need of one.
 
         Raises:
             Overloaded: Naming the limit.
+            RateLimited: Naming the share of the key.
         """
-        if len(self.views.unfinished()) >= batches_max:
-            full = f"{batches_max} batches are open already; wait for one to end or cancel one"
-            raise Overloaded(full, retry_after_s=60)
+        views = self.views
+        mine = None if owner is None else len(views.unfinished(owner=owner))
+        found = shortage(batches_max, held=len(views.unfinished()), mine=mine)
+        if found is None:
+            return
+        then = "wait for one to end or cancel one"
+        if found.of_holder:
+            full = f"this key may have {found.limit} of the {batches_max} open batches; {then}"
+            raise RateLimited(full, retry_after_s=BATCH_RETRY_S)
+        full = f"{batches_max} batches are open already; {then}"
+        raise Overloaded(full, retry_after_s=BATCH_RETRY_S)
 
     def commit(
         self,

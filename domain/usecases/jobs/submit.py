@@ -12,6 +12,7 @@ from domain.errors import (
     MemoryFull,
     Overloaded,
     QueueUnavailable,
+    RateLimited,
 )
 from domain.events.job import EmbeddingRequested, JobSubmitted
 from domain.job.commands import Attach, CreateJob, SubmitJob
@@ -24,8 +25,9 @@ from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
+from domain.shares import share_of, shortage
 from domain.usecases.jobs.commit import commit, load_job
-from domain.values import Digest, JobId, Priority, StreamName, digest_of
+from domain.values import Digest, JobId, Owner, Priority, StreamName, digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +217,42 @@ def require_room(
             )
         raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
     _require_memory(priority, memory_wait_s, waiting, eta)
+
+
+def require_share(
+    priority: Priority,
+    owner: Owner,
+    *,
+    jobs_max: int,
+    views: JobViews,
+    eta: EtaSource,
+    jobs: int = 1,
+    model: str | None = None,
+    has_own_line: Callable[[str], bool] = never_absent,
+) -> None:
+    """Refuse new jobs, all or none, of an API key that has its share of their queue.
+
+    See ``require_room`` for the other arguments.
+
+    Raises:
+        InvalidRequest: ``jobs`` is more than its share can be.
+        RateLimited: The message names its share.
+    """
+    if jobs > (most := share_of(jobs_max)):
+        msg = f"{jobs} answers at once; a key may have {most} jobs in the {priority.value} queue"
+        raise InvalidRequest(msg, field="n")
+    held, mine = (
+        line_length(views.waiting(priority, owner=one), model, has_own_line)
+        for one in (None, owner)
+    )
+    found = shortage(jobs_max, held=held, mine=mine, size=jobs)
+    if found is not None:
+        free_in_s = eta.room_in_s(priority, waiting=held, limit=max(1, held))
+        msg = (
+            f"this key may have {found.limit} of the {jobs_max} waiting jobs"
+            f" of the {priority.value} queue"
+        )
+        raise RateLimited(msg, retry_after_s=retry_after_s(free_in_s))
 
 
 def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: EtaSource) -> None:

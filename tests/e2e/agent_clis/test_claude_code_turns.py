@@ -213,7 +213,7 @@ def test_a_wrong_key_is_refused_in_words_at_once(
     code, out, err = end_of(user.begin("I like boats.", SEMANTIC_API_KEY="not-the-right-key"))
     assert (code, out) == (1, "")
     assert err == f"semantic: {refusal} (401)\n"
-    # The same for lines that were pasted; Without x-should-retry Claude Code repeats a 401 for three minutes.
+    # The same for lines that were pasted; without x-should-retry it repeats a 401 for minutes.
     done = ask(claude_binary, narrow, user.home, "-p", "I like boats.", "--output-format", "json")
     result = json.loads(done.stdout)
     assert result["is_error"]

@@ -69,10 +69,10 @@ class InMemoryBatchViews:
             found = found[found.index(name) + 1 :] if name in found else []
         return tuple(found[:limit])
 
-    def unfinished(self) -> tuple[BatchId, ...]:
+    def unfinished(self, *, owner: Owner | None = None) -> tuple[BatchId, ...]:
         ends = (BatchEnded.__name__, BatchFailed.__name__)
         over = {event.stream for event in self._log.read_all(limit=_ALL, types=ends)}
-        begun = self.streams(BatchSubmitted.__name__, limit=_ALL, oldest_first=True)
+        begun = self.streams(BatchSubmitted.__name__, limit=_ALL, oldest_first=True, owner=owner)
         return tuple(BatchId(stream) for stream in begun if stream not in over)
 
     def _rows(self, batch_id: BatchId) -> list[JobView]:

@@ -97,11 +97,13 @@ class InMemoryJobViews:
         found = [view for view in reversed(self.rows.values()) if view.asked == asked]
         return tuple(found[:limit])
 
-    def waiting(self, priority: Priority) -> dict[str | None, int]:
+    def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
         return Counter(
             view.bound_model
             for view in self.rows.values()
-            if view.status is JobStatus.QUEUED and view.priority == priority
+            if view.status is JobStatus.QUEUED
+            and view.priority == priority
+            and owner in {None, view.owner}
         )
 
     def counts(self) -> dict[JobStatus, int]:

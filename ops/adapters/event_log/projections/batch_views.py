@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Engine, exists, func, select
+from sqlalchemy import ColumnElement, Engine, exists, func, select
 
 from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
@@ -105,8 +105,7 @@ class SqlBatchViews:
         owner: Owner | None = None,
     ) -> tuple[StreamName, ...]:
         """See ``BatchViews.streams``."""
-        owned = select(OWNED_STREAMS.c.stream).where(OWNED_STREAMS.c.owner == owner)
-        whose = [] if owner is None else [EVENTS.c.stream.in_(owned)]
+        whose = _whose(owner)
         query = select(EVENTS.c.stream).where(EVENTS.c.type == type_name, *whose)
         position: Any = EVENTS.c.position
         if after is not None:
@@ -120,14 +119,21 @@ class SqlBatchViews:
         with reading(self._engine) as connection:
             return tuple(StreamName(row.stream) for row in connection.execute(query))
 
-    def unfinished(self) -> tuple[BatchId, ...]:
+    def unfinished(self, *, owner: Owner | None = None) -> tuple[BatchId, ...]:
         """See ``BatchViews.unfinished``."""
         later = EVENTS.alias()
         ended = exists().where(
             later.c.stream == EVENTS.c.stream,
             later.c.type.in_((BatchEnded.__name__, BatchFailed.__name__)),
         )
-        query = select(EVENTS.c.stream).where(EVENTS.c.type == BatchSubmitted.__name__, ~ended)
+        query = select(EVENTS.c.stream).where(
+            EVENTS.c.type == BatchSubmitted.__name__, ~ended, *_whose(owner)
+        )
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(EVENTS.c.position))
             return tuple(BatchId(row.stream) for row in rows)
+
+
+def _whose(owner: Owner | None) -> list[ColumnElement[bool]]:
+    owned = select(OWNED_STREAMS.c.stream).where(OWNED_STREAMS.c.owner == owner)
+    return [] if owner is None else [EVENTS.c.stream.in_(owned)]

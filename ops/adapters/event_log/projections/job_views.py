@@ -22,11 +22,13 @@ _ALIKE = HotStatement(
     .order_by(JOBS.c.accepted_position.desc())
     .limit(bindparam("rows"))
 )
-_WAITING = HotStatement(
+_COUNT_WAITING = (
     select(JOBS.c.bound_model, func.count())
     .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
     .group_by(JOBS.c.bound_model)
 )
+_WAITING = HotStatement(_COUNT_WAITING)
+_WAITING_OF = HotStatement(_COUNT_WAITING.where(JOBS.c.owner == bindparam("owner")))
 # Read once a second and more by an idle service.
 _OVERDUE = HotStatement(
     select(JOBS)
@@ -123,10 +125,13 @@ class SqlJobViews:
             rows = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
             return tuple(view_of(row) for row in rows)
 
-    def waiting(self, priority: Priority) -> dict[str | None, int]:
+    def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
         """See ``JobViews.waiting``."""
+        statement, values = _WAITING, {"priority": priority.value}
+        if owner is not None:
+            statement, values = _WAITING_OF, values | {"owner": owner}
         with reading(self._engine) as connection:
-            rows = _WAITING.rows(connection, {"priority": priority.value})
+            rows = statement.rows(connection, values)
         return {model: int(count) for model, count in rows}
 
     def counts(self) -> dict[JobStatus, int]:

@@ -280,6 +280,19 @@ def test_a_place_is_free_again_once_the_answer_is_sent() -> None:
         which.admit("POST", "/v1/messages", HOST)
 
 
+def test_open_requests_of_one_key_leave_connections_for_other_keys() -> None:
+    which = access(api_keys=[f"a={KEY}", f"b={OTHER}"], connections_max=8)
+    one, two = HOST | {"x-api-key": KEY}, HOST | {"x-api-key": OTHER}
+    for _ in range(4):
+        which.admit("POST", "/v1/messages", one)
+    with pytest.raises(RateLimited, match="this key may have 4 requests open at once"):
+        which.admit("POST", "/v1/messages", one)
+    which.admit("POST", "/v1/messages", two)
+    lone = access(api_keys=[KEY], connections_max=8)
+    for _ in range(8):
+        lone.admit("POST", "/v1/messages", one)
+
+
 def test_a_request_that_is_refused_for_its_rate_takes_no_place() -> None:
     which = access(requests_at_once=2, requests_per_minute=1)
     which.admit("POST", "/v1/messages", HOST).leave()

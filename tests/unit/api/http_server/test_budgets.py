@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
+from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
 from api.http.messages import Reply, Request
 from api.http_server.body_budget import FREE_BYTES, BodyBudget
 from api.http_server.errors import BrokenFraming
 from api.http_server.limits import ServerLimits
 from api.http_server.peer_counts import PeerCounts
+from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.http_connection import MemoryHost, play
 
 MIB = 2**20
@@ -51,7 +54,7 @@ def test_body_is_counted_while_its_reply_lasts() -> None:
 def test_body_beyond_the_budget_is_refused_and_a_small_one_is_not() -> None:
     async def run() -> tuple[bytes, bytes, int]:
         host = MemoryHost(accept, ServerLimits(bodies_bytes_max=2 * MIB, linger_s=0.01))
-        with host.bodies.share() as other:
+        with host.bodies.share("", KEYLESS) as other:
             other.take(2 * MIB)
             large = await play(host, [post("/v1/messages", MIB)])
             small = await play(host, [post("/v1/messages", FREE_BYTES)])
@@ -68,10 +71,66 @@ def test_body_beyond_the_budget_is_refused_and_a_small_one_is_not() -> None:
 
 def test_announced_bytes_take_no_room_before_they_come() -> None:
     budget = BodyBudget(MIB)
-    with budget.share(), budget.share() as second:
+    with budget.share("", KEYLESS), budget.share("", KEYLESS) as second:
         second.take(MIB)
         with pytest.raises(BrokenFraming, match="repeat"):
             second.take(MIB)
+
+
+def fill(budget: BodyBudget, address: str, caller: Caller) -> tuple[int, BrokenFraming]:
+    """Let one client send as much as it may in bodies of a MiB; the bodies stay unfinished."""
+    for bodies in count():
+        share = budget.share(address, caller)
+        try:
+            share.take(MIB + FREE_BYTES)
+        except BrokenFraming as error:
+            return bodies, error
+    raise AssertionError
+
+
+def key(name: str) -> Caller:
+    return Caller(name=name, scope=KeyScope.OWN, is_alone=False)
+
+
+def test_unfinished_bodies_of_one_key_leave_room_for_other_keys() -> None:
+    budget = BodyBudget(32 * MIB)
+    bodies, refusal = fill(budget, "127.0.0.1", key("ann"))
+    assert (bodies, refusal.status, refusal.code) == (16, 429, "too_many_bodies_of_one")
+    assert str(16 * MIB) in refusal.message
+    assert refusal.retryable
+    assert fill(budget, "127.0.0.1", key("bob"))[0] == 8
+    assert fill(budget, "127.0.0.1", key("cid"))[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("address", "caller"),
+    [
+        ("127.0.0.1", UNIDENTIFIED),
+        ("192.0.2.7", UNIDENTIFIED),
+        ("192.0.2.7", KEYLESS),
+        ("192.0.2.7", Caller(name="only", scope=KeyScope.ADMIN, is_alone=True)),
+    ],
+)
+def test_unfinished_bodies_of_one_address_leave_room_for_others(
+    address: str, caller: Caller
+) -> None:
+    budget = BodyBudget(32 * MIB)
+    bodies, refusal = fill(budget, address, caller)
+    assert (bodies, refusal.code) == (16, "too_many_bodies_of_one")
+    assert fill(budget, "198.51.100.1", key("bob"))[0] == 8
+
+
+def test_only_client_of_this_machine_may_use_the_whole_budget() -> None:
+    bodies, refusal = fill(BodyBudget(32 * MIB), "127.0.0.1", KEYLESS)
+    assert (bodies, refusal.status, refusal.code) == (32, 503, "too_many_bodies")
+
+
+def test_share_is_free_again_once_the_bodies_are_gone() -> None:
+    budget = BodyBudget(2 * MIB)
+    for _ in range(3):
+        with budget.share("192.0.2.7", key("ann")) as share:
+            share.take(MIB + FREE_BYTES)
+    assert budget.held_bytes == 0
 
 
 @pytest.mark.parametrize("send", [post, chunked])

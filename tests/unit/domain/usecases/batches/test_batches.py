@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from domain.batch.state import BatchId, BatchState
-from domain.errors import BatchNotEnded, ConcurrencyConflict, Overloaded
+from domain.errors import BatchNotEnded, ConcurrencyConflict, Overloaded, RateLimited
 from domain.events.batch import BatchSubmitted
 from domain.not_found import BatchNotFound
 from domain.usecases.batches.batches import fill_page
@@ -91,6 +91,20 @@ def test_room_is_for_so_many_open_batches(world: BatchWorld) -> None:
     assert refused.value.retry_after_s == 60
     end(world)
     world.batches.require_room(batches_max=1)
+
+
+def test_open_batches_of_one_key_leave_room_for_other_keys(world: BatchWorld) -> None:
+    ann, bob = Owner("ann"), Owner("bob")
+    for _ in range(2):
+        world.batches.require_room(batches_max=4, owner=ann)
+        world.submit_batch("one", owner=ann)
+    with pytest.raises(RateLimited, match="this key may have 2 of the 4 open batches") as refused:
+        world.batches.require_room(batches_max=4, owner=ann)
+    assert refused.value.retry_after_s == 60
+    world.batches.require_room(batches_max=4, owner=bob)
+    world.batches.require_room(batches_max=4)  # of a service with one key
+    end(world)
+    world.batches.require_room(batches_max=4, owner=ann)
 
 
 class TestPages:

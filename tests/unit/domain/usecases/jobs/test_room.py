@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from domain.errors import InvalidRequest, MemoryFull, Overloaded
-from domain.usecases.jobs.submit import line_length, require_room
-from domain.values import JobId, Priority
+from domain.errors import InvalidRequest, MemoryFull, Overloaded, RateLimited
+from domain.usecases.jobs.submit import line_length, require_room, require_share
+from domain.values import JobId, Owner, Priority
 from tests.support.builders.job_world import JobWorld
 
 COUNTS = {None: 4, "day": 2, "night": 1}
@@ -141,3 +141,22 @@ def test_without_a_limit_no_job_is_refused_for_memory(world: JobWorld) -> None:
     views = world.log.views
     require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=UnaskedEta())
     require_room(Priority.INTERACTIVE, jobs_max=1, views=views, eta=MeasuredEta(3600.0))
+
+
+def test_waiting_jobs_of_one_key_leave_room_for_other_keys(world: JobWorld) -> None:
+    views, eta = world.log.views, MeasuredEta()
+    ann, bob = Owner("ann"), Owner("bob")
+
+    def require(owner: Owner, jobs: int = 1) -> None:
+        require_share(Priority.INTERACTIVE, owner, jobs_max=4, views=views, eta=eta, jobs=jobs)
+
+    for _ in range(2):
+        require(ann)
+        world.accept(command={"owner": ann})
+    message = "this key may have 2 of the 4 waiting jobs of the interactive queue"
+    with pytest.raises(RateLimited, match=message) as full:
+        require(ann)
+    assert full.value.retry_after_s == 9
+    require(bob)
+    with pytest.raises(InvalidRequest, match="a key may have 2 jobs in the interactive queue"):
+        require(bob, jobs=3)

@@ -1,0 +1,82 @@
+"""Shares of what all API keys have in common: places of a queue, open batches, bytes of bodies.
+
+One holder gets at most half of what the others leave: a half alone, a third where two take all they
+can, and so on. However many take their share, the next one finds room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why there is no room: the limit, and whether it is the share of one holder."""
+
+    limit: int
+    of_holder: bool
+
+
+def share_of(total: int, *, others: int = 0) -> int:
+    """Return the most that one holder may have while the others have ``others``; at least one."""
+    return max(0, -(-(total - others) // 2))
+
+
+def shortage(total: int, *, held: int, mine: int | None, size: int = 1) -> Shortage | None:
+    """Return why ``size`` more has no room, ``None`` if it has.
+
+    Args:
+        total: The limit of all holders.
+        held: What all have.
+        mine: What this holder has of it; ``None`` for one without a share.
+        size: What it wants.
+    """
+    if held + size > total:
+        return Shortage(total, of_holder=False)
+    if mine is not None and mine + size > (most := share_of(total, others=held - mine)):
+        return Shortage(most, of_holder=True)
+    return None
+
+
+class Shares:
+    """What the holders have of one total; belongs to one event loop.
+
+    Args:
+        total: The limit of all holders; ``None``: any.
+        each: The limit of one holder, beside its share; ``None``: any.
+    """
+
+    def __init__(self, total: int | None, *, each: int | None = None) -> None:
+        self._total = total
+        self._each = each
+        self._mine = Counter[str]()
+        #: What all holders have.
+        self.held = 0
+
+    def take(self, holders: Sequence[str], size: int = 1) -> Shortage | None:
+        """Count ``size`` for each of the holders, unless there is no room; return why not."""
+        if self._total is not None and self.held + size > self._total:
+            return Shortage(self._total, of_holder=False)
+        for holder in holders:
+            most = self._most_of(holder)
+            if most is not None and self._mine[holder] + size > most:
+                return Shortage(most, of_holder=True)
+        self.held += size
+        self._mine.update(dict.fromkeys(holders, size))
+        return None
+
+    def give_back(self, holders: Sequence[str], size: int = 1) -> None:
+        """Stop to count what ``take`` has counted."""
+        self.held -= size
+        for holder in holders:
+            self._mine[holder] -= size
+            if not self._mine[holder]:
+                del self._mine[holder]
+
+    def _most_of(self, holder: str) -> int | None:
+        if self._total is None:
+            return self._each
+        share = share_of(self._total, others=self.held - self._mine[holder])
+        return share if self._each is None else min(share, self._each)
