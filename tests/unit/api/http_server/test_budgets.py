@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from api.access.access_control import AccessControl
 from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
 from api.http.messages import Reply, Request
 from api.http_server.body_budget import FREE_BYTES, BodyBudget
@@ -16,6 +17,7 @@ from api.http_server.errors import BrokenFraming
 from api.http_server.limits import ServerLimits
 from api.http_server.peer_counts import PeerCounts
 from ops.setting_groups.api_keys import KeyScope
+from ops.setting_groups.service import ServerSettings
 from tests.support.builders.http_connection import MemoryHost, play
 
 MIB = 2**20
@@ -123,6 +125,33 @@ def test_unfinished_bodies_of_one_address_leave_room_for_others(
 def test_only_client_of_this_machine_may_use_the_whole_budget() -> None:
     bodies, refusal = fill(BodyBudget(32 * MIB), "127.0.0.1", KEYLESS)
     assert (bodies, refusal.status, refusal.code) == (32, 503, "too_many_bodies")
+
+
+def test_connection_counts_a_body_against_its_key() -> None:
+    keys = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob")}
+    settings = ServerSettings.model_validate(
+        {"allowed_hosts": ["x"], "api_keys": [f"{name}={key}" for name, key in keys.items()]}
+    )
+    limits = ServerLimits(bodies_bytes_max=4 * MIB, linger_s=0.01)
+
+    async def send(host: MemoryHost, name: str) -> bytes:
+        request = post("/v1/messages", MIB).replace(
+            b"host: x\r\n", f"host: x\r\nx-api-key: {keys[name]}\r\n".encode()
+        )
+        return await play(host, [request])
+
+    async def run() -> tuple[bytes, bytes]:
+        host = MemoryHost(accept, limits, AccessControl.from_settings(settings))
+        with host.bodies.share("127.0.0.1", key("ann")) as unfinished:
+            unfinished.take(2 * MIB)
+            return await send(host, "ann"), await send(host, "bob")
+
+    ann, bob = asyncio.run(run())
+    assert ann.startswith(b"HTTP/1.1 429 ")
+    assert b"x-should-retry: true" in ann
+    assert b"retry-after: " in ann
+    assert b'"type": "rate_limit_error"' in ann
+    assert bob.startswith(b"HTTP/1.1 200 ")
 
 
 def test_share_is_free_again_once_the_bodies_are_gone() -> None:
