@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 AUDIT := $(VENV)/.audit
 MUTATION := $(VENV)/.mutation
-# One more than two cores: for six minutes, one process waits for a client that waits.
+# One more than two cores: a test often waits for a process that starts.
 TEST_PROCESSES ?= 3
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.clients.claude_code_patience import PatientSession
 
 
+@pytest.mark.nightly
 def test_a_first_token_after_six_minutes_is_waited_for(patient: PatientSession) -> None:
     result = patient.result()
     assert result["result"] == "At last."

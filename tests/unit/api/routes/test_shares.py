@@ -14,8 +14,9 @@ from api.http.caller import Caller
 from api.http.messages import Reply, Request
 from api.submission.job_rules import JobRules
 from ops.setting_groups.api_keys import KeyScope
-from tests.support.builders.api import FakeApi, eventually, fake_api
+from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import BODY, MESSAGES
+from tests.support.polling import eventually
 from tests.unit.api.routes.test_generation_limits import _counter_that_blocks
 
 JOB = {"prompt": "Say hello.", "max_tokens": 4}
