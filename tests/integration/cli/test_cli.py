@@ -195,6 +195,9 @@ def test_the_secret_of_webhooks_is_that_of_the_file_that_serve_reads(shell: Shel
     assert shell.run("webhooks", "secret")[1] != f"{secret}\n"
     assert shell.run("config", "trust")[0] == 0
     assert shell.run("webhooks", "secret") == (0, f"{secret}\n", "")
+    undone = f"{shell.home / 'semantic.toml'} is no longer trusted\n"
+    assert shell.run("config", "trust", "--undo") == (0, undone, "")
+    assert shell.run("webhooks", "secret")[1] != f"{secret}\n"
 
 
 @pytest.mark.parametrize("before", [True, False])
