@@ -185,7 +185,7 @@ class BatchEngine:
         self._inbox.put(_Tune(None))
 
     def grammar_bytes(self) -> int:
-        """Return the memory of the compiled grammars; any thread may call it."""
+        """Return ``LoadedModel.grammar_bytes``; any thread may call it."""
         return 0 if self._model is None else self._model.grammar_bytes()
 
     def waiting_jobs(self) -> tuple[WaitingJob, ...]:

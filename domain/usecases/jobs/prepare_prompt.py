@@ -19,6 +19,21 @@ from domain.values import Digest, Owner
 HoldRequest: TypeAlias = Callable[[Callable[[], bytes]], AbstractContextManager[bytes]]
 
 
+class Preparation:
+    """A preparation that can be cancelled; it looks now and then whether it was."""
+
+    def __init__(self) -> None:
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Request the end."""
+        self._cancelled = True
+
+    def claim(self, owner: Owner | None) -> Claim:
+        """Return the claim of the prompt that is prepared for a key."""
+        return Claim(owner=owner, is_cancelled=lambda: self._cancelled)
+
+
 @contextmanager
 def hold_at_once(read: Callable[[], bytes]) -> Iterator[bytes]:
     """Yield what the function reads, however much is held already."""

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from threading import Event
 
-from domain.chat.generation import Claim, GenerationTask, Outcome
+from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.stored_answer import StoredAnswer
@@ -55,7 +54,12 @@ from domain.usecases.jobs.attempts import (
     end_own_attempt,
 )
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
-from domain.usecases.jobs.prepare_prompt import HoldRequest, hold_at_once, prepare_prompt
+from domain.usecases.jobs.prepare_prompt import (
+    HoldRequest,
+    Preparation,
+    hold_at_once,
+    prepare_prompt,
+)
 from domain.usecases.jobs.terminal_item import (
     EmittedPrefix,
     ending_of,
@@ -173,10 +177,14 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)
     with turn:
-        if not turn.wait():
-            now = load_job(job.id, log=runner.log)
-            return _cancelled(now, runner) if now.job.cancel_requested else RunResult.NOTHING_TO_DO
-        return _run_in_turn(loaded, turn, runner)
+        otherwise = RunResult.NOTHING_TO_DO
+        try:
+            if turn.wait():
+                return _run_in_turn(loaded, turn, runner)
+        except GenerationCancelled:
+            otherwise = RunResult.REQUEUE
+        now = load_job(job.id, log=runner.log)
+        return _cancelled(now, runner) if now.job.cancel_requested else otherwise
 
 
 def _suspicion(job: Job, runner: JobRunner) -> Suspicion:
@@ -205,22 +213,20 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         return _failed(loaded, given_up, emitted.next_item, runner)
     card = runner.engine.card()
     epoch = epoch_after(job, card.fingerprint)
-    preparing = _Preparation()
+    preparing = Preparation()
     runner.running.attach(job.id, preparing, attempt=job.attempt + 1)
     try:
         request, prompt = prepare_prompt(
             job.submitted.request,
             job.started if epoch == job.epoch else None,
             cache_owner=job.submitted.cache_owner,
-            claim=Claim(owner=job.submitted.owner, is_cancelled=preparing.is_set),
+            claim=preparing.claim(job.submitted.owner),
             payloads=runner.payloads,
             engine=runner.engine,
             hold=runner.hold_request,
         )
     except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
-    except GenerationCancelled:
-        return _cancelled_in_turn(job, runner)
     queued_ms = _since_ms(loaded.accepted_at, runner)
     before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
     task = GenerationTask(
@@ -242,8 +248,6 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         handle = runner.engine.submit(task)
     except EngineFailure as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
-    except GenerationCancelled:
-        return _cancelled_in_turn(job, runner)
     _release(task, before, handle, runner)
     if job.attempt:
         handle.wait_for_tokens()
@@ -257,20 +261,6 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     run = AttemptRun(task=task, request=request, model=card, submitted_at=begun, outcome=outcome)
     _report(loaded, runner, run=run, failure=outcome.failure)
     return result
-
-
-class _Preparation(Event):
-    """The preparation of a prompt; it looks now and then whether it was cancelled."""
-
-    def cancel(self) -> None:
-        """Request the end."""
-        self.set()
-
-
-def _cancelled_in_turn(job: Job, runner: JobRunner) -> RunResult:
-    """Confirm the cancellation that ended a preparation."""
-    now = load_job(job.id, log=runner.log)
-    return _cancelled(now, runner) if now.job.cancel_requested else RunResult.REQUEUE
 
 
 def _release(

@@ -37,7 +37,7 @@ _TOO_LARGE: Final = f"it takes more than {CPU_S_MAX} s or {GRAMMAR_BYTES_MAX >> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TrialVerdict:
     """What the trial of a grammar has found.
 
     Attributes:
@@ -67,7 +67,7 @@ class GrammarProbe:
         self._control: socket.socket | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def examine(self, grammar: str, is_cancelled: Callable[[], bool]) -> Verdict:
+    def examine(self, grammar: str, is_cancelled: Callable[[], bool]) -> TrialVerdict:
         """Return whether a grammar compiles within the limits.
 
         Args:
@@ -92,8 +92,8 @@ class GrammarProbe:
         if not reply.startswith(BEGUN):
             raise EngineFailure("the process that compiles grammars has ended")
         if reply == BEGUN:
-            return Verdict(refusal=_TOO_LARGE, size_bytes=GRAMMAR_BYTES_MAX)
-        return Verdict(**json.loads(reply[len(BEGUN) :]))
+            return TrialVerdict(refusal=_TOO_LARGE, size_bytes=GRAMMAR_BYTES_MAX)
+        return TrialVerdict(**json.loads(reply[len(BEGUN) :]))
 
     def close(self) -> None:
         """End the process."""

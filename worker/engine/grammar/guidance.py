@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 from domain.chat.generation import Claim
 from domain.errors import GenerationCancelled
 from domain.values import Digest, Owner, digest_of
-from worker.engine.grammar.grammar_probe import GrammarProbe, Verdict
+from worker.engine.grammar.grammar_probe import GrammarProbe, TrialVerdict
 from worker.engine.grammar.ports import ConstraintLost, GrammarRefused
 from worker.engine.grammar.text_grammar import quoted
 
@@ -113,7 +113,7 @@ class GuidanceGrammars:
         self._probe = probe
         self._lock = threading.Lock()
         self._compiled: OrderedDict[Digest, _Compiled] = OrderedDict()
-        self._verdicts: OrderedDict[Digest, Verdict] = OrderedDict()
+        self._verdicts: OrderedDict[Digest, TrialVerdict] = OrderedDict()
         #: By owner; there are as many as keys.
         self._turns: dict[Owner | None, threading.Lock] = {}
 
@@ -127,7 +127,7 @@ class GuidanceGrammars:
         with self._lock:
             return sum(one.size_bytes for one in self._compiled.values())
 
-    def verdict(self, grammar: str, claim: Claim, left_s: float) -> tuple[Verdict, float]:
+    def verdict(self, grammar: str, claim: Claim, left_s: float) -> tuple[TrialVerdict, float]:
         """Return whether a grammar may be compiled, and the CPU seconds that this took.
 
         A refusal is remembered, except that of a request whose time is over.
@@ -139,14 +139,14 @@ class GuidanceGrammars:
         if (known := self._known(name)) is not None:
             return known, 0.0
         if left_s <= 0:
-            return Verdict(refusal=_NO_TIME), 0.0
+            return TrialVerdict(refusal=_NO_TIME), 0.0
         with self._turn(claim):
             if (known := self._known(name)) is not None:
                 return known, 0.0
             try:
                 grammar.encode()
             except UnicodeEncodeError as error:
-                return Verdict(refusal=f"half of a surrogate pair: {error.reason}"), 0.0
+                return TrialVerdict(refusal=f"half of a surrogate pair: {error.reason}"), 0.0
             found = self._probe.examine(grammar, claim.is_cancelled)
             if found.refusal is not None:
                 found = replace(found, refusal=_reason(found.refusal))
@@ -180,7 +180,7 @@ class GuidanceGrammars:
         """End the process that compiles grammars first."""
         self._probe.close()
 
-    def _known(self, name: Digest) -> Verdict | None:
+    def _known(self, name: Digest) -> TrialVerdict | None:
         with self._lock:
             if name in self._verdicts:
                 self._verdicts.move_to_end(name)
@@ -247,7 +247,7 @@ class RequestGrammars:
             raise GrammarRefused(verdict.refusal)
         return self._library.compiled(grammar, self._claim, verdict.size_bytes)
 
-    def _verdict(self, grammar: str) -> Verdict:
+    def _verdict(self, grammar: str) -> TrialVerdict:
         verdict, cpu_s = self._library.verdict(grammar, self._claim, self._left_s)
         self._left_s -= cpu_s
         return verdict

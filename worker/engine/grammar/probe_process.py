@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode, end_process
 from worker.engine.grammar.grammar_probe import (
     BEGUN,
@@ -38,6 +39,7 @@ _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 def main() -> int:
     """Serve until the socket closes or is idle; return the exit code."""
+    create_private_files()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

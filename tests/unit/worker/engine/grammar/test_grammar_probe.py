@@ -52,9 +52,22 @@ def grammars() -> Iterator[GuidanceGrammars]:
     made.close()
 
 
+def _probes() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [
+        one
+        for one in children
+        if one.status() != psutil.STATUS_ZOMBIE and "probe_process" in " ".join(one.cmdline())
+    ]
+
+
 def _children() -> list[psutil.Process]:
-    own = [one for one in psutil.Process().children() if "probe_process" in " ".join(one.cmdline())]
-    return [fork for one in own for fork in one.children() if fork.status() != "zombie"]
+    return [
+        fork
+        for probe in _probes()
+        for fork in probe.children()
+        if fork.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def _rss() -> int:
@@ -126,10 +139,9 @@ def test_another_key_compiles_beside_and_the_same_key_waits(grammars: GuidanceGr
 
 
 def test_the_process_that_ended_is_started_again(grammars: GuidanceGrammars) -> None:
+    others = set(_probes())
     assert grammars.of(NO_CLAIM).refusal('start: "a"') is None
-    (probe,) = (
-        one for one in psutil.Process().children() if "probe_process" in " ".join(one.cmdline())
-    )
+    (probe,) = set(_probes()) - others
     probe.kill()
     wait_until(lambda: probe.status() == psutil.STATUS_ZOMBIE)
     assert grammars.of(NO_CLAIM).refusal('start: "b"') is None
