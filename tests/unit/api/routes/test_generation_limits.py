@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from api.http.messages import Reply, StreamReply
+from api.http.caller import Caller
+from api.http.messages import Reply, Request, StreamReply
 from domain.chat.items import Progress, Text
 from domain.chat.request import ChatRequest
+from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.api import (
     PATIENCE_S,
     FakeApi,
@@ -152,6 +154,29 @@ def test_one_count_too_many_is_429_with_a_time() -> None:
                 assert b"3 token counts wait already" in reply.body
             assert await asyncio.gather(*counting) == [{"input_tokens": 7}] * 3
             assert await api.json("POST", COUNT, COUNTED) == {"input_tokens": 7}
+
+    asyncio.run(scenario())
+
+
+def test_counts_of_one_key_leave_room_for_other_keys() -> None:
+    async def count(api: FakeApi, name: str) -> Reply:
+        caller = Caller(name=name, scope=KeyScope.OWN, is_alone=False)
+        request = Request(id="req-1", method="POST", path=COUNT, caller=caller)
+        reply = await api.send("POST", COUNT, COUNTED, request=request)
+        assert isinstance(reply, Reply)
+        return reply
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(counts=api.counts(most=4))
+            with _counter_that_blocks(api) as asked:
+                counting = [asyncio.create_task(count(api, "ann")) for _ in range(2)]
+                await eventually(lambda: len(asked) == 2)
+                refused = await count(api, "ann")
+                assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+                assert b"this key may have 2 token counts at once" in refused.body
+                counting.append(asyncio.create_task(count(api, "bob")))
+            assert [one.status for one in await asyncio.gather(*counting)] == [200] * 3
 
     asyncio.run(scenario())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +14,7 @@ from api.http.messages import Reply, Request
 from api.submission.job_rules import JobRules
 from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api
-from tests.support.builders.generation_requests import BODY, MESSAGES
-from tests.support.polling import eventually
-from tests.unit.api.routes.test_generation_limits import _counter_that_blocks
+from tests.support.builders.generation_requests import BODY
 
 JOB = {"prompt": "Say hello.", "max_tokens": 4}
 ONE_LINE = {"requests": [{"custom_id": "a", "params": BODY}]}
@@ -54,25 +51,5 @@ def test_key_with_its_share_is_refused_and_another_is_not(
             assert told in refused.body.decode()
             assert int(refused.headers["retry-after"]) > 0
             assert (await send(api, "bob", path, body)).status == status
-
-    asyncio.run(scenario())
-
-
-def test_counts_of_one_key_leave_room_for_other_keys() -> None:
-    counted = {"model": "any-name", "messages": BODY["messages"]}
-    path = f"{MESSAGES}/count_tokens"
-
-    async def scenario() -> None:
-        async with fake_api() as api:
-            api.use(counts=api.counts(most=4))
-            with _counter_that_blocks(api) as asked:
-                tasks = [asyncio.create_task(send(api, "ann", path, counted)) for _ in range(2)]
-                await eventually(lambda: len(asked) == 2)
-                refused = await send(api, "ann", path, counted)
-                assert refused.status == 429
-                message = json.loads(refused.body)["error"]["message"]
-                assert message == "this key may have 2 token counts at once"
-                tasks.append(asyncio.create_task(send(api, "bob", path, counted)))
-            assert [one.status for one in await asyncio.gather(*tasks)] == [200] * 3
 
     asyncio.run(scenario())
