@@ -1,8 +1,9 @@
 """Checks webhook URLs: public addresses, and hosts that the operator allows.
 
 A client could otherwise make this machine send requests to hosts that only it can reach
-(server-side request forgery, OWASP A10:2021). A host of numbers is parsed like resolvers parse it:
-one to four parts, each decimal, octal or hexadecimal (the IPv4 parser of the WHATWG URL standard).
+(server-side request forgery, OWASP A10:2021). A host that is no dotted-decimal IPv4 address and no
+bracketed IPv6 address is a name, also ``127.1`` or ``0x7f.1``: the sender checks the addresses that
+the resolver returns for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from ipaddress import (
     IPv4Network,
     IPv6Address,
     IPv6Network,
-    ip_address,
 )
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,18 +30,17 @@ _PORTS: Final = {"http": 80, "https": 443}
 #: The characters of RFC 3986; a URL with any other character is refused, not repaired.
 _URL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
-_OCTAL = re.compile(r"0[0-7]+")
-_IPV4_PARTS: Final = 4
 _NAME_CHARS_MAX: Final = 253
-#: Networks that are not public or embed IPv4; older releases of Python do not know all of them.
+#: Special-purpose networks (IANA) that are not public or embed IPv4, which not every release of
+#: ``ipaddress`` knows.
 _REFUSED_V4: Final = tuple(
     IPv4Network(one) for one in ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24")
 )
 _REFUSED_V6: Final = tuple(
-    IPv6Network(one)
-    for one in ("64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16", "5f00::/16", "fec0::/10")
+    IPv6Network(one) for one in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
+#: Global unicast (RFC 4291): IANA allocates no public address outside it.
+_PUBLIC_V6: Final = IPv6Network("2000::/3")
 #: IPv6 addresses that carry an IPv4 address in their last 32 bits: compatible, mapped, translated
 #: (RFC 4291, RFC 2765) and NAT64 (RFC 6052).
 _CARRIERS: Final = tuple(
@@ -147,7 +146,7 @@ def why_refused(address: Address) -> str | None:
             return _why_refused_v4(IPv4Address(int(address) & 0xFFFFFFFF))
     if any(address in network for network in _REFUSED_V6):
         return "not a public address"
-    return _why_not_public(address)
+    return _why_not_public(address) or (None if address in _PUBLIC_V6 else "not a public address")
 
 
 def _why_refused_v4(address: IPv4Address) -> str | None:
@@ -180,34 +179,7 @@ def _address(host: str, *, bracketed: bool) -> Address | None:
             raise InvalidRequest("has no such host") from error
     if not _NAME.fullmatch(host) or len(host) > _NAME_CHARS_MAX:
         raise InvalidRequest("has no host, or one that is not in ASCII: write it in punycode")
-    if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+    try:
+        return IPv4Address(host)
+    except ValueError:
         return None
-    return _legacy_ipv4(host)
-
-
-def _legacy_ipv4(host: str) -> IPv4Address:
-    """Return the address of a host of numbers; the last number fills all remaining bytes."""
-    parts = host.split(".")
-    if len(parts) > _IPV4_PARTS:
-        raise InvalidRequest("has a host of too many numbers")
-    *leading, last = [_number(part) for part in parts]
-    if any(number > 0xFF for number in leading) or last >= 256 ** (5 - len(parts)):  # noqa: PLR2004 - bytes
-        raise InvalidRequest("has a host of numbers that is no address")
-    value = last
-    for index, number in enumerate(leading):
-        value += number << (8 * (3 - index))
-    address = ip_address(value)
-    assert isinstance(address, IPv4Address)
-    return address
-
-
-def _number(part: str) -> int:
-    if not _NUMBER.fullmatch(part):
-        raise InvalidRequest("has a host that ends in a number and is no address")
-    if part.startswith("0x"):
-        return int(part[2:] or "0", 16)
-    if len(part) > 1 and part.startswith("0"):
-        if not _OCTAL.fullmatch(part):
-            raise InvalidRequest("has a host with a number that is neither octal nor decimal")
-        return int(part, 8)
-    return int(part)

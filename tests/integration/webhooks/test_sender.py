@@ -189,6 +189,14 @@ def test_a_name_that_leads_inside_is_refused_for_good(address: str) -> None:
     assert "webhooks.allow_hosts" in answer.error
 
 
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0177.0.0.1", "0x7f.1", "0x7f000001", "0"])
+def test_no_spelling_of_an_address_hides_it_from_the_systems_resolver(host: str) -> None:
+    answer = send(f"http://{host}:9/", allow_hosts=())
+    assert answer.is_final
+    assert answer.error is not None
+    assert f"refused: {host}" in answer.error
+
+
 def test_one_address_inside_among_public_ones_is_enough() -> None:
     answer = send("http://a.example/", resolver=lambda _host, _port: ["93.184.216.34", "10.0.0.1"])
     assert answer.is_final

@@ -59,7 +59,7 @@ def test_the_receiver_is_in_the_log_and_gets_a_message_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1/", "http://2130706433/x", "ftp://example.com/", "https://a@b.example/"],
+    ["http://127.0.0.1/", "http://[::1]/x", "ftp://example.com/", "https://a@b.example/"],
 )
 def test_a_forbidden_receiver_is_refused_at_once(url: str) -> None:
     async def scenario() -> None:
