@@ -16,6 +16,8 @@ PART_HEAD_BYTES_MAX: Final = 4096
 FIELD_BYTES_MAX: Final = 4096
 #: RFC 2046 §5.1.1.
 BOUNDARY_CHARS_MAX: Final = 70
+#: Of a name in the extended form; any other one would choose a codec of Python by its name.
+_NAME_CHARSETS: Final = frozenset({"utf-8", "us-ascii"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,20 @@ def _part(piece: bytes) -> tuple[str, str, bytes]:
 
 
 def _filename(headers: Message) -> str:
-    """Return the last part of the name: some clients send a whole path."""
-    name = headers.get_filename() or ""
+    """Return the last part of the name: some clients send a whole path.
+
+    Raises:
+        InvalidRequest: The name is in the extended form of RFC 8187, and not in UTF-8.
+    """
+    name = headers.get_param("filename", "", header="content-disposition")
+    if isinstance(name, tuple):
+        charset, _language, octets = name
+        if (charset or "").lower() not in _NAME_CHARSETS:
+            raise InvalidRequest("has a filename that is not in UTF-8", field="file")
+        try:
+            name = octets.encode("latin-1").decode()
+        except UnicodeError as error:
+            raise InvalidRequest("has a filename that is not UTF-8", field="file") from error
     # Browsers and HTTP clients write quotes and line ends as %22, %0D and %0A.
     return unquote(name).replace("\\", "/").rpartition("/")[2][:255]
 

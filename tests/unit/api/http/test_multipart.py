@@ -81,6 +81,37 @@ def test_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
         parse_upload(content_type, body)
 
 
+@pytest.mark.parametrize(
+    "extended",
+    [
+        "filename*=idna''%ff",
+        "filename*=idna''..a",
+        "filename*=undefined''%ff",
+        "filename*=\x00''a",
+        "filename*0*=idna''..; filename*1=a",
+        "filename*=utf-8''%ff",
+        "filename*=utf-8''\u2603",
+        "filename*=''a",
+    ],
+)
+def test_filename_in_a_charset_that_is_not_utf_8_is_refused(extended: str) -> None:
+    body = part(f'content-disposition: form-data; name="file"; {extended}') + b"--b--\r\n"
+    with pytest.raises(InvalidRequest):
+        parse_upload(FORM, body)
+
+
+@given(st.sampled_from(["filename", "name", "x"]), st.text(max_size=12), st.text(max_size=12))
+def test_no_extended_parameter_breaks_the_reader(name: str, charset: str, value: str) -> None:
+    head = f"content-disposition: form-data; name=\"file\"; {name}*={charset}''{value}"
+    with suppress(InvalidRequest):
+        parse_upload(FORM, part(head.encode("utf-8", "replace").decode()) + b"--b--\r\n")
+
+
+def test_filename_in_the_extended_form_is_read_as_utf_8() -> None:
+    body = part("content-disposition: form-data; name=\"file\"; filename*=UTF-8''%C3%A9.jsonl")
+    assert parse_upload(FORM, body + b"--b--\r\n").filename == "é.jsonl"
+
+
 @given(st.lists(st.sampled_from([b"--b", b"--", b"\r\n", b"\r\n\r\n", b"x", FILE, b":", b"\x00"])))
 def test_no_body_breaks_the_reader(pieces: list[bytes]) -> None:
     with suppress(InvalidRequest):
