@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from api.http.messages import Dialect, Reply
+from api.http.messages import JOB_HEADER, Dialect, Reply
 from domain.errors import (
     AgentTurnConflict,
     Conflict,
@@ -22,6 +22,7 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
+from domain.values import JobId
 
 #: ``Retry-After`` of an error that has none of its own, in seconds.
 RETRY_AFTER_S: Final = 1
@@ -214,10 +215,14 @@ def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[
     return _native_body(facts)
 
 
-def error_reply(error: SemanticError, dialect: Dialect, request_id: str) -> Reply:
-    """Return the reply to a request that failed."""
+def error_reply(
+    error: SemanticError, dialect: Dialect, request_id: str, *, jobs: Sequence[JobId] = ()
+) -> Reply:
+    """Return the reply to a request that failed; it names the jobs that were accepted before."""
     status = status_of(error, dialect)
     headers = {"x-should-retry": "true" if error.retryable else "false"}
+    if jobs:
+        headers[JOB_HEADER] = ", ".join(jobs)
     if isinstance(error, TransportError):
         headers.update(error.headers)
     if status in (429, 503, 507, 529):

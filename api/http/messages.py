@@ -7,11 +7,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from api.http.caller import KEYLESS, Caller
 from domain.log.trace import TraceContext, new_trace
 from domain.values import JobId
+
+#: Ids of the jobs of a request, on every reply to a generation, errors included.
+JOB_HEADER: Final = "x-semantic-job"
 
 
 class Dialect(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
@@ -24,7 +24,6 @@ from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
-    JOB_HEADER,
     MODEL_HEADER,
     USER_TURN,
     attempt_headers,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import structlog
 
-from api.http.messages import Reply, StreamReply
+from api.http.messages import JOB_HEADER, Reply, StreamReply
 from api.http.replies import json_reply
 from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
@@ -25,8 +25,6 @@ from domain.chat.items import Failed, Started, StreamItem
 from domain.errors import SemanticError
 from domain.values import JobId
 
-#: Id of the job, on every reply to a generation.
-JOB_HEADER: Final = "x-semantic-job"
 #: Id of the model that answered.
 MODEL_HEADER: Final = "x-semantic-model"
 #: Characters of a model id that stand in the header as they are.

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.parameters import header, query
 from api.presenters.jobs import rounded
 from api.protocols.native.stream import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.routes.generate import JOB_HEADER
 from api.services.route_services import JobService
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream

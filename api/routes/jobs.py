@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from api.http.messages import Reply, Request
+from api.http.messages import JOB_HEADER, Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import choice, moment, page_size, path, text
 from api.http.replies import json_reply
@@ -15,7 +15,6 @@ from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
 from api.protocols.native import jobs as native
 from api.routes.generate import (
     ATTACHED_HEADER,
-    JOB_HEADER,
     KEY_REUSED,
     MODEL_UNKNOWN,
     QUEUE_FULL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
 from api.http.replies import json_reply
@@ -20,7 +20,6 @@ from api.protocols.shared.parsed_request import ParsedRequest
 from api.routes.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
-    JOB_HEADER,
     answer_open,
 )
 from api.schemas.base import INT64_MAX

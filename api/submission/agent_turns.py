@@ -100,6 +100,7 @@ class AgentTurns:
         try:
             self._record(planned, job_id, request)
         except SemanticError:
+            request.marks.accept(job_id)
             with suppress(SemanticError):
                 commit(job_id, RequestCancel(reason="turn_taken"), log=log, ids=ids)
                 commit(job_id, _confirm, log=log, ids=ids)

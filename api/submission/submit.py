@@ -347,11 +347,11 @@ class Submission:
             target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
             trace = accepted.joined_trace
             return await self._open_existing(target, reading, request, trace)
+        request.marks.accept(accepted.job_id)
         if not accepted.queued:
             reading.revoke(QueueUnavailable.code)
             await items.aclose()
             raise QueueUnavailable("the queue is not reachable just now")
-        request.marks.accept(accepted.job_id)
         return open_job(accepted.job_id, items, reading, request)
 
     async def _open_existing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import flag, page_size, path, text
 from api.http.replies import json_reply
@@ -12,7 +12,7 @@ from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
 from api.presenters.agents import listed_agent_object
 from api.protocols.native.agents import profile_of
 from api.protocols.native.stream import NativeEncoder
-from api.routes.generate import ATTACHED_HEADER, JOB_HEADER, QUEUE_FULL
+from api.routes.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.routes.jobs import accepted_reply
 from api.schemas.agents import (
     KNOWN_AGENT_PATTERN,

@@ -189,7 +189,7 @@ class FakeApi:
         try:
             return await route.handler(sent)
         except SemanticError as error:  # as the connection does
-            return error_reply(error, dialect_of(path, sent.headers), sent.id)
+            return error_reply(error, dialect_of(path, sent.headers), sent.id, jobs=sent.marks.jobs)
 
     async def json(self, method: str, target: str, body: Any = None, *, status: int = 200) -> Any:
         reply = await self.send(method, target, body)

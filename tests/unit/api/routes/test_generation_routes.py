@@ -297,10 +297,12 @@ def test_job_that_never_started_has_its_own_status(last: Body, status: int, mess
     async def scenario() -> None:
         async with fake_api() as api:
             waiting = asyncio.create_task(api.send("POST", MESSAGES, BODY))
-            api.publish(await api.only_job(), last)
+            job_id = await api.only_job()
+            api.publish(job_id, last)
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == status
+            assert reply.headers["x-semantic-job"] == job_id
             assert json.loads(reply.body)["error"]["message"] == message
 
     asyncio.run(scenario())
@@ -318,6 +320,7 @@ def test_stream_that_fails_at_once_is_a_status_and_no_stream() -> None:
             reply = await waiting
             assert isinstance(reply, Reply)
             assert reply.status == 400
+            assert reply.headers["x-semantic-job"] == job_id
             assert json.loads(reply.body)["error"] == {
                 "type": "invalid_request_error",
                 "message": message,
