@@ -22,8 +22,13 @@ _PHASES: Final = {
 }
 
 
-def swap_object(swap: Swap) -> SwapObject:
-    """Return a swap as clients see it."""
+def swap_object(swap: Swap, *, names_files: bool = True) -> SwapObject:
+    """Return a swap as clients see it.
+
+    Args:
+        swap: The swap.
+        names_files: Whether the client may see texts that can name files of this machine.
+    """
     ended_at = None if swap.state.is_open else swap.times[swap.state]
     return {
         "id": swap.id,
@@ -33,7 +38,7 @@ def swap_object(swap: Swap) -> SwapObject:
         "before": swap.before,
         "state": swap.state.value,
         "reason": swap.reason,
-        "why": swap.why,
+        "why": swap.why if names_files else None,
         "drain_s": swap.drain_s,
         "losses": swap.losses,
         "created_at": swap.times[SwapState.REQUESTED],

@@ -26,7 +26,8 @@ class SwapObject(TypedDict):
     """A change of the loaded model.
 
     ``before`` is the model that served last, to which the workers return if ``model`` cannot be
-    loaded; ``why`` then has the reason. ``worker`` is the place of the only worker that is meant.
+    loaded; ``why`` then has the reason, unless the key sees only what is its own. ``worker`` is the
+    place of the only worker that is meant.
     """
 
     id: str

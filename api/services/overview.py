@@ -199,7 +199,7 @@ class OverviewService:
             or _problem(state, workers, control, swap),
             "model": next((one["model"] for one in workers if one["state"] != "dead"), None),
             "admission": control.admission.value,
-            "swap": None if swap is None else swap_object(swap),
+            "swap": None if swap is None else swap_object(swap, names_files=owner is None),
             "rates": rates_object(
                 rates, running=sum(one["running"] for one in workers), queue_depth=depth
             ),

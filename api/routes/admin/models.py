@@ -17,6 +17,8 @@ from ops.models.summary import ModelSummaries, model_summaries
 
 _MODEL_ID: Final = path("model_id", example="semantic-demo")
 _OWNER: Final = "semantic"
+#: What a key that sees only its own things reads instead of an error that may name files.
+LOAD_FAILED: Final = "its last load failed"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,10 +51,18 @@ async def get_model(request: Request, service: ModelService) -> Reply:
 
 
 async def list_registered_models(request: Request, service: ModelService) -> Reply:
-    """List the registered models with their states, and the patterns that follow the loaded one."""
-    del request
+    """List the registered models with their states, and the patterns that follow the loaded one.
+
+    Sources, directories and errors of loads have paths of this machine; a key that sees only what
+    is its own gets the name of the model instead.
+    """
     models = await service.call(service.stock.all)
-    return json_reply(model_summaries(models, service.stock.registry().following))
+    page = model_summaries(models, service.stock.registry().following)
+    if request.caller.sees is not None:
+        for one in page["data"]:
+            failure = None if one["failure"] is None else LOAD_FAILED
+            one.update(source=one["name"], directory=None, failure=failure)
+    return json_reply(page)
 
 
 def _names(model: ModelStatus) -> tuple[str, ...]:
@@ -73,7 +83,7 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "owned_by": _OWNER,
         "lifecycle": "active",
-        "description": f"The model {model.entry.source}." if card is None else card.description,
+        "description": f"The model {model.entry.name}." if card is None else card.description,
         "context_length": model.context_length,
         "max_input_tokens": model.context_length,
         "state": model.state.value,

@@ -57,7 +57,7 @@ async def get_swap(request: Request, service: SwapService) -> Reply | StreamRepl
     swap = await service.call(_read, swap_id, service)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         return StreamReply(pieces=_follow(swap, request, service))
-    return json_reply(swap_object(swap))
+    return json_reply(swap_object(swap, names_files=request.caller.sees is None))
 
 
 def _read(swap_id: str, service: SwapService) -> Swap:
@@ -75,7 +75,8 @@ async def _follow(swap: Swap, request: Request, service: SwapService) -> AsyncIt
     while not (request.gone.is_set() or request.ending.is_set()):
         if swap != shown:
             shown = swap
-            yield encode([Frame(event="swap", data=dict(swap_object(swap)))])
+            shown_as = swap_object(swap, names_files=request.caller.sees is None)
+            yield encode([Frame(event="swap", data=dict(shown_as))])
             ping_at_s = loop.time() + service.ping_s
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])

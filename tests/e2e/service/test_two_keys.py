@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -203,6 +204,21 @@ def test_no_route_returns_what_another_key_wrote(shared_service: Service, things
             driven.add((operation.path, operation.method.lower()))
     documented = {(path, m) for path, methods in document["paths"].items() for m in methods}
     assert driven == documented
+
+
+def test_a_key_of_its_own_things_sees_no_path_of_the_machine(
+    shared_service: Service, things: Things
+) -> None:
+    places = [shared_service.data_dir.parent, Path(__file__).parents[3], Path.home()]
+    with client_of(shared_service, "bob") as bob, client_of(shared_service, "watch") as watch:
+        assert str(places[0]) in watch.get("/admin/models").text, "the test looks for no path"
+        for operation in OPERATIONS:
+            if operation.method != "GET":
+                continue
+            for path, _ in paths(operation, things):
+                _, shown = read(bob, operation, path)
+                named = [str(place) for place in places if str(place).encode() in shown]
+                assert not named, (operation.id, named)
 
 
 def test_a_foreign_thing_is_missing_like_one_that_never_was(

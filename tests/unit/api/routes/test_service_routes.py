@@ -11,7 +11,8 @@ import anthropic.types
 import jsonschema_rs
 import openai.types
 
-from api.http.messages import Reply
+from api.http.caller import UNIDENTIFIED
+from api.http.messages import Reply, Request
 from api.presenters.openapi import openapi_document
 from api.routes.table import OPERATIONS
 from domain.chat.items import Finished, Text
@@ -114,6 +115,12 @@ def test_a_load_that_failed_shows_why_until_the_next_load() -> None:
             api.log.append(StreamName("w1"), [draft(failed)], expected_version=0)
             (model,) = (await api.json("GET", "/admin/models"))["data"]
             assert (model["state"], model["failure"]) == ("failed", "no memory")
+            own = Request(id="req-1", method="GET", path="/", caller=UNIDENTIFIED)
+            shown = await api.send("GET", "/admin/models", request=own)
+            assert isinstance(shown, Reply)
+            (model,) = json.loads(shown.body)["data"]
+            assert (model["source"], model["directory"]) == ("demo", None)
+            assert (model["state"], model["failure"]) == ("failed", "its last load failed")
             _load_model(api)
             (model,) = (await api.json("GET", "/admin/models"))["data"]
             assert (model["state"], model["failure"]) == ("available", None)
