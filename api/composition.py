@@ -250,6 +250,7 @@ def _batch_driver(
     return BatchDriver(
         batches=services.batches.records,
         files=services.batches.files,
+        jobs=ports.views,
         payloads=ports.payloads,
         submission=ports.submission,
         cancellation=ports.cancellation,

@@ -42,8 +42,7 @@ def match_history(
         answers: Their answers.
         owner: Only answers to this API key count; origins of other jobs are dropped.
     """
-    if owner is not None:
-        request = _without_foreign_origins(request, owner, views)
+    request = without_foreign_origins(request, owner, views)
     unknown = {
         number
         for number, turn in enumerate(request.messages[:-1])
@@ -70,8 +69,12 @@ def match_history(
     return replace(request, messages=tuple(messages))
 
 
-def _without_foreign_origins(request: ChatRequest, owner: Owner, views: JobViews) -> ChatRequest:
+def without_foreign_origins(
+    request: ChatRequest, owner: Owner | None, views: JobViews
+) -> ChatRequest:
     """Drop the origins that are no jobs of the owner: their tokens must not enter the prompt."""
+    if owner is None or not any(turn.origin for turn in request.messages):
+        return request
     messages = []
     for turn in request.messages:
         view = views.get(JobId(turn.origin)) if turn.origin else None

@@ -226,6 +226,7 @@ class FollowUps:
         return BatchDriver(
             batches=self._records(api),
             files=FileRecords(log=log, views=self._views, ids=world.ids, clock=world.clock),
+            jobs=self._world.log.views,
             payloads=log,
             submission=JobSubmission(ids=world.ids, **world.ports(api, "log", "queue")),
             cancellation=world.cancellation(api),

@@ -46,6 +46,7 @@ from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
 from domain.job.commands import CreateJob, FailAttempt, SubmitJob
 from domain.job.decisions import decide
+from domain.job.listing import JobViews
 from domain.job.state import DEADLINE, Job, evolve
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
@@ -55,6 +56,7 @@ from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.batches.line_shares import LineShares
+from domain.usecases.history_matching import without_foreign_origins
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission, line_length, never_absent
 from domain.values import (
@@ -80,6 +82,7 @@ class BatchDriver:
     Attributes:
         batches: The batches and the status of their jobs.
         files: Stores the result files.
+        jobs: Whose the jobs are that lines name as the origin of their turns.
         payloads: The lines.
         submission: Accepts the lines as jobs.
         cancellation: Cancels the jobs of a batch that ends early.
@@ -95,6 +98,7 @@ class BatchDriver:
 
     batches: BatchRecords
     files: FileRecords
+    jobs: JobViews
     payloads: PayloadStore
     submission: JobSubmission
     cancellation: JobCancellation
@@ -211,7 +215,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         _record_refusal(batch, number, raw, wanted.model or NO_MODEL, wanted.request, driver)
         return
     command = SubmitJob(
-        request=wanted.request,
+        request=without_foreign_origins(wanted.request, facts.owner, driver.jobs),
         protocol=facts.protocol,
         correlation_id=batch.id,
         priority=Priority.BATCH,

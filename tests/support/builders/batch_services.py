@@ -35,6 +35,7 @@ def advance(ports: ApiPorts) -> int:
     driver = BatchDriver(
         batches=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
         files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
+        jobs=ports.views,
         payloads=ports.payloads,
         submission=ports.submission,
         cancellation=ports.cancellation,

@@ -32,6 +32,7 @@ class BatchWorld(JobWorld):
         self.driver = BatchDriver(
             batches=self.batches,
             files=self.files,
+            jobs=self.log.views,
             payloads=self.log,
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids),
             cancellation=JobCancellation(

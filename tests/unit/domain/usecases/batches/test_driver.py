@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from domain.batch.ports import BatchLine
 from domain.batch.state import Batch, BatchState, LineCounts, job_of_line
+from domain.chat.request import ChatRequest, Message
 from domain.errors import (
     BatchNotEnded,
     DiskFull,
@@ -20,7 +22,8 @@ from domain.log.trace import parse_traceparent
 from domain.not_found import BatchNotFound, ModelNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
 from domain.usecases.jobs.submit import JobSubmission
-from domain.values import JobId, JobStatus, Priority, StreamName
+from domain.values import JobId, JobStatus, Owner, Priority, StreamName
+from tests.support.builders.answered_jobs import answer_job
 from tests.support.builders.batch_world import DAY_S, BatchWorld
 from tests.support.fakes.batches import PlainLines
 
@@ -70,6 +73,39 @@ def test_each_line_has_a_trace_of_its_own_that_refers_to_the_batch() -> None:
         assert len({trace.trace_id for trace in traces if trace}) == 2
         assert [job["trace_link"] for job in jobs] == [batch.data["trace"]] * 2
         assert str(batch.stream) == batch_id
+
+
+class EchoingLines(PlainLines):
+    """Each line continues the answers of some jobs."""
+
+    def __init__(self, *origins: str) -> None:
+        super().__init__()
+        self._origins = origins
+
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
+        line = super().read(batch, raw)
+        assert isinstance(line.request, ChatRequest)
+        turns = (Message(role="assistant", content="Hi", origin=one) for one in self._origins)
+        return replace(
+            line, request=replace(line.request, messages=(*turns, *line.request.messages))
+        )
+
+
+def test_lines_keep_the_origins_of_jobs_of_their_key_only() -> None:
+    with BatchWorld() as world:
+        answer_job(world.log, "job-1", "Hi", owner="mine")
+        answer_job(world.log, "job-2", "Hi", owner="theirs")
+        answer_job(world.log, "job-3", "Hi")
+        world.use(protocol=EchoingLines("job-1", "job-2", "job-3", "job-4"))
+        world.submit_batch("more", owner=Owner("mine"))
+        world.step()
+        (submitted,) = (
+            one.data
+            for one in world.log.read_all(types=["JobSubmitted"])
+            if one.correlation_id.startswith("batch-")
+        )
+        request = ChatRequest.from_bytes(world.log.get(submitted["request"]))
+        assert [turn.origin for turn in request.messages] == ["job-1", "", "", "", ""]
 
 
 class RefusingLines(PlainLines):
