@@ -1,15 +1,16 @@
 """Structured logs: one line per log event on stderr, from this code and from libraries.
 
-Texts of prompts and answers are never logged. Callers do not pass them, values under the
-usual names of texts are withheld here, and tracebacks are rendered without local variables.
+What a client wrote is never logged. Callers do not pass it, values under the usual names of texts
+are withheld here, and tracebacks are rendered without local variables and without the messages of
+exceptions, which may quote a request.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO, TypeAlias
 
@@ -172,7 +173,7 @@ def _formatter(
 
 def _json_renderers() -> list[Processor]:
     return [
-        structlog.processors.format_exc_info,
+        structlog.processors.ExceptionRenderer(_traceback_of),
         structlog.processors.EventRenamer("message"),
         structlog.processors.JSONRenderer(ensure_ascii=False),
         _show_controls_of_json,
@@ -202,9 +203,27 @@ def _visible(event: Mapping[str, object]) -> dict[str, object]:
 
 
 def _visible_traceback(output: TextIO, info: ExcInfo) -> None:
-    text = io.StringIO()
-    structlog.dev.plain_traceback(text, info)
-    output.write(visible(text.getvalue()))
+    output.write(visible(_traceback_of(info)))
+
+
+def _traceback_of(exc_info: ExcInfo) -> str:
+    """Return the frames and types of an exception and of its causes, the latest first."""
+    parts: list[str] = []
+    left: list[BaseException | None] = [exc_info[1]]
+    seen: set[int] = set()
+    while left:
+        error = left.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        why = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        parts.append(f"Traceback (most recent call last):\n{frames}{kind}{why}")
+        left.append(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+        if isinstance(error, BaseExceptionGroup):
+            left += error.exceptions
+    return "\n\nafter:\n\n".join(parts)
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import h11
@@ -31,7 +31,6 @@ from api.http_server.request_head import (
 from api.http_server.request_reader import RequestReader
 from api.http_server.strict_parser import request_parser
 from domain.errors import SemanticError
-from domain.values import JobId
 from ops.logs import Logger
 
 
@@ -312,19 +311,20 @@ class Connection(asyncio.Protocol):
         """Return the reply to a request; the one place where failures become replies."""
         path = path_of(head)
         error: SemanticError
-        jobs: Sequence[JobId] = ()
+        request: Request | None = None
         try:
             target = read_target(head.target)
             path = target.path
             check_content(headers)
             request = self._begin(head, headers, body, exchange, target)
-            jobs = request.marks.jobs
             return await self._host.answer(request, target.route_path)
         except SemanticError as failure:
             error = failure
         except Exception:
-            self._host.logger.exception("handler_failed", path=path)
+            route = None if request is None else request.marks.route
+            self._host.logger.exception("handler_failed", route=route)
             error = internal_error()
+        jobs = () if request is None else request.marks.jobs
         return error_reply(error, dialect_of(path, headers), exchange.request_id, jobs=jobs)
 
     def _begin(

@@ -60,8 +60,8 @@ async def list_registered_models(request: Request, service: ModelService) -> Rep
     page = model_summaries(models, service.stock.registry().following)
     if request.caller.sees is not None:
         for one in page["data"]:
-            failure = None if one["failure"] is None else LOAD_FAILED
-            one.update(source=one["name"], directory=None, failure=failure)
+            one["source"], one["directory"] = one["name"], None
+            one["failure"] = None if one["failure"] is None else LOAD_FAILED
     return json_reply(page)
 
 

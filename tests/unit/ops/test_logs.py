@@ -101,6 +101,31 @@ def test_tracebacks_show_no_local_variables(style: str, capsys: pytest.CaptureFi
     assert "my secret" not in written
 
 
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_tracebacks_show_no_messages_of_exceptions(
+    style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = configure_logging("worker", level="INFO", format=style)
+    secret = "my secret"
+    nothing: dict[str, str] = {}
+
+    def fail() -> None:
+        try:
+            nothing[secret]
+        except KeyError as error:
+            raise ExceptionGroup(secret, [OSError(28, "No space left", secret)]) from error
+
+    try:
+        fail()
+    except ExceptionGroup as error:
+        logger.warning("failed", exc_info=error)
+        logging.getLogger("some.library").exception("failed too")
+    written = capsys.readouterr().err
+    assert "my secret" not in written
+    for shown in ("KeyError", "ExceptionGroup", "OSError: No space left", "test_logs.py"):
+        assert written.count(shown) >= 2, shown
+
+
 def test_console_form_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("api", level="INFO", format="console").info("listening", port=8000)
     written = capsys.readouterr().err

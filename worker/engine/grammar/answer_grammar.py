@@ -106,8 +106,8 @@ class GrammarWriter:
             return self._json_calls(tool_format, tools)
         grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
         rules = grammar.rules(tools, tool_format.end)
-        for name, reason in grammar.wider.items():
-            _log.info("arguments_wider_than_schema", tool=name, reason=reason)
+        if grammar.wider:
+            _log.info("arguments_wider_than_schema", tools=len(grammar.wider), of=len(tools))
         return rules
 
     def _json_calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
@@ -149,7 +149,7 @@ class GrammarWriter:
         """Return the rule of the arguments of a tool."""
         rule, reason = self._arguments(tool)
         if reason is not None:
-            _log.info("arguments_wider_than_schema", tool=tool["function"]["name"], reason=reason)
+            _log.info("arguments_wider_than_schema", tools=1)
         return rule
 
     def _arguments(self, tool: Tool) -> tuple[str, str | None]:

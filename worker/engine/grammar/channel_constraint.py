@@ -223,8 +223,8 @@ class ChannelConstraints:
                     for is_first in (True, False)
                 )
             call = grammars.matchers(writer.call(prompt.tools)) if calls else None
-        except GrammarRefused as error:
-            _log.warning("answer_unconstrained", reason=str(error))
+        except GrammarRefused:
+            _log.warning("answer_unconstrained")  # the reason quotes the schema
             return None
         plan = ChannelPlan(
             channel_format=self._format,

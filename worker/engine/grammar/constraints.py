@@ -73,8 +73,8 @@ class Constraints:
             if prompt.answer_schema is not None and not is_opened:
                 grammar, free_tags = self._answer(writer, prompt, tool_format, thinking=thinking)
                 answer = grammars.matchers(grammar)
-        except GrammarRefused as error:
-            _log.warning("answer_unconstrained", reason=str(error))
+        except GrammarRefused:
+            _log.warning("answer_unconstrained")  # the reason quotes the schema
             return None
         plan = AnswerPlan(
             end_ids=grammars.end_ids,

@@ -131,7 +131,7 @@ class EmbeddingLane:
             if is_device_error(error):
                 raise
             self._loaded = None
-            _log.warning("vectors_failed", why=str(error))
+            _log.warning("vectors_failed", exc_info=error)
             self._end(work, _failure_of(error))
         else:
             self._pass_turn()

@@ -368,7 +368,7 @@ class RunningSequences:
             with mx.stream(self.stream):
                 work()
         except Exception as error:  # noqa: BLE001 - the others go on
-            _log.warning("prompt_failed", error=repr(error))
+            _log.warning("prompt_failed", exc_info=error)
             is_shared = len(prompts) > 1
             for prompt in prompts:
                 fault = Fault(prompt.row.uid, error, retryable=True, is_shared=is_shared)
