@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from api.background.batches import wire_id
@@ -17,9 +17,12 @@ from api.schemas.batches import (
     MessageBatch,
 )
 from domain.batch.files import StoredFile
+from domain.batch.jsonl import read_filename
 from domain.batch.ports import BatchTally
 from domain.batch.state import Batch, BatchState
-from domain.values import JobStatus
+from domain.events.batch import FileCreated
+from domain.not_found import TEXT_LOST
+from domain.values import Digest, JobStatus
 
 MESSAGE_BATCH_PREFIX: Final = "msgbatch_"
 OPENAI_BATCH_PREFIX: Final = "batch_"
@@ -36,6 +39,8 @@ _OPENAI_STATUS: Final = {
     BatchState.FINALIZING: "finalizing",
     BatchState.FAILED: "failed",
 }
+#: The name of a file that was uploaded without one.
+_UNNAMED: Final = "file"
 
 
 def batch_counts(batch: Batch, tally: BatchTally | None) -> BatchCounts:
@@ -166,21 +171,30 @@ def openai_batch_object(
     return shown
 
 
-def file_object(file: StoredFile) -> FileObject:
-    """Return a file."""
+def file_object(file: StoredFile, get: Callable[[Digest], bytes]) -> FileObject:
+    """Return a file; ``get`` returns a payload."""
     facts = file.facts
     shown: FileObject = {
         "id": file.id,
         "object": "file",
         "bytes": facts.bytes,
         "created_at": unix_seconds(file.created_at),
-        "filename": facts.filename,
+        "filename": _filename(facts, get),
         "purpose": facts.purpose,
         "status": "processed",
     }
     if facts.expires_at is not None:
         shown["expires_at"] = unix_seconds(facts.expires_at)
     return shown
+
+
+def _filename(facts: FileCreated, get: Callable[[Digest], bytes]) -> str:
+    if facts.content is None:
+        return f"{facts.batch}_{facts.part}.jsonl"
+    try:
+        return read_filename(facts.content, get) or _UNNAMED
+    except TEXT_LOST:
+        return _UNNAMED
 
 
 def _usage(batch: Batch) -> BatchUsage:

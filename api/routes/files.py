@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from api.background.batches import BatchServices, Blocks, later, new_file_id
@@ -44,8 +44,7 @@ _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 async def create_file(request: Request, batches: BatchServices) -> Reply:
     """Store an uploaded file."""
-    file = await batches.call(_keep, request, batches)
-    return json_reply(file_object(file))
+    return json_reply(await batches.call(_object, _keep, request, batches))
 
 
 async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
@@ -59,7 +58,9 @@ async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
         oldest_first=_ORDER.read(request) is Order.ASC,
         owner=request.caller.sees,
     )
-    data = [file_object(file) for file in page.rows]
+    data = await batches.call(
+        lambda: [file_object(file, batches.payloads.get) for file in page.rows]
+    )
     body: FileList = {
         "object": "list",
         "data": data,
@@ -72,7 +73,7 @@ async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
 
 async def get_file(request: Request, batches: BatchServices) -> Reply:
     """Return one file."""
-    return json_reply(file_object(await batches.call(_find, request, batches)))
+    return json_reply(await batches.call(_object, _find, request, batches))
 
 
 async def delete_stored_file(request: Request, batches: BatchServices) -> Reply:
@@ -112,10 +113,9 @@ def _keep(request: Request, batches: BatchServices) -> StoredFile:
     form = parse_body(FileForm, json.dumps(fields).encode())
     wanted = any(name.startswith("expires_after") for name in fields)
     kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
-    packed = pack(upload.file)
+    packed = pack(upload.file, filename=upload.filename)
     created = FileCreated(
         purpose=form.purpose,
-        filename=upload.filename,
         bytes=packed.bytes,
         content=packed.digest,
         expires_at=later(batches.clock.now(), kept_s),
@@ -131,6 +131,12 @@ def _keep(request: Request, batches: BatchServices) -> StoredFile:
 
 def _number_or_text(text_: str) -> int | str:
     return int(text_) if _DIGITS.fullmatch(text_) else text_
+
+
+def _object(
+    of: Callable[[Request, BatchServices], StoredFile], request: Request, batches: BatchServices
+) -> FileObject:
+    return file_object(of(request, batches), batches.payloads.get)
 
 
 def _find(request: Request, batches: BatchServices) -> StoredFile:

@@ -42,6 +42,8 @@ from domain.batch.state import Batch
 from domain.errors import BatchNotEnded, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
 from domain.not_found import BatchNotFound
+from domain.usecases.jobs.submit import text_bytes
+from domain.values import Digest, digest_of
 
 #: Characters of a User-Agent that are stored.
 CLIENT_CHARS_MAX: Final = 256
@@ -121,14 +123,14 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
     packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
-    client = request.headers.get("user-agent")
+    client = client_payload(request)
     submitted = BatchSubmitted(
         protocol=ANTHROPIC,
         endpoint=MESSAGES_PATH,
         content=packed.digest,
         lines=packed.lines,
         expires_at=later(batches.clock.now(), rules.window_s),
-        client=client[:CLIENT_CHARS_MAX] if client else None,
+        client_name=next(iter(client), None),
         webhook=batches.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),
         owner=request.caller.owner,
@@ -138,9 +140,15 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
-        payloads=packed.payloads,
+        payloads={**packed.payloads, **client},
         is_checked=True,
     )
+
+
+def client_payload(request: Request) -> dict[Digest, bytes]:
+    """Return the text that names the client by its digest; empty if it sends none."""
+    name = text_bytes(request.headers.get("user-agent", "")[:CLIENT_CHARS_MAX])
+    return {digest_of(name): name} if name else {}
 
 
 def _line(custom_id: str, params: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from api.http.replies import json_reply
 from api.presenters.batches import OPENAI_BATCH_PREFIX, openai_batch_object, openai_batch_status
 from api.protocols.batches.endpoints import OPENAI_ENDPOINTS
 from api.routes.files import find_file
-from api.routes.message_batches import BATCHES_FULL, CLIENT_CHARS_MAX, batch_progress
+from api.routes.message_batches import BATCHES_FULL, batch_progress, client_payload
 from api.schemas.base import parse_body
 from api.schemas.batches import (
     BatchBody,
@@ -84,14 +84,14 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
     batches.records.require_room(batches_max=batches.rules.open_max, owner=request.caller.sharer)
-    client = request.headers.get("user-agent")
+    client = client_payload(request)
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
         lines=count_lines(file.facts.content, batches.payloads.get),
         expires_at=later(batches.clock.now(), batches.rules.window_s),
-        client=client[:CLIENT_CHARS_MAX] if client else None,
+        client_name=next(iter(client), None),
         input_file=file.id,
         metadata=body.metadata,
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
@@ -104,7 +104,7 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         new_batch_id(batches.ids),
         submitted,
         correlation_id=request.id,
-        payloads={},
+        payloads=client,
         is_checked=False,
     )
 

@@ -30,7 +30,7 @@ from domain.job.eta import EtaSource, Forecast, parked
 from domain.job.listing import JobViews
 from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
-from domain.log.ports import EventLog
+from domain.log.ports import EventLog, PayloadStore
 from domain.model.registry import ModelKind, ModelRegistry, require_kind
 from domain.model.wanted_model import Swap
 from domain.not_found import JobNotFound, ModelNotFound, WorkerNotFound
@@ -196,12 +196,14 @@ class EventService:
 
     Attributes:
         log: The events.
+        payloads: The texts that name clients.
         clock: Now.
         call: Runs what blocks.
         ping_s: Most seconds of silence on a stream.
     """
 
     log: EventLog
+    payloads: PayloadStore
     clock: Clock
     call: BlockingCalls
     ping_s: float

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,9 @@ from bench.chaos.model import MODELS
 from bench.chaos.plan import PlannedFault
 from bench.chaos.receiver import HookReceiver
 from bench.chaos.wire import OpenStreams
+from domain.values import Digest
+from ops.adapters.event_log.database import reader_engine
+from ops.adapters.event_log.reader import LogReader
 from tests.support.processes.service import Service
 
 #: Seconds for all jobs to end after the last fault.
@@ -244,10 +247,20 @@ class Chaos:
         return outcomes
 
     def _events(self) -> Iterator[Event]:
-        for line in self._semantic("export").stdout.splitlines():
-            fields = json.loads(line)
-            names = ("position", "stream", "version", "type", "data")
-            yield Event(**{name: fields[name] for name in names})
+        """Yield the events of the log, with the texts that name clients."""
+        engine = reader_engine(f"sqlite:///{self._service.data_dir / 'events.sqlite3'}")
+        texts = LogReader(engine)
+        try:
+            for line in self._semantic("export").stdout.splitlines():
+                fields = json.loads(line)
+                names = ("position", "stream", "version", "type", "data")
+                event = Event(**{name: fields[name] for name in names})
+                if (digest := event.data.get("client_name")) is not None:
+                    client = texts.get(Digest(digest)).decode()
+                    event = replace(event, data={**event.data, "client": client})
+                yield event
+        finally:
+            engine.dispose()
 
     def _verify(self) -> str:
         done = self._semantic("verify")

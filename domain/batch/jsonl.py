@@ -1,5 +1,7 @@
 """Lines of a file stored as payloads: chunks of whole lines, and a manifest that lists them.
 
+The manifest also has the name of the file, so that it is erased with the content.
+
 Readers of one line or of all lines keep one chunk at a time in memory.
 """
 
@@ -42,8 +44,8 @@ class _Chunk:
     lines: int
 
 
-def pack(content: bytes) -> Packed:
-    """Cut ``content`` into chunks at the ends of lines."""
+def pack(content: bytes, *, filename: str | None = None) -> Packed:
+    """Cut ``content`` into chunks at the ends of lines; the manifest has the name of the file."""
     payloads: dict[Digest, bytes] = {}
     chunks: list[dict[str, object]] = []
     lines = 0
@@ -53,9 +55,16 @@ def pack(content: bytes) -> Packed:
         count = sum(1 for _ in _lines_in(piece))
         chunks.append({"digest": digest, "lines": count, "bytes": len(piece)})
         lines += count
-    manifest = canonical_json({"chunks": chunks})
+    named = {} if filename is None else {"filename": filename}
+    manifest = canonical_json({"chunks": chunks, **named})
     payloads[digest_of(manifest)] = manifest
     return Packed(digest=digest_of(manifest), payloads=payloads, lines=lines, bytes=len(content))
+
+
+def read_filename(manifest: Digest, get: Get) -> str | None:
+    """Return the name of the file, ``None`` if its manifest has none."""
+    name = json.loads(get(manifest)).get("filename")
+    return name if isinstance(name, str) else None
 
 
 def count_lines(manifest: Digest, get: Get) -> int:

@@ -18,9 +18,9 @@ class FileCreated:
 
     Attributes:
         purpose: As OpenAI names it: ``batch``, ``batch_output``, ….
-        filename: Its name.
         bytes: Its length.
-        content: Digest of its manifest (``domain.batch.jsonl``); ``None`` for output of a batch.
+        content: Digest of its manifest (``domain.batch.jsonl``), which has its name; ``None`` for
+            output of a batch.
         expires_at: RFC 3339 instant after which it is not shown, if there is one.
         batch: The batch that it is derived from.
         part: ``output`` or ``error``: which lines of that batch.
@@ -29,7 +29,6 @@ class FileCreated:
     """
 
     purpose: str
-    filename: str
     bytes: int
     content: Digest | None = None
     expires_at: str | None = None
@@ -54,7 +53,7 @@ class BatchSubmitted:
         content: Digest of the lines' manifest (see ``domain.batch.jsonl``).
         lines: Number of lines.
         expires_at: RFC 3339 instant after which no line may run.
-        client: Free text that names the client, for the operator.
+        client_name: Digest of the text that names the client, for the operator.
         input_file: The file that the lines came in.
         metadata: Key-value pairs of the owner.
         output_kept_s: Seconds for which the result files are kept, if the owner set it.
@@ -69,7 +68,7 @@ class BatchSubmitted:
     content: Digest
     lines: int
     expires_at: str
-    client: str | None = None
+    client_name: Digest | None = None
     input_file: str | None = None
     metadata: Mapping[str, str] | None = None
     output_kept_s: int | None = None

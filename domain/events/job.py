@@ -33,7 +33,7 @@ class JobSubmitted:
         priority: Its queue.
         attempts_max: Attempts that may die or fail before the job fails for good.
         agent: Its agent, if known.
-        client: Free text that names the client (its User-Agent), for the operator.
+        client_name: Digest of the text that names the client (its User-Agent), for the operator.
         idempotency: Digest of the idempotency key, if there was one; no two jobs have the same.
         deadline: RFC 3339 instant after which it must not start, if there is one.
         finish_deadline: RFC 3339 instant after which it must not run, if there is one.
@@ -62,7 +62,7 @@ class JobSubmitted:
     priority: Priority
     attempts_max: int
     agent: AgentId | None = None
-    client: str | None = None
+    client_name: Digest | None = None
     idempotency: Digest | None = None
     deadline: str | None = None
     finish_deadline: str | None = None

@@ -79,15 +79,20 @@ class Timeline:
 
 
 def build_timeline(
-    events: Sequence[RecordedEvent], losses: Mapping[WorkerId, str] | None = None
+    events: Sequence[RecordedEvent],
+    losses: Mapping[WorkerId, str] | None = None,
+    *,
+    client: str | None = None,
 ) -> Timeline:
     """Return the timeline of a job.
 
     Args:
         events: All events of the job's stream, at least one.
         losses: By worker, the instant at which it was found dead.
+        client: The text that names the client of the request.
     """
-    builder = _TimelineBuilder(accepted=_moment(events[0].recorded_at), losses=losses or {})
+    accepted = _moment(events[0].recorded_at)
+    builder = _TimelineBuilder(accepted=accepted, losses=losses or {}, client=client)
     for recorded in events:
         builder.take(recorded)
     last = builder.steps[-1]
@@ -107,6 +112,7 @@ class _TimelineBuilder:
 
     accepted: datetime
     losses: Mapping[WorkerId, str]
+    client: str | None
     steps: list[TimelineStep] = field(default_factory=list)
     queued_ms: float = 0.0
     attempts: int = 0
@@ -126,7 +132,7 @@ class _TimelineBuilder:
     @_add_step.register
     def _(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
         whose = f" for {event.agent}" if event.agent else ""
-        by = f" from {event.client}" if event.client else ""
+        by = f" from {self.client}" if self.client else ""
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
         self._waiting_since = self.accepted
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")

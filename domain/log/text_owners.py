@@ -121,6 +121,7 @@ class _File:
 @dataclass(slots=True)
 class _Batch:
     content: str
+    client_name: str | None
     input_file: str | None
     ended_at: str | None = None
     errors: str | None = None
@@ -219,6 +220,8 @@ class TextOwners:
         for batch in self._batches.values():
             if self._needs_lines(batch, cut):
                 yield batch.content
+                if batch.client_name is not None:
+                    yield batch.client_name
             if batch.errors is not None and not batch.is_deleted and not _is_old(batch, cut):
                 yield batch.errors
 
@@ -272,7 +275,9 @@ class TextOwners:
     def _fold_batch(self, event: LifeEvent) -> None:
         if event.type == BatchSubmitted.__name__:
             data = event.data
-            self._batches[event.stream] = _Batch(data["content"], data.get("input_file"))
+            self._batches[event.stream] = _Batch(
+                data["content"], data.get("client_name"), data.get("input_file")
+            )
             return
         batch = self._batches.get(event.stream)
         if batch is None:

@@ -114,7 +114,7 @@ def test_streams_come_in_either_order_from_any_point(store: Store) -> None:
     for batch_id in BATCHES:
         store.begin(batch_id)
     file = StreamName("file-1")
-    created = FileCreated(purpose="batch", filename="f", bytes=0)
+    created = FileCreated(purpose="batch", bytes=0)
     store.log.append(file, [draft(created)], expected_version=0)
     name = BatchSubmitted.__name__
     streams = store.views.streams

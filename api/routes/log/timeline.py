@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from api.http.messages import Reply, Request
@@ -23,7 +24,9 @@ _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 3
 async def get_timeline(request: Request, service: EventService) -> Reply:
     """Return the steps of a job and the time between them."""
     job_id = JobId(_JOB_ID.read(request))
-    timeline = await service.call(read_timeline, service.log, job_id)
+    timeline = await service.call(
+        partial(read_timeline, service.log, job_id, payloads=service.payloads)
+    )
     if timeline is None:
         raise JobNotFound(job_id)
     return json_reply(_timeline(timeline, at=rfc3339(service.clock.now())))

@@ -219,7 +219,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         protocol=facts.protocol,
         correlation_id=batch.id,
         priority=Priority.BATCH,
-        client=facts.client,
+        client=_client_of(batch, driver),
         attempts_max=driver.attempts_max,
         worker_deaths_max=driver.attempts_max,
         deadline=facts.expires_at,
@@ -237,6 +237,11 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         driver.submission.submit(command, job_id=job_of_line(batch.id, number))
     except ConcurrencyConflict:
         return  # it was a job before the crash
+
+
+def _client_of(batch: Batch, driver: BatchDriver) -> str | None:
+    name = batch.facts.client_name
+    return None if name is None else driver.payloads.get(name).decode("utf-8", "surrogatepass")
 
 
 def _trace_of_line(batch: str | None) -> str:
@@ -264,7 +269,7 @@ def _record_refusal(
         max_tokens=0,
         priority=Priority.BATCH,
         attempts_max=1,
-        client=facts.client,
+        client_name=facts.client_name,
         ordered=False,
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
@@ -305,7 +310,6 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
     for part, size in sizes.items():
         created = FileCreated(
             purpose="batch_output",
-            filename=f"{batch.id}_{part}.jsonl",
             bytes=size,
             expires_at=rfc3339(now + timedelta(seconds=kept_s)),
             batch=batch.id,

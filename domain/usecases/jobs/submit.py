@@ -80,7 +80,9 @@ class JobSubmission:
             IdempotencyKeyReused: An earlier request with other contents has the key.
         """
         payload, wire = command.request.to_bytes(), command.wire
-        payloads = {digest_of(text): text for text in (payload, wire) if text is not None}
+        client = None if command.client is None else text_bytes(command.client)
+        texts = (payload, wire, client)
+        payloads = {digest_of(text): text for text in texts if text is not None}
         submitted = _facts(command, digest_of(payload))
         create = CreateJob(submitted=submitted, embedding=_embedding(command))
         drafts = [
@@ -151,6 +153,11 @@ def idempotency_digest(key: str, keyspace: str = "") -> Digest:
     """
     whose = f"{keyspace}\n".encode() if keyspace else b""
     return digest_of(b"idempotency-key\n" + whose + key.encode("utf-8", "surrogatepass"))
+
+
+def text_bytes(text: str) -> bytes:
+    """Return a short text of a client as the payload that keeps it."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def never_absent(model: str) -> bool:
@@ -281,7 +288,7 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         priority=command.priority,
         attempts_max=command.attempts_max,
         agent=command.agent,
-        client=command.client,
+        client_name=None if command.client is None else digest_of(text_bytes(command.client)),
         idempotency=command.idempotency,
         deadline=command.deadline,
         finish_deadline=command.finish_deadline,

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from domain.job.timeline import Timeline, build_timeline
+from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
-from domain.values import JobId, StreamName, WorkerId
+from domain.not_found import TEXT_LOST
+from domain.values import Digest, JobId, StreamName, WorkerId
 
 
 class TimelineLog(Protocol):
@@ -30,13 +32,18 @@ class TimelineLog(Protocol):
 
 
 def read_timeline(
-    log: TimelineLog, job: JobId, *, archived: Sequence[RecordedEvent] = ()
+    log: TimelineLog,
+    job: JobId,
+    *,
+    payloads: PayloadStore,
+    archived: Sequence[RecordedEvent] = (),
 ) -> Timeline | None:
     """Return the timeline of a job, ``None`` if there is no such job.
 
     Args:
         log: The events of the job and of its workers.
         job: The job.
+        payloads: Has the text that names its client.
         archived: Its events, if the log has them no longer.
     """
     events = log.load(StreamName(job)) or archived
@@ -48,4 +55,13 @@ def read_timeline(
         for worker in workers
         for lost in log.read_all(stream=StreamName(worker), types=("WorkerLost",), limit=1)
     }
-    return build_timeline(events, losses)
+    return build_timeline(events, losses, client=_client(events[0], payloads))
+
+
+def _client(submitted: RecordedEvent, payloads: PayloadStore) -> str | None:
+    """Return the text that names the client; ``None`` if there is none, or it was erased."""
+    digest = submitted.data.get("client_name")
+    try:
+        return None if digest is None else payloads.get(Digest(digest)).decode("utf-8", "replace")
+    except TEXT_LOST:
+        return None

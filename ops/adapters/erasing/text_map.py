@@ -39,12 +39,12 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (AgentRegistered, ("profile",)),
             (AgentForked, ("profile", "request", "output")),
             (BatchFailed, ("errors",)),
-            (BatchSubmitted, ("content",)),
+            (BatchSubmitted, ("content", "client_name")),
             (FileCreated, ("content",)),
             (JobCancelled, ("output",)),
             (JobCompleted, ("output",)),
             (JobExpired, ("output",)),
-            (JobSubmitted, ("request", "wire")),
+            (JobSubmitted, ("request", "wire", "client_name")),
         )
     }
 )
@@ -147,10 +147,11 @@ def _named_texts(connection: Connection, row: _Row, parts: dict[str, set[str]]) 
     names = PAYLOAD_FIELDS.get(row.type, ())
     data = json.loads(row.data) if names else {}
     digests = {digest for name in names if (digest := data.get(name)) is not None}
-    for manifest in digests if row.type in _WITH_MANIFEST else ():
+    manifest = data.get("content") if row.type in _WITH_MANIFEST else None
+    if manifest is not None:
         if manifest not in parts:
             parts[manifest] = _chunks(connection, manifest)
-        digests = digests | parts[manifest]
+        digests |= parts[manifest]
     return digests
 
 

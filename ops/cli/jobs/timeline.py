@@ -55,10 +55,10 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
     engine = reader_engine(settings.log_url)
     try:
         log = LogReader(engine)
-        story = read_timeline(log, JobId(job))
+        story = read_timeline(log, JobId(job), payloads=log)
         if story is None:
             archived = archived_stream(engine, settings.log_url, job)
-            story = read_timeline(log, JobId(job), archived=archived)
+            story = read_timeline(log, JobId(job), payloads=log, archived=archived)
         return story
     finally:
         engine.dispose()

@@ -31,7 +31,10 @@ def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
     events = httpx.get(
         f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
     ).json()["data"]
-    ours = [e for e in events if (e["data"]["client"] or "").startswith("claude-cli/")]
+    stories = [
+        httpx.get(f"{service.base_url}/v1/jobs/{event['stream']}/timeline").text for event in events
+    ]
+    ours = [story for story in stories if "request from claude-cli/" in story]
     assert ours, "the log has no job that came from Claude Code"
     # It modernises names of its own models there by itself; the rest is as it was.
     assert json.loads(settings.read_bytes())["env"] == before

@@ -27,14 +27,15 @@ def _is_gone(directory: Path, text: str) -> bool:
 
 
 def _ask(service: Service, method: str, path: str, **more: Any) -> Any:
-    reply = httpx.request(method, service.base_url + path, headers=WAIT, timeout=120, **more)
+    headers = WAIT | more.pop("headers", {})
+    reply = httpx.request(method, service.base_url + path, headers=headers, timeout=120, **more)
     assert reply.is_success, reply.text
     return reply.json()
 
 
-def _job(service: Service, prompt: str, agent: str) -> str:
+def _job(service: Service, prompt: str, agent: str, *, client: str = "test") -> str:
     body = {"prompt": prompt, "agent_id": agent, "max_tokens": 6}
-    job = _ask(service, "POST", "/v1/jobs", json=body)
+    job = _ask(service, "POST", "/v1/jobs", json=body, headers={"user-agent": client})
     assert job["status"] == "completed", job
     return str(job["id"])
 
@@ -45,12 +46,18 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     secrets = {name: f"the secret of the {name}, 7391" for name in ("file", "agent", "writer")}
     kept = "what the reader asked, 2648"
 
-    upload = {"file": ("lines.jsonl", secrets["file"].encode() * 100)}
+    names = {"file": "the-names-of-all-agents-7391.jsonl", "client": "curl of the writer, 7391"}
+
+    upload = {"file": (names["file"], secrets["file"].encode() * 100)}
     file = _ask(service, "POST", "/v1/files", data={"purpose": "batch"}, files=upload)
     _ask(service, "POST", "/v1/agents", json={"id": "guide", "max_tokens": 6})
     turn = _ask(service, "POST", "/v1/agents/guide/generate", json={"prompt": secrets["agent"]})
-    written, read = _job(service, secrets["writer"], "writer"), _job(service, kept, "reader")
-    for secret in (*secrets.values(), kept):
+    written = _job(service, secrets["writer"], "writer", client=names["client"])
+    read = _job(service, kept, "reader")
+    assert _ask(service, "GET", f"/v1/files/{file['id']}")["filename"] == names["file"]
+    story = _ask(service, "GET", f"/v1/jobs/{written}/timeline")
+    assert names["client"] in story["steps"][0]["text"]
+    for secret in (*secrets.values(), *names.values(), kept):
         assert holders(data, secret), "the test looks in the wrong place"
     items = {job: f"job:{job}:items" for job in (turn["id"], written, read)}
     for key in items.values():
@@ -60,7 +67,7 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     _ask(service, "DELETE", "/v1/agents/guide")
     report = command(service, "log", "erase", "--agent", "writer", "--yes")
     assert report["jobs"] == 1
-    for secret in secrets.values():
+    for secret in (*secrets.values(), *names.values()):
         wait_until(partial(_is_gone, data, secret), within_s=ERASED_WITHIN_S)
     for job in (turn["id"], written):
         wait_until(partial(_is_gone, data / "broker", items[job]), within_s=ERASED_WITHIN_S)

@@ -162,9 +162,7 @@ class Retention(RuleBasedStateMachine):
         packed = pack(f"line {text}\n".encode())
         name = self._name("file-")
         at = None if expires is None else self._at(self.clock.monotonic() + expires)
-        created = FileCreated(
-            purpose="batch", filename="f", bytes=1, content=packed.digest, expires_at=at
-        )
+        created = FileCreated(purpose="batch", bytes=1, content=packed.digest, expires_at=at)
         self._append(name, created, texts=list(packed.payloads.values()))
         expires_s = None if expires is None else self.clock.monotonic() + expires
         self.files[name] = _Owner(set(packed.payloads), expires_s=expires_s)
@@ -202,9 +200,7 @@ class Retention(RuleBasedStateMachine):
         name = data.draw(strategies.sampled_from(open_))
         if has_results:
             result = self._name("file-")
-            created = FileCreated(
-                purpose="batch_output", filename="f", bytes=1, batch=name, part="output"
-            )
+            created = FileCreated(purpose="batch_output", bytes=1, batch=name, part="output")
             self._append(result, created)
             self.files[result] = _Owner(set(), batch=name)
         self._append(name, BatchEnded(succeeded=0, errored=0, canceled=0, expired=0))

@@ -14,7 +14,7 @@ from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission
-from domain.values import JobId, Priority, StreamName, rfc3339
+from domain.values import JobId, Priority, StreamName, digest_of, rfc3339
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
 
@@ -51,8 +51,11 @@ class BatchWorld(JobWorld):
     def use(self, **changes: Any) -> None:
         self.driver = replace(self.driver, **changes)
 
-    def submit_batch(self, *lines: str, is_checked: bool = True, **facts: Any) -> BatchId:
+    def submit_batch(
+        self, *lines: str, is_checked: bool = True, client: str = "", **facts: Any
+    ) -> BatchId:
         """Submit a batch; ``facts`` are further fields of ``BatchSubmitted``."""
+        named = {digest_of(client.encode()): client.encode()} if client else {}
         packed = pack("\n".join(lines).encode())
         batch_id = BatchId(BATCH_PREFIX + self.ids.job_id().removeprefix("job-"))
         submitted = BatchSubmitted(
@@ -61,13 +64,14 @@ class BatchWorld(JobWorld):
             content=packed.digest,
             lines=packed.lines,
             expires_at=rfc3339(self.clock.now() + timedelta(seconds=DAY_S)),
+            client_name=next(iter(named), None),
             **facts,
         )
         self.batches.accept(
             batch_id,
             submitted,
             correlation_id="req-1",
-            payloads=packed.payloads,
+            payloads={**packed.payloads, **named},
             is_checked=is_checked,
         )
         return batch_id

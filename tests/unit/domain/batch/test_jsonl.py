@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.batch import jsonl
-from domain.batch.jsonl import count_lines, pack, read_content, read_lines, read_numbered
+from domain.batch.jsonl import (
+    count_lines,
+    pack,
+    read_content,
+    read_filename,
+    read_lines,
+    read_numbered,
+)
 
 LINES = st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line), max_size=20)
 
@@ -31,6 +38,13 @@ def test_content_and_lines_come_back_whatever_the_chunks(
         assert list(read_lines(packed.digest, get, start=start)) == wanted[start:]
     numbered = [(number, line) for number, line in enumerate(stripped, 1) if line]
     assert list(read_numbered(packed.digest, get)) == numbered
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "", '{"chunks": []}', None])
+def test_manifest_has_the_name_of_the_file(name: str | None) -> None:
+    packed = pack(b"a\nb\n", filename=name)
+    assert read_filename(packed.digest, packed.payloads.__getitem__) == name
+    assert count_lines(packed.digest, packed.payloads.__getitem__) == 2
 
 
 @pytest.mark.parametrize(

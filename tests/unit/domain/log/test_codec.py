@@ -47,7 +47,7 @@ def test_the_strategies_and_the_codec_know_every_type() -> None:
 
 def test_an_event_is_plain_json() -> None:
     name, version, data = encode_event(submitted(agent="a"))
-    assert (name, version) == ("JobSubmitted", 7)
+    assert (name, version) == ("JobSubmitted", 8)
     assert data["priority"] == "interactive"
     assert type(data["priority"]) is str
     assert data["sampling"]["seed"] == 7

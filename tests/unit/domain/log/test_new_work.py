@@ -11,8 +11,8 @@ from domain.events.new_work import begins_work, is_new_work
 from domain.values import digest_of
 from tests.support.builders.job_events import completed, started, submitted
 
-UPLOAD = FileCreated(purpose="batch", filename="a", bytes=1, content=digest_of(b"a"))
-OUTPUT = FileCreated(purpose="batch_output", filename="b", bytes=1)
+UPLOAD = FileCreated(purpose="batch", bytes=1, content=digest_of(b"a"))
+OUTPUT = FileCreated(purpose="batch_output", bytes=1)
 
 
 @pytest.mark.parametrize("event", [submitted(), JobRetried(reason="api"), UPLOAD])

@@ -67,7 +67,7 @@ def test_job_of_a_line_has_the_terms_of_its_batch() -> None:
             "protocol": "anthropic",
             "model": "m",
             "priority": "batch",
-            "client": "nightly",
+            "client_name": digest_of(b"nightly"),
             "attempts_max": 7,
             "worker_deaths_max": 7,
             "deadline": EXPIRES_AT,
@@ -96,7 +96,7 @@ def test_line_that_is_no_request_is_recorded_with_the_terms_of_its_batch() -> No
             "max_tokens": 0,
             "priority": "batch",
             "attempts_max": 1,
-            "client": "nightly",
+            "client_name": digest_of(b"nightly"),
             "ordered": False,
             "trace_link": FACTS["trace"],
             "owner": "alice",
@@ -180,7 +180,6 @@ def test_file_of_the_answers_belongs_to_the_batch_and_its_owner() -> None:
         ]
         assert dict(files[0].data) == {
             "purpose": "batch_output",
-            "filename": f"{batch_id}_output.jsonl",
             "bytes": 13,
             "content": None,
             "expires_at": EXPIRES_AT,

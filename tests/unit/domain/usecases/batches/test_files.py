@@ -22,7 +22,6 @@ CONTENT = b'{"custom_id": "one"}\n'
 DIGEST = digest_of(CONTENT)
 CREATED = FileCreated(
     purpose="batch",
-    filename="lines.jsonl",
     bytes=len(CONTENT),
     content=DIGEST,
     owner=Owner("alice"),
@@ -73,14 +72,14 @@ def test_a_file_is_kept_with_its_content() -> None:
 def test_a_file_that_exists_stays_as_it_is() -> None:
     world = World()
     first = world.keep("file-1")
-    assert world.keep("file-1", replace(CREATED, filename="other.jsonl")) == first
+    assert world.keep("file-1", replace(CREATED, purpose="other")) == first
     assert len(world.log.told()) == 1
 
 
 def test_a_file_that_another_process_keeps_first_stays_as_it_is() -> None:
     world = World()
-    world.log.rivals = [("file-1", replace(CREATED, filename="first.jsonl"))]
-    assert world.keep("file-1").facts.filename == "first.jsonl"
+    world.log.rivals = [("file-1", replace(CREATED, purpose="first"))]
+    assert world.keep("file-1").facts.purpose == "first"
 
 
 def test_a_log_that_is_away_keeps_nothing() -> None:

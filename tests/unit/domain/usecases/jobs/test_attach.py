@@ -89,7 +89,6 @@ def test_every_term_of_a_request_is_recorded(world: JobWorld) -> None:
         "priority": Priority.BATCH,
         "attempts_max": 5,
         "agent": AgentId("planner"),
-        "client": "nightly",
         "idempotency": idempotency_digest("k"),
         "deadline": "2026-01-01T00:00:05.000000Z",
         "finish_deadline": "2026-01-01T00:00:10.000000Z",
@@ -103,7 +102,7 @@ def test_every_term_of_a_request_is_recorded(world: JobWorld) -> None:
         "owner": Owner("alice"),
         "cache_owner": Owner("team"),
     }
-    job_id = world.accept(command=terms | {"wire": b"{}"}, max_tokens=7).job_id
+    job_id = world.accept(command=terms | {"wire": b"{}", "client": "nightly"}, max_tokens=7).job_id
     (first,) = world.log.load(StreamName(job_id))
     submitted = decode_recorded(first)
     assert isinstance(submitted, JobSubmitted)
@@ -113,6 +112,8 @@ def test_every_term_of_a_request_is_recorded(world: JobWorld) -> None:
     assert submitted.asked is not None
     assert submitted.wire == digest_of(b"{}")
     assert world.log.get(submitted.wire) == b"{}"
+    assert submitted.client_name == digest_of(b"nightly")
+    assert world.log.get(submitted.client_name) == b"nightly"
     assert first.correlation_id == "req_1"
 
 

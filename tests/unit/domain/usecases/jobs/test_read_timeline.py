@@ -34,7 +34,7 @@ class _World:
         append(self.log, JOB, replace(started(attempt), worker=WorkerId(worker)))
 
     def timeline(self) -> Timeline:
-        found = read_timeline(self.log, JOB)
+        found = read_timeline(self.log, JOB, payloads=self.log)
         assert found is not None
         return found
 
@@ -56,8 +56,8 @@ def test_the_timeline_of_a_job_is_that_of_its_events() -> None:
 def test_there_is_no_timeline_of_an_unknown_job_or_of_another_stream() -> None:
     world = _World()
     append(world.log, "worker-1", worker_event())
-    assert read_timeline(world.log, JOB) is None
-    assert read_timeline(world.log, JobId("worker-1")) is None
+    assert read_timeline(world.log, JOB, payloads=world.log) is None
+    assert read_timeline(world.log, JobId("worker-1"), payloads=world.log) is None
 
 
 def test_each_attempt_is_lost_when_its_worker_was_found_dead() -> None:
@@ -108,7 +108,7 @@ def test_events_that_the_log_no_longer_has_come_from_the_archive() -> None:
     world.clock.advance(3)
     world.lose("worker-1")
     archived = recorded_at((0, submitted()), (1, started()), (5, started(2)), (9, completed(2)))
-    found = read_timeline(world.log, JOB, archived=archived)
+    found = read_timeline(world.log, JOB, payloads=world.log, archived=archived)
     assert found is not None
     assert [(step.what, step.after_ms) for step in found.steps if step.position is not None] == [
         ("accepted", 0),
@@ -122,6 +122,8 @@ def test_events_that_the_log_no_longer_has_come_from_the_archive() -> None:
 def test_events_of_the_log_are_preferred_to_those_of_the_archive() -> None:
     world = _World()
     append(world.log, JOB, submitted(), started())
-    found = read_timeline(world.log, JOB, archived=recorded_at((0, submitted())))
+    found = read_timeline(
+        world.log, JOB, payloads=world.log, archived=recorded_at((0, submitted()))
+    )
     assert found is not None
     assert [step.what for step in found.steps] == ["accepted", "attempt"]
