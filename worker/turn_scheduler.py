@@ -35,7 +35,8 @@ class TurnScheduler:
     @classmethod
     def with_lane(cls, order: TurnOrder) -> TurnScheduler:
         """Return a scheduler with a lane for the jobs of embedding models."""
-        return cls(order, lane=cls(TurnOrder(slots=LANE_SLOTS, interactive_reserved=1)))
+        lane = TurnOrder(slots=LANE_SLOTS, interactive_reserved=1, line_slots=LANE_SLOTS - 1)
+        return cls(order, lane=cls(lane))
 
     def request_turn(
         self,

@@ -11,6 +11,8 @@ from api.http_server.limits import ServerLimits
 
 #: An IPv6 host may use any address of its /64.
 _HOST_BITS: Final = 64
+#: The name of all loopback addresses: a program of this machine may use any of them.
+_THIS_MACHINE: Final = "loopback"
 
 
 class PeerCounts:
@@ -60,11 +62,11 @@ def peer_of(address: str) -> tuple[str, bool]:
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        # A Unix socket has no address.
-        return address, True
+        return _THIS_MACHINE, True  # a Unix socket has no address
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback:
+        return _THIS_MACHINE, True
     if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return str(ip.ipv4_mapped), ip.ipv4_mapped.is_loopback
-        if not ip.is_loopback:
-            return f"{int(ip) >> _HOST_BITS:x}/64", False
-    return str(ip), ip.is_loopback
+        return f"{int(ip) >> _HOST_BITS:x}/64", False
+    return str(ip), False

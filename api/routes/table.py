@@ -11,8 +11,6 @@ from api.access.ownership import require_scope
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Place
-from api.http.replies import json_reply
-from api.presenters.openapi import openapi_document
 from api.routes.admin.clients import CLIENT_OPERATIONS
 from api.routes.admin.engine import ENGINE_OPERATIONS
 from api.routes.admin.metrics import METRIC_OPERATIONS
@@ -42,7 +40,7 @@ from api.ui.page import page_routes
 async def get_openapi(request: Request, status: StatusService) -> Reply:
     """Return the OpenAPI document."""
     del request
-    return json_reply(await status.call(openapi_document, OPERATIONS, status.version))
+    return Reply(body=await status.call(status.document.read, OPERATIONS))
 
 
 OPENAPI_OPERATIONS: Final = (

@@ -6,6 +6,7 @@ from api.access.ownership import OwnershipCheck
 from api.background.batches import BatchServices
 from api.background.tasks import BlockingCalls
 from api.background.webhooks import WebhookServices
+from api.presenters.openapi import OpenApiDocument
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
 from api.services.metrics.agent_totals import AgentTotals
@@ -287,4 +288,5 @@ def _status(ports: ApiPorts, call: BlockingCalls) -> StatusService:
             draining=ports.draining,
             disk=ports.disk,
         ),
+        document=OpenApiDocument(ports.version),
     )

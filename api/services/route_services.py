@@ -13,6 +13,7 @@ from api.background.webhooks import SHOWN_MAX, WebhookServices
 from api.http.caller import Caller
 from api.http.messages import Request
 from api.presenters.jobs import full_job_object, job_object
+from api.presenters.openapi import OpenApiDocument
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.schemas.replies import JobObject
 from api.services.agent_reader import AgentReader
@@ -311,6 +312,7 @@ class StatusService:
         version: Of this software.
         model: The name of the served model.
         health: The checks of ``/health/*``.
+        document: The OpenAPI document.
     """
 
     log: EventLog
@@ -320,6 +322,7 @@ class StatusService:
     version: str
     model: str
     health: HealthChecks
+    document: OpenApiDocument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

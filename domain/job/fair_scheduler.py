@@ -6,6 +6,7 @@
   returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
 - The jobs of one agent start in the order in which they were accepted (ids sort by acceptance).
   Jobs of one API key without an agent share one turn, so they delay no other key's for long.
+- Where the slots are few, one line leaves the last of them to the others.
 - Jobs whose worker died are suspects. A suspect that emitted no token before is tried first: no
   other job starts until it has computed its first tokens. Suspects of several deaths never run
   beside each other. So a job that kills its workers does not use up the attempts of the others.
@@ -14,6 +15,8 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol, Self
@@ -92,16 +95,20 @@ class TurnOrder:
     Args:
         slots: Jobs that may run at once.
         interactive_reserved: Slots that batch jobs may not take; one is left to them at least.
+        line_slots: Slots that the jobs of one line may take; ``None`` for all.
     """
 
-    def __init__(self, *, slots: int, interactive_reserved: int) -> None:
+    def __init__(
+        self, *, slots: int, interactive_reserved: int, line_slots: int | None = None
+    ) -> None:
         self._reserved = max(0, interactive_reserved)
+        self._line_slots = line_slots
         self.set_slots(slots)
         self._queues: dict[Priority, dict[str, _AgentQueue]] = {
             priority: {} for priority in Priority
         }
         self._waiting: dict[JobId, tuple[Priority, str]] = {}
-        self._running: dict[JobId, Priority] = {}
+        self._running: dict[JobId, tuple[Priority, str]] = {}
         #: Waiting jobs that are in no agent's queue.
         self._suspects: dict[JobId, Suspicion] = {}
         self._running_apart: set[JobId] = set()
@@ -175,7 +182,7 @@ class TurnOrder:
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
         """Add a job that has a slot already, without a turn."""
-        self._running[job_id] = priority
+        self._running[job_id] = (priority, "")
 
     def next(self) -> JobId | None:
         """Give the next job its slot; return ``None`` if no waiting job may have one now."""
@@ -190,12 +197,14 @@ class TurnOrder:
             return None
         queues = self._queues[priority]
         # The agent with the oldest turn is next; among equals, the job that was accepted first.
-        owner = min(queues, key=lambda name: (queues[name].since, queues[name].jobs[0]))
+        owner = min(
+            self._ready_lines(priority), key=lambda name: (queues[name].since, queues[name].jobs[0])
+        )
         job_id = queues[owner].jobs[0]
         self._turns += 1
         queues[owner].since = self._turns
         self.remove(job_id)
-        self._running[job_id] = priority
+        self._running[job_id] = (priority, owner)
         if priority is Priority.BATCH or not self._queues[Priority.BATCH]:
             self._passed_batch = 0
         else:
@@ -205,7 +214,7 @@ class TurnOrder:
     def _try(self, suspect: JobId) -> None:
         if self._suspects[suspect] is Suspicion.APART:
             self._running_apart.add(suspect)
-        self._running[suspect], _ = self._waiting[suspect]
+        self._running[suspect] = self._waiting[suspect]
         self._tried = suspect
         self.remove(suspect)
 
@@ -245,17 +254,25 @@ class TurnOrder:
         return max(may_start, default=None)
 
     def _has_batch_slot(self) -> bool:
-        in_batch = sum(priority is Priority.BATCH for priority in self._running.values())
+        in_batch = sum(priority is Priority.BATCH for priority, _ in self._running.values())
         return in_batch < self._batch_slots
 
     def _next_queue(self) -> Priority | None:
         if len(self._running) >= self._slots:
             return None
-        batch = bool(self._queues[Priority.BATCH]) and self._has_batch_slot()
-        if self._queues[Priority.INTERACTIVE]:
+        batch = bool(self._ready_lines(Priority.BATCH)) and self._has_batch_slot()
+        if self._ready_lines(Priority.INTERACTIVE):
             is_due = batch and self._passed_batch >= BATCH_EVERY - 1
             return Priority.BATCH if is_due else Priority.INTERACTIVE
         return Priority.BATCH if batch else None
+
+    def _ready_lines(self, priority: Priority) -> Collection[str]:
+        """Return the lines that wait and may take one more slot; jobs without a line may always."""
+        waiting = self._queues[priority]
+        if self._line_slots is None:
+            return waiting
+        taken = Counter(line for _, line in self._running.values() if line)
+        return [line for line in waiting if taken[line] < self._line_slots]
 
 
 class QueueTurn(Protocol):

@@ -9,7 +9,7 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
 from tests.support.polling import wait_until
-from worker.turn_scheduler import TurnScheduler, WaitingTurn
+from worker.turn_scheduler import LANE_SLOTS, TurnScheduler, WaitingTurn
 
 WITHIN_S = 60.0
 
@@ -48,6 +48,17 @@ def test_more_slots_are_granted_at_once_and_fewer_take_none_away() -> None:
         assert gate.state().running == (turns[2].job_id,)
         turns[2].release()
         assert waiting.result(WITHIN_S)
+
+
+def test_one_key_leaves_a_slot_of_the_lane_to_the_others() -> None:
+    """Requests of 300,000 tokens take half a minute on a small machine, and a search waited."""
+    lane = TurnScheduler.with_lane(TurnOrder(slots=1, interactive_reserved=0)).lane
+    assert lane is not None
+    for number in range(LANE_SLOTS + 2):
+        lane.request_turn(JobId(f"job-{number}"), line="key=bob", priority=Priority.INTERACTIVE)
+    with lane.request_turn(JobId("job-9"), line="key=ann", priority=Priority.INTERACTIVE):
+        assert lane.state().running == ("job-0", "job-1", "job-2", "job-9")
+    assert lane.state().running == ("job-0", "job-1", "job-2")
 
 
 def test_pause_keeps_granted_turns_and_grants_the_others_at_its_end() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import anthropic.types
 import jsonschema_rs
 import openai.types
+import pytest
+from pydantic import TypeAdapter
 
 from api.http.caller import UNIDENTIFIED
 from api.http.messages import Reply, Request
 from api.presenters.openapi import openapi_document
-from api.routes.table import OPERATIONS
+from api.routes.table import OPERATIONS, get_openapi
 from domain.chat.items import Finished, Text
 from domain.events.model import ModelLoaded, ModelLoadFailed
 from domain.model.inventory import ModelFiles
@@ -226,6 +228,27 @@ async def _checked(api: FakeApi, method: str, pattern: str, body: Any = None, **
     value = json.loads(reply.body)
     jsonschema_rs.Draft202012Validator(schema).validate(value)
     return value
+
+
+def test_many_requests_for_the_document_build_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One build takes half a second of a processor; 1,800 requests held the service for minutes."""
+    builds, build = list[None](), TypeAdapter.json_schemas
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        builds.append(None)
+        return build(*arguments, **options)
+
+    monkeypatch.setattr(TypeAdapter, "json_schemas", count)
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            status, request = api.services.status, Request(id="r", method="GET", path="/")
+            replies = await asyncio.gather(*(get_openapi(request, status) for _ in range(4)))
+            (body,) = {reply.body for reply in replies}
+            assert json.loads(body)["openapi"] == "3.1.0"
+
+    asyncio.run(scenario())
+    assert len(builds) == 1
 
 
 def test_every_reference_in_the_document_is_defined() -> None:

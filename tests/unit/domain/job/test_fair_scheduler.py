@@ -73,6 +73,22 @@ def test_jobs_of_an_agent_start_as_accepted_whatever_order_they_come_in() -> Non
     assert drained(order) == [job(1), job(2), job(3)]
 
 
+def test_a_line_takes_no_more_than_its_slots_and_jobs_without_a_line_take_all() -> None:
+    order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
+    for number in range(3):
+        order.add(job(number), line="a", priority=INTERACTIVE)
+    order.add(job(3), line="a", priority=BATCH)
+    assert [order.next() for _ in range(3)] == [job(0), job(1), None]
+    order.add(job(4), line="b", priority=BATCH)
+    assert order.next() == job(4)
+    order.release(job(0))
+    assert order.next() == job(2)
+    order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
+    for number in range(3):
+        order.add(job(number), line=None, priority=INTERACTIVE)
+    assert [order.next() for _ in range(3)] == [job(0), job(1), job(2)]
+
+
 def test_batch_jobs_leave_the_reserved_slots_alone() -> None:
     order = TurnOrder(slots=4, interactive_reserved=2)
     for number in range(9):
