@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ops.adapters.data_dir.permissions import drop_links
 from ops.adapters.data_dir.sync import make_directory
 
 _LOCK_NAME = "serve.lock"
@@ -94,6 +95,7 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     path = data_dir / _LOCK_NAME
     try:
         make_directory(data_dir)
+        drop_links(data_dir)
         lock = path.open("a+", encoding="ascii")
     except OSError as error:
         message = f"the data directory {data_dir} cannot be written: {error.strerror}"

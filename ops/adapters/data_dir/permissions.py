@@ -38,6 +38,8 @@ FILES: Final = (
 )
 #: Directories there. What lies in them cannot be reached through a closed directory.
 DIRECTORIES: Final = ("archive", "broker", "cache", "logs", "tmp")
+#: Files that may be links: a database on another disk, and secrets that are mounted.
+_LINKABLE: Final = ("events.sqlite3", "heads.key", "webhooks.key")
 
 
 def create_private_files() -> int:
@@ -87,6 +89,22 @@ def tighten(data_dir: Path) -> tuple[Path, ...]:
         with suppress(OSError):
             _close(path)
     return open_to_others(data_dir)
+
+
+def drop_links(data_dir: Path) -> None:
+    """Delete links in the places of files that the service writes; call before it writes one.
+
+    Another user may have put one there before the directory was closed, or a directory may be a
+    copy from elsewhere: a lock, a log file or a draft would be written to what it points to.
+
+    Raises:
+        OSError: A link cannot be deleted.
+    """
+    inner = (data_dir / name for name in ("broker", "logs"))
+    below = (path for directory in inner if directory.is_dir() for path in directory.iterdir())
+    for path in (*_ours(data_dir), *below):
+        if path.is_symlink() and path.name not in (*DIRECTORIES, *_LINKABLE):
+            path.unlink(missing_ok=True)
 
 
 def _ours(data_dir: Path) -> Iterator[Path]:

@@ -42,7 +42,14 @@ class Archive:
     file: str
 
     def path(self, url: str) -> Path:
-        """Return the path of the file, which may have been moved away."""
+        """Return the path of the file, which may have been moved away.
+
+        Raises:
+            CorruptLog: The log names a file outside the directory of the archives.
+        """
+        if Path(self.file).name != self.file:
+            msg = f"the archive {self.file!a} is not in {DIRECTORY}"
+            raise CorruptLog(self.first_position, msg)
         return directory_of(url) / self.file
 
     def event(self) -> LogArchived:

@@ -21,6 +21,7 @@ from domain.job.view import JobView
 from domain.log.record import LogHead
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.erasing.erase import erase_agent
+from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
 from ops.adapters.event_log.archives import each_event, verify_archives
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -111,6 +112,29 @@ def _tamper(url: str, *statements: str) -> None:
         raw.execute("DROP TRIGGER IF EXISTS events_no_update")
         for statement in statements:
             raw.execute(statement)
+
+
+def test_an_archive_outside_its_directory_is_neither_read_nor_erased(
+    url: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    """A log from elsewhere may name any file of the user, here an export."""
+    (file,) = [one.archive.path(url) for one in (_archive(url, clock),) if one.archive]
+    export = tmp_path / "export.jsonl.gz"
+    export.write_bytes(file.read_bytes())
+    _tamper(url, f"UPDATE archives SET file = '../{export.name}'")
+    clock.advance(10)
+    sweeper = TextSweeper(
+        url,
+        RetentionRules(archive_age_s=1.0),
+        clock=clock,
+        ids=RandomIds(),
+        erase_items=lambda _: None,
+        erase_blocks=lambda _: None,
+    )
+    with pytest.raises(CorruptLog, match="is not in archive"):
+        sweeper.sweep()
+    sweeper.close()
+    assert export.exists()
 
 
 def _run(directory: Path, *arguments: str) -> Result:

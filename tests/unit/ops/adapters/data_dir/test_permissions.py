@@ -11,6 +11,7 @@ import pytest
 from ops.adapters.data_dir.permissions import (
     DIRECTORIES,
     create_private_files,
+    drop_links,
     open_to_others,
     tighten,
     use_own_temporary_directory,
@@ -57,6 +58,22 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (data_dir / "serve.json").symlink_to(elsewhere)
     assert tighten(data_dir) == ()
     assert _mode(elsewhere) == 0o644
+
+
+def test_links_in_the_places_of_written_files_are_deleted(tmp_path: Path) -> None:
+    elsewhere, data_dir = tmp_path / "elsewhere", tmp_path / "data"
+    (elsewhere / "cache").mkdir(parents=True)
+    kept = ("events.sqlite3", "heads.key", "cache", "notes.txt")
+    gone = ("serve.lock", "serve.json.new", "worker.step", "heads.last", "events.sqlite3.lock")
+    inner = ("logs/00000001.log", "broker/redis.log", "broker/appendonlydir")
+    for name in ("logs", "broker"):
+        (data_dir / name).mkdir(parents=True)
+    for name in (*kept, *gone, *inner):
+        (data_dir / name).symlink_to(elsewhere / Path(name).name)
+    drop_links(data_dir)
+    assert [name for name in (*gone, *inner) if (data_dir / name).is_symlink()] == []
+    assert all((data_dir / name).is_symlink() for name in kept)
+    drop_links(tmp_path / "missing")
 
 
 def test_directory_that_does_not_exist_has_no_open_files(tmp_path: Path) -> None:
