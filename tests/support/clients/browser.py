@@ -112,8 +112,16 @@ class Browser:
 
 
 @contextmanager
-def open_browser(base_url: str, *, width: int = 1280, height: int = 900) -> Iterator[Browser]:
+def open_browser(
+    base_url: str, *, width: int = 1280, height: int = 900, resolver: str = ""
+) -> Iterator[Browser]:
     """Start a browser and end it afterwards.
+
+    Args:
+        base_url: The service whose page it shows.
+        width: Of the window.
+        height: Of the window.
+        resolver: Rules for names in place of DNS, such as ``MAP a.test 127.0.0.2``.
 
     Raises:
         pytest.skip.Exception: There is no Chromium; in CI the test fails instead.
@@ -127,6 +135,7 @@ def open_browser(base_url: str, *, width: int = 1280, height: int = 900) -> Iter
     for argument in ("--headless=new", "--disable-gpu", "--no-first-run", "--mute-audio"):
         options.add_argument(argument)
     options.add_argument(f"--window-size={width},{height}")
+    options.add_argument(f"--host-resolver-rules={resolver}")
     # Frames must come at their usual pace although no window is in front.
     options.add_argument("--disable-renderer-backgrounding")
     options.add_argument("--disable-backgrounding-occluded-windows")
