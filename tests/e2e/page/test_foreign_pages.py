@@ -135,7 +135,9 @@ def _attack(browser: Browser, base: str) -> dict[str, tuple[int, str]]:
 
 
 def _jobs(service: Service) -> list[str]:
-    return [one["id"] for one in httpx.get(f"{service.base_url}/v1/jobs", timeout=60).json()["data"]]
+    return [
+        one["id"] for one in httpx.get(f"{service.base_url}/v1/jobs", timeout=60).json()["data"]
+    ]
 
 
 def test_a_rebound_name_and_other_sites_reach_nothing(browser: Browser, service: Service) -> None:
