@@ -41,7 +41,8 @@ const opened = (name, thing) => new Promise((resolve) => {
 const framed = () => new Promise((resolve) => {
   const frame = document.createElement("iframe");
   frame.sandbox = "allow-scripts allow-forms";
-  frame.srcdoc = `<body onload="document.forms[0].submit()"><form method=post enctype=text/plain action="${base}/v1/jobs">
+  frame.srcdoc = `<body onload="document.forms[0].submit()">
+    <form method=post enctype=text/plain action="${base}/v1/jobs">
     <input name='${job.slice(0, -1)},"metadata":{"a":"' value='"}}'></form>`;
   let loads = 0;
   frame.onload = () => ++loads === 2 && resolve(["form", 0, ""]);

@@ -121,7 +121,7 @@ def test_an_archive_outside_its_directory_is_neither_read_nor_erased(
     (file,) = [one.archive.path(url) for one in (_archive(url, clock),) if one.archive]
     export = tmp_path / "export.jsonl.gz"
     export.write_bytes(file.read_bytes())
-    _tamper(url, f"UPDATE archives SET file = '../{export.name}'")
+    _tamper(url, "UPDATE archives SET file = '../export.jsonl.gz'")
     clock.advance(10)
     sweeper = TextSweeper(
         url,
