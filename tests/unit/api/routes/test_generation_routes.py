@@ -64,7 +64,7 @@ def test_accepted_job_records_the_request_and_its_client() -> None:
             assert event.correlation_id == "req-1"
             assert event.data["protocol"] == "anthropic"
             assert event.data["agent"] == "s-1"
-            assert len(event.data["client"]) == 256
+            assert len(api.log.get(event.data["client_name"])) == 256
             stored = ChatRequest.from_bytes(api.log.get(event.data["request"]))
             assert stored.messages[0].content == "hi"
             assert stored.sampling.seed == event.data["sampling"]["seed"]
