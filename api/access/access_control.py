@@ -15,7 +15,7 @@ from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
 from api.http.messages import Reply
 from api.ui.page import is_page_path
 from domain.errors import RateLimited
-from domain.shares import Shares
+from domain.usage.shares import Shares
 from ops.setting_groups.api_keys import (
     SUPERVISOR_KEY,
     ApiKey,

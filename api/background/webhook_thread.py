@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from domain.errors import SemanticError
-from domain.shares import share_of
+from domain.usage.shares import share_of
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
 from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, DueHost, Webhook, WebhookState
@@ -57,7 +57,7 @@ class WebhookPace:
 
     Attributes:
         at_once: Tries at the same time, and lookups that have outlived theirs; an API key gets its
-            share of them (``domain.shares``).
+            share of them (``domain.usage.shares``).
         at_once_per_host: Tries to one host, so that a dead host leaves room for others.
         timeout_s: For a whole try; the sender enforces it.
     """

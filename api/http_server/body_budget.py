@@ -9,7 +9,7 @@ from typing import Final, Self
 from api.http.caller import UNIDENTIFIED, Caller
 from api.http_server.errors import too_many_bodies, too_many_bodies_of_one
 from api.http_server.peer_counts import peer_of
-from domain.shares import Shares
+from domain.usage.shares import Shares
 
 #: First bytes of each body, which are not counted: small requests pass while large ones fill the
 #: budget.

@@ -1,1 +1,1 @@
-"""Sums of ended jobs per hour, model and agent, and histograms of their durations."""
+"""Sums of ended jobs, histograms of their durations, and the shares of keys in common limits."""

@@ -27,7 +27,7 @@ from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import BatchNotFound
 from domain.ports import IdSource
-from domain.shares import shortage
+from domain.usage.shares import shortage
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Digest, Owner, StreamName
 

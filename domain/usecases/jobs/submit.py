@@ -25,7 +25,7 @@ from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
-from domain.shares import share_of, shortage
+from domain.usage.shares import share_of, shortage
 from domain.usecases.jobs.commit import commit, load_job
 from domain.values import Digest, JobId, Owner, Priority, StreamName, digest_of
 
