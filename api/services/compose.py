@@ -95,13 +95,7 @@ def compose(ports: ApiPorts) -> Services:
         batches=_batches(ports, call, submission.commands.ownership),
         webhooks=_webhooks(ports, call),
         engine=_engine(ports, call),
-        events=EventService(
-            log=ports.log,
-            payloads=ports.payloads,
-            clock=ports.clock,
-            call=call,
-            ping_s=ports.ping_s,
-        ),
+        events=_events(ports, call),
         metrics=_metrics(ports, call),
         models=_models(ports, call),
         swaps=_swaps(ports, call),
@@ -190,6 +184,16 @@ def _agents(ports: ApiPorts, jobs: JobService) -> AgentService:
         call=jobs.call,
         ids=ports.ids,
         ownership=jobs.submission.commands.ownership,
+    )
+
+
+def _events(ports: ApiPorts, call: BlockingCalls) -> EventService:
+    return EventService(
+        log=ports.log,
+        payloads=ports.payloads,
+        clock=ports.clock,
+        call=call,
+        ping_s=ports.ping_s,
     )
 
 
