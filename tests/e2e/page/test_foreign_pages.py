@@ -131,7 +131,7 @@ def browser(service: Service) -> Iterator[Browser]:
 
 
 def _attack(browser: Browser, base: str) -> dict[str, tuple[int, str]]:
-    found = browser.driver.execute_async_script(_ATTACK, base)  # type: ignore[no-untyped-call]
+    found = browser.driver.execute_async_script(_ATTACK, base)
     return {name: (status, text) for name, status, text in found}
 
 

@@ -53,10 +53,10 @@ def test_pipelined_cancels_get_their_own_replies(endless: Service) -> None:
     assert [one["id"] for one in found[2::3]] == ids
     assert [one["agent_id"] for one in found[1::3]] == [f"after-{name}" for name in ids]
     left = [one["id"] for one in found[1::3]]
-    wait_until(lambda: set(_open_jobs(endless)) == set(left), WITHIN_S)
+    wait_until(lambda: set(_open_jobs(endless)) == set(left), within_s=WITHIN_S)
     with httpx.Client(base_url=endless.base_url, timeout=60) as http:
         assert {http.post(f"/v1/jobs/{name}/cancel").status_code for name in left} <= {200, 202}
-    wait_until(lambda: not _open_jobs(endless), WITHIN_S)
+    wait_until(lambda: not _open_jobs(endless), within_s=WITHIN_S)
 
 
 def test_pipelined_streams_of_a_client_that_leaves_all_end(endless: Service) -> None:
@@ -67,4 +67,4 @@ def test_pipelined_streams_of_a_client_that_leaves_all_end(endless: Service) -> 
         with socket.create_connection(("127.0.0.1", endless.port), timeout=WITHIN_S) as connection:
             connection.sendall(3 * stream)
             assert connection.recv(12) == b"HTTP/1.1 200"
-    wait_until(lambda: not _open_jobs(endless), WITHIN_S)
+    wait_until(lambda: not _open_jobs(endless), within_s=WITHIN_S)
