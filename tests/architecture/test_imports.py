@@ -25,9 +25,9 @@ OF_A_MODEL = {
 #: All that ``domain`` imports: computation only; no clock, file, socket, process or thread.
 PURE = {
     *("__future__", "array", "base64", "binascii", "bisect", "collections", "contextlib"),
-    *("dataclasses", "datetime", "domain", "enum", "fnmatch", "functools", "hashlib", "heapq"),
-    *("hmac", "ipaddress", "itertools", "json", "math", "random", "re", "struct", "sys", "types"),
-    *("typing", "urllib.parse"),
+    *("dataclasses", "datetime", "decimal", "domain", "enum", "fnmatch", "functools", "hashlib"),
+    *("heapq", "hmac", "ipaddress", "itertools", "json", "math", "random", "re", "struct", "sys"),
+    *("types", "typing", "urllib.parse"),
 }
 STARTS = {
     "import api.composition": HEAVY,

@@ -23,7 +23,7 @@ from domain.values import JobId
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.erasing.sweep import BlocksEraser, ItemsEraser, RetentionRules, TextSweeper
 from ops.clock import RandomIds, SystemClock
-from ops.line_child import LineChild, send_line
+from ops.liveness.line_child import LineChild, send_line
 
 _FAILED: Final = 1
 

@@ -14,7 +14,7 @@ from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.jobs.replay_report import print_replayed, print_table_of
 from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
 from ops.cli.output import echo
-from ops.line_child import LineChild
+from ops.liveness.line_child import LineChild
 
 if TYPE_CHECKING:
     from ops.settings import Settings

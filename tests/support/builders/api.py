@@ -92,13 +92,7 @@ class FakeApi:
             owners=self.log,
             views=self.log.views,
             metrics=MetricPorts(queue=self.log.queue_views, usage=self.log.usage),
-            eta=LiveEta(
-                queue=self.log.queue_views,
-                pulses=self.broker.pulses,
-                models=self.models,
-                clock=clock,
-                admission=controls.admission,
-            ),
+            eta=self._eta(clock, controls),
             submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,
@@ -138,6 +132,15 @@ class FakeApi:
             rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
             ping_s=ping_s,
             pause=self._pause,
+        )
+
+    def _eta(self, clock: FakeClock, controls: EngineControls) -> LiveEta:
+        return LiveEta(
+            queue=self.log.queue_views,
+            pulses=self.broker.pulses,
+            models=self.models,
+            clock=clock,
+            admission=controls.admission,
         )
 
     def _retries(self, ids: SequentialIds) -> JobRetry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,9 @@ def test_tokens_after_the_last_checkpoint_are_known(
     prepare = world.engine.prepare
 
     def prepare_parting(
-        request: ChatRequest, *, cache_owner: Owner | None = None
+        request: ChatRequest, *, cache_owner: Owner | None = None, **claimed: Any
     ) -> PreparedPrompt:
-        return replace(prepare(request, cache_owner=cache_owner), known_tokens=9)
+        return replace(prepare(request, cache_owner=cache_owner, **claimed), known_tokens=9)
 
     monkeypatch.setattr(world.engine, "prepare", prepare_parting)
     story = story_of(world, answered(world, _LONG))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ops.line_child import LineChild
+from ops.liveness.line_child import LineChild
 
 #: More than a pipe and its buffer hold.
 _LONG = "x" * (1 << 20)
