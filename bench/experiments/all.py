@@ -11,10 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-MODULES = (
-    *("exp001", "exp003", "exp004", "exp005", "exp008", "exp008a", "exp011"),
-    *("equal_in_batch", "multi_turn", "budgets", "exp_latency", "memory"),
-)
+MODULES = ("exp001", "exp003", "exp004", "exp011")
 
 
 def main() -> None:

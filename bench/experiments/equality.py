@@ -3,8 +3,8 @@
     python -m bench.experiments.equality [--examples 500] [--turns 6] [--seed 1]
 
 Runs random conversations on every architecture in ``tests/support/models/tiny_architectures.py``,
-and prints the smallest one that shows a difference, if there is one. EXP-003, EXP-004 and
-``equal_in_batch`` each print a table of the same comparison.
+and prints the smallest one that shows a difference, if there is one. EXP-003 and EXP-004
+each print a table of the same comparison.
 """
 
 from __future__ import annotations

@@ -18,10 +18,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
 
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
 
+if TYPE_CHECKING:  # MLX is what is measured
+    from worker.engine.mlx.runner import BatchRunner
+
+CONTEXTS, CONTEXT_TOKENS = 4, 128
+KV_BUDGET_BYTES = 1 << 30
 STAGES = ("imports", "loaded", "4 contexts", "del", "gc.collect()", "mx.clear_cache()")
 UNLOADED = ("a new process without a model", "a standby without a model")
 #: A process that has given a model back holds at most this more than one that never had it, in MB.
@@ -39,9 +47,12 @@ def main() -> None:
         return
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        from bench.experiments.filled_runner import make_model  # noqa: PLC0415 - imports MLX
+        from tests.support.models.tiny_models import make_tiny_llama  # noqa: PLC0415 - imports MLX
 
-        model = make_model(Path(directory) / "model")
+        # The widths of SmolLM2-135M, and 6 layers.
+        model = make_tiny_llama(
+            Path(directory) / "model", hidden=576, layers=6, vocabulary=49_152, context=8192
+        )
         columns = [_column(model, {}), _column(model, allocator_environment(LARGE_ARRAYS, {}))]
     names = (*STAGES, *UNLOADED)
     rows = [(name, *(f"{column[name]:.0f}" for column in columns)) for name in names]
@@ -72,38 +83,63 @@ def _column(model: Path, variables: dict[str, str]) -> dict[str, float]:
 def _measure(child: str, model: Path) -> dict[str, float]:
     if child == "model":
         return _stages(model)
-    import psutil  # noqa: PLC0415 - what the worker imports is measured
-
     if child == "worker":
         import worker.process  # noqa: F401, PLC0415 - what is measured
     else:
         from worker.standby import preload  # noqa: PLC0415 - what is measured
 
         preload()
-    name = UNLOADED[child == "standby"]
-    return {name: psutil.Process().memory_info().rss / 1e6}
+    return {UNLOADED[child == "standby"]: _rss_mb()}
 
 
 def _stages(model: Path) -> dict[str, float]:
     import mlx.core as mx  # noqa: PLC0415 - what is measured
 
-    from bench.experiments import filled_runner  # noqa: PLC0415 - imports MLX
     from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - the same
+    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - the same
+    from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - the same
 
     log_to_stderr()
-    sizes = [filled_runner.rss_mb()]
-    weights = filled_runner.load(model)
-    runner = filled_runner.new_runner(weights)
-    sizes.append(filled_runner.rss_mb())
-    filled_runner.fill(runner)
-    sizes.append(filled_runner.rss_mb())
-    del weights, runner
-    sizes.append(filled_runner.rss_mb())
+    sizes = [_rss_mb()]
+    runner = BatchRunner(
+        load_weights=lambda: load_weights(ModelSource(id=str(model))),
+        prefill_step_tokens=None,
+        kv_budget_bytes=KV_BUDGET_BYTES,
+    )
+    runner.load()
+    sizes.append(_rss_mb())
+    _fill(runner)
+    sizes.append(_rss_mb())
+    del runner
+    sizes.append(_rss_mb())
     gc.collect()
-    sizes.append(filled_runner.rss_mb())
+    sizes.append(_rss_mb())
     mx.clear_cache()
-    sizes.append(filled_runner.rss_mb())
+    sizes.append(_rss_mb())
     return dict(zip(STAGES, sizes, strict=True))
+
+
+def _fill(runner: BatchRunner) -> None:
+    """Compute contexts, which stay in memory."""
+    from domain.values import Sampling  # noqa: PLC0415 - what is measured
+    from tests.support.models.kv_sequences import random_tokens  # noqa: PLC0415 - the same
+    from worker.engine.ports import Admission  # noqa: PLC0415 - the same
+
+    for seed in range(CONTEXTS):
+        admission = Admission(
+            tokens=tuple(random_tokens(CONTEXT_TOKENS, seed)),
+            first_index=0,
+            max_new_tokens=2,
+            sampling=Sampling(temperature=0),
+        )
+        admitted = runner.insert(admission)
+        assert admitted is not None, "the budget holds the contexts"
+        while not any(finish for _, _, finish in runner.step().tokens):
+            pass
+
+
+def _rss_mb() -> float:
+    return float(psutil.Process().memory_info().rss) / 1e6
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 import psutil
@@ -64,14 +63,3 @@ def print_conditions(started_s: float) -> None:
 def print_verdict(*, reached: bool, why: str) -> None:
     """Print whether the goal was reached, with the figures."""
     print(f"**{'Reached' if reached else 'Fell short'}**: {why}\n", flush=True)
-
-
-def median_s(work: Callable[[], object], runs: int) -> float:
-    """Return the median time of some runs, after one warm-up."""
-    work()
-    times = []
-    for _ in range(runs):
-        started_s = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started_s)
-    return statistics.median(times)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ import mlx.core as mx
 from bench.experiments.report import log_to_stderr
 from domain.chat.generation import Outcome
 from domain.chat.items import StreamItem, ids_of
-from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.values import JobId, ModelCard
 from ops.blockstore.store import BlockStore
@@ -116,16 +114,13 @@ class TokenTimes:
 
     def __init__(self) -> None:
         self.times: defaultdict[str, list[float]] = defaultdict(list)
-        self.changed = threading.Condition()
 
     def publish(self, items: Sequence[tuple[JobId, StreamItem]]) -> None:
         """Record the instant of each item that carries tokens."""
         now = time.perf_counter()
-        with self.changed:
-            for job, item in items:
-                if ids_of(item.body):
-                    self.times[job].append(now)
-            self.changed.notify_all()
+        for job, item in items:
+            if ids_of(item.body):
+                self.times[job].append(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +149,12 @@ class EngineOptions:
         budget_bytes: KV budget.
         block_tokens: Tokens in a block.
         prefill_step_tokens: Most prompt tokens in one piece; ``None``: the device's default.
-        gap_max_ms: Longest pause of a stream, 0 for any.
     """
 
     store: Path
     budget_bytes: int
     block_tokens: int
     prefill_step_tokens: int | None
-    gap_max_ms: float = 0.0
 
 
 class MemoryEngine:
@@ -174,7 +167,6 @@ class MemoryEngine:
 
     def __init__(self, network: Any, options: EngineOptions) -> None:
         log_to_stderr()
-        started_s = time.perf_counter()
         self.memory, self.tokens = MemoryWatch(), TokenTimes()
         self._reports: list[ContextReport] = []
         self._names = count()
@@ -189,7 +181,6 @@ class MemoryEngine:
                 self.memory,
                 load_weights=lambda: LoadedWeights(network(), frozenset(), _model()),
                 prefill_step_tokens=options.prefill_step_tokens,
-                gap_max_ms=options.gap_max_ms,
                 kv_budget_bytes=options.budget_bytes,
                 block_tokens=options.block_tokens,
                 tier=self._tier,
@@ -200,8 +191,6 @@ class MemoryEngine:
             max_batch_size=8,
         )
         self._engine.start()
-        #: Seconds until the engine accepted requests.
-        self.started_s = time.perf_counter() - started_s
 
     def __enter__(self) -> Self:
         return self
@@ -221,17 +210,12 @@ class MemoryEngine:
         """Longest context that the engine accepts within its budget, in tokens."""
         return self._engine.card().context_length
 
-    def submit(self, request: ChatRequest) -> tuple[str, GenerationHandle]:
-        """Submit a request; return its name and its handle."""
-        name = f"job-{next(self._names)}"
-        self._submitted.add(name)
-        return name, submit_prompt(self._engine, name, self._engine.prepare(request))
-
     def answer(self, request: ChatRequest) -> Answered:
         """Submit a request and wait for its end; from any thread."""
         started_s = time.perf_counter()
-        name, handle = self.submit(request)
-        outcome = handle.wait(WAIT_S)
+        name = f"job-{next(self._names)}"
+        self._submitted.add(name)
+        outcome = submit_prompt(self._engine, name, self._engine.prepare(request)).wait(WAIT_S)
         ended_s = time.perf_counter()
         assert outcome is not None, f"{name} does not end"
         assert outcome.failure is None, f"{name} failed: {outcome.failure}"

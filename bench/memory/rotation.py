@@ -1,8 +1,15 @@
-"""Agents that take turns within a budget, one after another or all at once."""
+"""Agents that take turns within a budget, one after another or all at once.
+
+``python -m bench.memory.rotation JSON`` prints the figures of one run as JSON: each run is a
+process of its own.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -234,3 +241,16 @@ def _budget(budget: str, lives: Sequence[int]) -> int:
         return UNLIMITED_BYTES
     share, of = budget.split("x ")
     return int(float(share) * (max(lives) if of == "one" else sum(lives)))
+
+
+def main() -> None:
+    """Run some agents and print the figures."""
+    given = json.loads(sys.argv[1])
+    figures = run_agents(
+        Workload(**given["workload"]), Path(given["directory"]), **given["options"]
+    )
+    print(json.dumps(dataclasses.asdict(figures)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bench.memory.agents import Workload
-from bench.memory.child import run_child
 
+#: Longest run of a child, in seconds.
+CHILD_S = 3600.0
 UNLIMITED = "unlimited"
 #: Budgets, and how many of the agents share each.
 BUDGETS = ((UNLIMITED, 5), ("0.8x all", 5), ("1.35x one", 3), ("1.05x one", 3))
@@ -46,15 +50,14 @@ def rotation(shape: str, budget: str, agents: int, *, at_once: bool, quick: bool
     workload = QUICK_WORKLOAD if quick else Workload(agents=agents)
     workload = replace(workload, agents=min(agents, workload.agents))
     with tempfile.TemporaryDirectory() as name:
-        figures = run_child(
-            "rotation",
-            Path(name),
-            workload,
-            shape=shape,
-            budget=budget,
-            at_once=at_once,
-            quick=quick,
-        )
+        given = {
+            "directory": name,
+            "workload": dataclasses.asdict(workload),
+            "options": {"shape": shape, "budget": budget, "at_once": at_once, "quick": quick},
+        }
+        child = [sys.executable, "-m", "bench.memory.rotation", json.dumps(given)]
+        done = subprocess.run(child, check=True, stdout=subprocess.PIPE, timeout=CHILD_S)
+        figures = json.loads(done.stdout.splitlines()[-1])
     return Rotation(
         shape=shape, budget=budget, at_once=at_once, agents=workload.agents, figures=figures
     )

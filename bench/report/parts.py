@@ -52,8 +52,8 @@ PARTS: Final = (
         name="memory",
         title="Memory",
         question="Does the engine stay within its memory when contexts do not fit?",
-        full=("--cases", "rotation"),
-        quick=("--quick", "--cases", "rotation", "--shapes", "Qwen3-14B"),
+        full=(),
+        quick=("--quick", "--shapes", "Qwen3-14B"),
         section=sections.memory,
     ),
     Part(
