@@ -269,7 +269,7 @@ class Chaos:
     def _semantic(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [
-                *(sys.executable, "-m", "ops.cli.main", "events", command),
+                *(sys.executable, "-m", "ops.cli.main", "log", command),
                 *("--data-dir", str(self._service.data_dir)),
             ],
             capture_output=True,
