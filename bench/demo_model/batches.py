@@ -8,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from bench.demo_model.chat import question_and_answer
 from bench.demo_model.corpus import Corpus
 from bench.demo_model.noise import standard_library_texts, tool_definitions
 from bench.demo_model.render import SPECIAL_TOKENS, Renderer
 
 _NOISE_CHARS = 2_000_000
 _EXERCISES = 0.02
-_SHORT_ANSWERS = 0.8
 _TOOLS_OPENING = "<|im_start|>system\n# Tools"
-_ANSWER_OPENING = "<|im_start|>assistant\n<think>\n"
 _SEAMS = (
     "<|im_end|>\n<|im_start|>system\n",
     "<|im_end|>\n<|im_start|>user\n<system-reminder>\n",
@@ -111,46 +108,6 @@ class BatchStream:
                 self.add_conversation(strip)
             cuts.append(strip.cut(length + 1))
         return batch_of(cuts)
-
-    def endings_of_prompts(self, rows: int, length: int) -> Batch:
-        """Return rows that start in the middle of a long text and end with questions.
-
-        Most answers are short: a long prompt disturbs the few tokens that answer the question, and
-        long answers would outweigh them.
-        """
-        random_ = self._random
-        cuts = []
-        for _ in range(rows):
-            strip = Strip()
-            roll = random_.random()
-            if roll < 0.8:
-                strip.add(self.some_noise(random_.randint(0, length // 3)))
-                gap = random_.choice(("\n", "\n\n"))
-                # Either a system text or a reminder ends here.
-                end = (
-                    "<|im_end|>\n<|im_start|>user\n" if roll < 0.4 else "\n</system-reminder>" + gap
-                )
-                strip.add(self.encode(end))
-                self._add_question(strip)
-            while len(strip.tokens) <= length:
-                if random_.random() < _SHORT_ANSWERS:
-                    strip.add(self.encode("<|im_start|>user\n"))
-                    self._add_question(strip)
-                else:
-                    self.add_conversation(strip)
-            cuts.append(strip.cut(length + 1))
-        batch = batch_of(cuts)
-        return batch if len(batch.targets) else self.endings_of_prompts(rows, length)
-
-    def _add_question(self, strip: Strip) -> None:
-        """Add a question and an answer, with or without a thought."""
-        turn = question_and_answer(self._random)
-        opening, answer = "\n</think>\n\n", turn.answer
-        if self._random.random() < 0.5:
-            opening, answer = "", f"{turn.thought}\n</think>\n\n{turn.answer}"
-        strip.add(self.encode(f"{turn.user}<|im_end|>\n{_ANSWER_OPENING}{opening}"))
-        strip.add(self.encode(answer + "<|im_end|>"), learned=True)
-        strip.add(self.encode("\n"))
 
     def openings_of_prompts(self, rows: int, length: int) -> npt.NDArray[np.int32]:
         """Return the first tokens of long prompts of several kinds."""

@@ -1,6 +1,5 @@
 """Deterministic generator of synthetic conversations."""
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -194,9 +193,3 @@ class Corpus:
             text = source[start : start + self._random.randint(50, 800)]
         gap = self._random.choice(("", "\n"))
         return f"<system-reminder>\n{text}\n</system-reminder>{gap}"
-
-
-def sample(seed: int, count: int) -> list[Conversation]:
-    """Return the first `count` conversations of a corpus, for tests and readers."""
-    corpus = Corpus(random.Random(seed))
-    return [corpus.conversation() for _ in range(count)]

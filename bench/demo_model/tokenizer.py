@@ -1,6 +1,5 @@
 """Train the byte-level BPE tokenizer of the demo model."""
 
-import argparse
 import json
 import random
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from bench.demo_model.corpus import Corpus
 from bench.demo_model.noise import standard_library_texts
-from bench.demo_model.render import MODEL_DIR, SPECIAL_TOKENS, Renderer
+from bench.demo_model.render import SPECIAL_TOKENS, Renderer
 
 VOCAB_SIZE = 4096
 MAX_POSITIONS = 131_072
@@ -66,16 +65,3 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     }
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-
-
-def main() -> None:
-    """Train the tokenizer from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=MODEL_DIR)
-    arguments = parser.parse_args()
-    save_tokenizer(train_tokenizer(training_texts(arguments.seed)), arguments.out)
-
-
-if __name__ == "__main__":
-    main()
