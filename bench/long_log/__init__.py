@@ -1,1 +1,0 @@
-"""How costs grow with the log: logs of several sizes, and operations on each."""
