@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, Self
-
-import httpx
-import psutil
+from typing import Any, Protocol
 
 from bench.client import StreamTrace, stream_together
-from bench.comparison.adapters.base import Place, offline
-from bench.comparison.adapters.mlx_vlm import MLX_VLM
-from tests.support.processes.service import free_port
-
-READY_WITHIN_S = 120.0
+from bench.comparison.adapters import Adapter
+from bench.comparison.server import Server
 
 
 class Contender(Protocol):
@@ -69,99 +59,21 @@ class RawBatch(AbstractContextManager["RawBatch"]):
         self._process.wait(10)
 
 
-class HttpServer(AbstractContextManager["HttpServer"]):
-    """A server of OpenAI chat completions on a loopback port."""
+class Served(AbstractContextManager["Served"]):
+    """A server of OpenAI chat completions, in an environment of its own."""
 
-    def __init__(
-        self, name: str, command: list[str], *, port: int, ready_path: str, env: dict[str, str]
-    ) -> None:
-        self.name = name
-        self._base_url = f"http://127.0.0.1:{port}"
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._process = subprocess.Popen(
-            command,
-            env=os.environ | env,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
-        self._wait_ready(ready_path)
-
-    def __enter__(self) -> Self:
-        return self
+    def __init__(self, adapter: Adapter, *, python: Path, model: Path, folder: Path) -> None:
+        self.name = adapter.name
+        data_dir = folder / adapter.name
+        self._server = Server(adapter, python=python, model=model, data_dir=data_dir)
+        self._server.start()
 
     def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
         """Send the requests over HTTP, all at once."""
-        before = self._cpu_s()
-        traces = stream_together(self._base_url, bodies)
-        return traces, self._cpu_s() - before
-
-    def _wait_ready(self, path: str) -> None:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while time.monotonic() < deadline:
-            try:
-                if httpx.get(self._base_url + path, timeout=5).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.2)
-        self._log.seek(0)
-        raise TimeoutError(self._log.read().decode(errors="replace")[-4000:])
-
-    def _cpu_s(self) -> float:
-        parent = psutil.Process(self._process.pid)
-        family = [parent, *parent.children(recursive=True)]
-        return sum(sum(one.cpu_times()[:2]) for one in family)
+        before = self._server.cpu_s()
+        traces = stream_together(self._server.base_url, bodies)
+        return traces, self._server.cpu_s() - before
 
     def __exit__(self, *_exc: object) -> None:
-        """Stop the server with SIGTERM."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._log.close()
-
-
-def semantic_server(model: Path, data_dir: Path) -> HttpServer:
-    """Start this service with its embedded defaults."""
-    port = free_port()
-    return HttpServer(
-        "semantic",
-        [sys.executable, "-m", "ops.cli.main", "serve"],
-        port=port,
-        ready_path="/health/ready",
-        env={
-            "SEMANTIC_DATA_DIR": str(data_dir),
-            "SEMANTIC_SERVER__PORT": str(port),
-            "SEMANTIC_MODEL__ID": str(model),
-        },
-    )
-
-
-def mlx_lm_server(model: Path) -> HttpServer:
-    """Start mlx-lm's own server."""
-    port = free_port()
-    return HttpServer(
-        "mlx_lm.server",
-        [
-            *(sys.executable, "-m", "mlx_lm", "server", "--model", str(model)),
-            *("--host", "127.0.0.1", "--port", str(port), "--log-level", "ERROR"),
-        ],
-        port=port,
-        ready_path="/health",
-        env={"HF_HUB_OFFLINE": "1"},
-    )
-
-
-def mlx_vlm_server(model: Path, data_dir: Path, python: Path) -> HttpServer:
-    """Start mlx-vlm's server from its own environment, without its prefix cache."""
-    place = Place(python=python, model=model, data_dir=data_dir, port=free_port())
-    return HttpServer(
-        MLX_VLM.name,
-        MLX_VLM.command(place),
-        port=place.port,
-        ready_path=MLX_VLM.ready_path,
-        env=offline(place),
-    )
+        """Stop the server."""
+        self._server.kill()

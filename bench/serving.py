@@ -17,29 +17,26 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import prefill
-from bench.comparison.adapters.mlx_vlm import MLX_VLM
+from bench.client import StreamTrace
+from bench.comparison.adapters import MLX_LM, MLX_VLM, SEMANTIC, offline
 from bench.comparison.conversation import Conversations
-from bench.contenders import (
-    Contender,
-    RawBatch,
-    mlx_lm_server,
-    mlx_vlm_server,
-    semantic_server,
-)
+from bench.contenders import Contender, RawBatch, Served
 from bench.figures import Figures, figures_of, median_of
 
 STREAMS = (1, 4, 8)
 MAX_TOKENS = 200
+#: Length of the prompt that is prefilled alone.
+PROMPT_TOKENS = 2000
 TOPICS = (
     *("a fox", "a boat", "the sea", "a clock", "the moon"),
     *("a bear", "a garden", "a train", "a queen", "a lamp"),
@@ -88,17 +85,24 @@ def measure(
 ) -> Measurements:
     """Run the contenders in turn."""
     taken = Measurements()
-    conversations = Conversations(model, prefill.PROMPT_TOKENS) if prefills else None
+    conversations = Conversations(model, PROMPT_TOKENS) if prefills else None
     with ExitStack() as stack:
         data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contenders: list[Contender] = [
             stack.enter_context(RawBatch(model)),
-            stack.enter_context(semantic_server(model, data_dir)),
-            stack.enter_context(mlx_lm_server(model)),
+            *(
+                stack.enter_context(
+                    Served(one, python=Path(sys.executable), model=model, folder=data_dir)
+                )
+                for one in (SEMANTIC, MLX_LM)
+            ),
         ]
         if rivals is not None:
             python = rivals.absolute() / MLX_VLM.distribution / "bin" / "python"
-            contenders.append(stack.enter_context(mlx_vlm_server(model, data_dir, python)))
+            # Without its prefix cache.
+            plain = replace(MLX_VLM, environment=offline)
+            server = Served(plain, python=python, model=model, folder=data_dir)
+            contenders.append(stack.enter_context(server))
         for round_number in range(rounds + 1):
             # Round 0 is the warm-up.
             into = taken if round_number else Measurements()
@@ -108,10 +112,10 @@ def measure(
                     traces, cpu_s = contender.run(bodies(streams, round_number, str(model)))
                     into.bursts[streams, contender.name].append(figures_of(traces, cpu_s))
             if conversations is not None:
-                body = prefill.body(conversations, round_number, str(model))
+                body = prefill_body(conversations, round_number, str(model))
                 for contender in turn:
                     (trace,), _ = contender.run([body])
-                    into.prefill[contender.name].append(prefill.tokens_per_s(trace))
+                    into.prefill[contender.name].append(tokens_per_s(trace))
             print(f"round {round_number} of {rounds} done", flush=True)
     return taken
 
@@ -138,6 +142,34 @@ def table(bursts: Mapping[tuple[int, str], Sequence[Figures]]) -> Iterable[str]:
             f"| {one.ttft_p50_ms:.1f} | {one.ttft_p95_ms:.1f} "
             f"| {one.gap_p50_ms:.1f} | {one.gap_p99_ms:.1f} |"
         )
+
+
+def prefill_body(conversations: Conversations, round_number: int, model: str) -> dict[str, Any]:
+    """Return a request for one token after a prompt that no server has cached."""
+    return {
+        "model": model,
+        "messages": conversations.begin(f"prefill {round_number}"),
+        "max_tokens": 1,
+        "temperature": 0,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def tokens_per_s(trace: StreamTrace) -> float:
+    """Return prompt tokens over the time to the first token."""
+    return trace.prompt_tokens / (trace.tokens[0] - trace.sent)
+
+
+def prefill_table(rounds: Mapping[str, Sequence[float]], yardstick: str) -> Iterator[str]:
+    """Yield the lines of a Markdown table of medians over the rounds."""
+    yield f"| prefill of {PROMPT_TOKENS:,} tokens | tok/s | of raw |"
+    yield "|---|--:|--:|"
+    of_raw = statistics.median(rounds[yardstick])
+    for name, figures in rounds.items():
+        median = statistics.median(figures)
+        yield f"| {name} | {median:,.0f} | {median / of_raw:.0%} |"
 
 
 def as_json(taken: Measurements) -> dict[str, Any]:
@@ -177,7 +209,7 @@ def main() -> None:
     lines = [
         *table(taken.bursts),
         "",
-        *([] if options.no_prefill else [*prefill.table(taken.prefill, RawBatch.name), ""]),
+        *([] if options.no_prefill else [*prefill_table(taken.prefill, RawBatch.name), ""]),
         _conditions(options.rounds),
     ]
     text = "\n".join(lines)

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from bench.comparison.adapters import ADAPTERS
 from bench.comparison.conversation import Conversations
-from bench.comparison.measurements import MEASUREMENTS
-from bench.comparison.model_copy import copy_model
+from bench.comparison.measurements import MEASUREMENTS, copy_model
 from bench.comparison.runner import compare
 from bench.comparison.server import ROOT, Server
 

@@ -14,9 +14,8 @@ from typing import Self
 import httpx
 import psutil
 
-from bench.comparison import chat, cpu
-from bench.comparison.adapters import Adapter
-from bench.comparison.adapters.base import Place
+from bench.comparison import chat
+from bench.comparison.adapters import Adapter, Place
 from tests.support.processes.service import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +56,11 @@ class Server(AbstractContextManager["Server"]):
     def sibling(self, model: Path, data_dir: Path) -> Server:
         """Return another server of the same kind that shares nothing with this one."""
         return Server(self.adapter, python=self.python, model=model, data_dir=data_dir)
+
+    @property
+    def base_url(self) -> str:
+        """Address of the running server."""
+        return f"http://127.0.0.1:{self._port}"
 
     @property
     def running(self) -> bool:
@@ -106,7 +110,7 @@ class Server(AbstractContextManager["Server"]):
         """Kill all its processes with SIGKILL, like a power failure."""
         if self._process is None:
             return
-        processes = cpu.family(self._process.pid) if self.running else []
+        processes = family(self._process.pid) if self.running else []
         for process in processes:
             try:
                 process.kill()
@@ -137,11 +141,11 @@ class Server(AbstractContextManager["Server"]):
     def cpu_s(self) -> float:
         """Return the CPU seconds of all its processes so far."""
         assert self._process is not None, "not started"
-        return cpu.cpu_seconds(self._process.pid)
+        return cpu_seconds(self._process.pid)
 
     def _wait_ready(self) -> None:
         assert self._process is not None, "not started"
-        url = f"http://127.0.0.1:{self._port}{self.adapter.ready_path}"
+        url = f"{self.base_url}{self.adapter.ready_path}"
         deadline = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
@@ -153,3 +157,28 @@ class Server(AbstractContextManager["Server"]):
         output = self._log_file.read_text(errors="replace")[-2000:]
         self.kill()
         raise RuntimeError(f"not ready; its output ends with: {output}")
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and its living descendants."""
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a family, its ended members included.
+
+    A child's time is added to its parent's when the child is reaped, so short-lived processes are
+    counted exactly once.
+    """
+    total = 0.0
+    for process in family(pid):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
