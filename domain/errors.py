@@ -279,6 +279,7 @@ class LogUnavailable(Unavailable):
 class LogNewer(LogUnavailable, ValueError):
     """A newer program wrote to the event log what this one cannot read.
 
+    Tables from before the first release are refused so too: their schemas are as unknown.
     A ``ValueError`` too, since it is about a value of the log that cannot be decoded.
     """
 

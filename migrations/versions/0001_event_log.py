@@ -1,14 +1,73 @@
-"""The event log, its payloads, the jobs projection and the projections' checkpoints."""
+"""The event log, its payloads and archives, its projections and their checkpoints, and webhooks.
+
+The tables are written out and frozen: a later change of the declarations in
+``ops.adapters.event_log.tables`` is a revision of its own.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
-from ops.adapters.event_log.tables import POSITION_TYPE, TEXT
-
 revision = "0001"
 down_revision = None
+
+_Column = sa.Column[Any]
+
+#: SQLite numbers rows only in a column declared INTEGER, which holds 64 bits there.
+_POSITION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+#: PostgreSQL compares texts byte by byte, as SQLite does.
+_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+#: The digest of the seed row of the webhooks' checkpoint.
+_CHECKPOINT_DIGEST = "3862d8f9c0ffd13257d3103e44a9dc7e8faf5589e6bfd74673cfff4ccd4434b4"
+#: Columns of the sums of usage.
+_FIGURES = (
+    "completed",
+    "failed",
+    "cancelled",
+    "expired",
+    "attempts",
+    "failed_attempts",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "kept_tokens",
+    "hits",
+    "ram_tokens",
+    "disk_tokens",
+    "misses_diverged",
+    "misses_gone",
+    "misses_model_changed",
+    "missed_tokens",
+    "started_jobs",
+    "timed_jobs",
+    "queue_us",
+    "restore_us",
+    "prefill_us",
+    "first_token_us",
+    "decode_us",
+    "total_us",
+)
+_INDEXES = (
+    ("events", "type", "position"),
+    ("jobs", "status", "accepted_position"),
+    ("jobs", "agent", "accepted_position"),
+    ("jobs", "correlation_id", "status", "id"),
+    ("jobs", "asked", "accepted_position"),
+    ("jobs", "owner", "accepted_position"),
+    ("agents", "position"),
+    ("agents", "created_position"),
+    ("agents", "owner", "position"),
+    ("owned_streams", "owner"),
+    ("webhooks", "state", "next_at"),
+    ("webhooks", "host", "state", "next_at"),
+    ("webhooks", "subject", "position"),
+    ("webhooks", "position", "id"),
+    ("webhooks", "owner", "position"),
+)
 
 # The triggers guard against programs other than ours, and against our own mistakes. An insert that
 # would replace a row is refused before the conflict is looked at, since OR REPLACE deletes the old
@@ -73,92 +132,229 @@ _TRIGGERS = {"sqlite": _SQLITE_TRIGGERS, "postgresql": _POSTGRES_TRIGGERS}
 
 def upgrade() -> None:
     _create_log()
-    _create_jobs()
-    op.create_table(
-        "checkpoints",
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("position", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name="pk_checkpoints"),
-    )
+    _create_jobs("jobs", sa.UniqueConstraint("accepted_position", name="uq_jobs_accepted_position"))
+    _create_jobs("jobs_next")
+    for suffix in ("", "_next"):  # a rebuild fills the tables with the suffix
+        _create_agents(f"agents{suffix}")
+        owned = [_text("stream"), _text("owner")]
+        _create_table(f"owned_streams{suffix}", owned, ["stream"])
+        _create_usage(suffix)
+    _create_webhooks()
+    op.create_index("ix_jobs_idempotency", "jobs", ["idempotency"], unique=True)
+    for table, *columns in _INDEXES:
+        op.create_index(f"ix_{table}_{'_'.join(columns)}", table, columns)
     for trigger in _TRIGGERS[op.get_context().dialect.name]:
         op.execute(trigger)
 
 
 def _create_log() -> None:
-    op.create_table(
+    _create_table(
         "events",
-        sa.Column("position", POSITION_TYPE, nullable=False),
-        sa.Column("stream", TEXT, nullable=False),
-        sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("type", TEXT, nullable=False),
-        sa.Column("schema_version", sa.Integer(), nullable=False),
-        sa.Column("data", TEXT, nullable=False),
-        sa.Column("event_id", TEXT, nullable=False),
-        sa.Column("correlation_id", TEXT, nullable=False),
-        sa.Column("causation_id", TEXT, nullable=True),
-        sa.Column("recorded_at", TEXT, nullable=False),
-        sa.Column("prev_hash", TEXT, nullable=False),
-        sa.Column("hash", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("position", name="pk_events"),
+        [
+            sa.Column("position", _POSITION, nullable=False),
+            _text("stream"),
+            _int("version"),
+            _text("type"),
+            _int("schema_version"),
+            _text("data"),
+            _text("event_id"),
+            _text("correlation_id"),
+            _text("causation_id", null=True),
+            _text("recorded_at"),
+            _text("prev_hash"),
+            _text("hash"),
+        ],
+        ["position"],
         sa.UniqueConstraint("stream", "version", name="uq_events_stream_version"),
         sa.UniqueConstraint("event_id", name="uq_events_event_id"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_events_type_position", "events", ["type", "position"])
-    op.create_table(
-        "payloads",
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("content", sa.LargeBinary(), nullable=False),
-        sa.Column("bytes", sa.Integer(), nullable=False),
-        sa.Column("stored_at", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("digest", name="pk_payloads"),
+    _create_table("payloads", [_text("digest"), _bytes("content"), _int("bytes")], ["digest"])
+    formats = _create_table("log_format", [_text("name"), _int("version")], ["name"])
+    op.bulk_insert(formats, [{"name": "reader_min", "version": 1}])
+    _create_table(
+        "archives",
+        [
+            _big("last_position"),
+            _big("first_position"),
+            _text("base_hash"),
+            _text("last_hash"),
+            _text("file"),
+        ],
+        ["last_position"],
+    )
+    checkpoints = _create_table(
+        "checkpoints",
+        [_text("name"), _int("version"), _big("position"), _text("digest", null=True)],
+        ["name"],
+    )
+    first = {"name": "webhooks", "version": 1, "position": 0, "digest": _CHECKPOINT_DIGEST}
+    op.bulk_insert(checkpoints, [first])
+
+
+def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
+    _create_table(
+        name,
+        [
+            _text("id"),
+            _big("accepted_position"),
+            _text("status"),
+            _text("protocol"),
+            _text("model"),
+            _text("priority"),
+            _text("agent", null=True),
+            _text("correlation_id"),
+            _text("created_at"),
+            _text("request"),
+            _text("idempotency", null=True),
+            _text("asked", null=True),
+            _text("deadline", null=True),
+            _text("finish_deadline", null=True),
+            _text("started_at", null=True),
+            _text("finished_at", null=True),
+            _int("attempt"),
+            _bool("cancel_requested"),
+            _text("stop_reason", null=True),
+            _text("stop_sequence", null=True),
+            _int("prompt_tokens"),
+            _int("cached_tokens"),
+            _int("completion_tokens"),
+            _int("reasoning_tokens"),
+            _int("kept_tokens"),
+            _float("queued_ms"),
+            _float("admission_ms"),
+            _float("restore_ms"),
+            _float("prefill_ms"),
+            _float("first_token_ms"),
+            _float("decode_ms"),
+            _text("output", null=True),
+            _text("bound_model", null=True),
+            _bool("parks"),
+            _text("answered_by", null=True),
+            _text("fingerprint", null=True),
+            _int("epoch"),
+            _text("error", null=True),
+            _text("error_message", null=True),
+            _text("trace", null=True),
+            _text("owner", null=True),
+            _big("position"),
+        ],
+        ["id"],
+        *constraints,
     )
 
 
-def _create_jobs() -> None:
-    op.create_table(
-        "jobs",
-        *_job_columns(),
-        sa.PrimaryKeyConstraint("id", name="pk_jobs"),
-        sa.UniqueConstraint("accepted_position", name="uq_jobs_accepted_position"),
-    )
-    for column in ("status", "agent"):
-        op.create_index(
-            f"ix_jobs_{column}_accepted_position", "jobs", [column, "accepted_position"]
-        )
-    op.create_table(
-        "jobs_next", *_job_columns(), sa.PrimaryKeyConstraint("id", name="pk_jobs_next")
+def _create_agents(name: str) -> None:
+    _create_table(
+        name,
+        [
+            _text("id"),
+            _text("first_seen"),
+            _text("last_seen"),
+            _int("jobs"),
+            _int("open_jobs"),
+            _big("prompt_tokens"),
+            _big("cached_tokens"),
+            _big("completion_tokens"),
+            _big("reasoning_tokens"),
+            _big("kept_tokens"),
+            _big("known_tokens"),
+            _int("hits"),
+            _big("ram_tokens"),
+            _big("disk_tokens"),
+            _int("misses_diverged"),
+            _int("misses_gone"),
+            _int("misses_model_changed"),
+            _big("missed_tokens"),
+            _text("cache_event", null=True),
+            _text("cache_event_at", null=True),
+            _big("context_tokens"),
+            _int("disk_blocks"),
+            _text("last_job", null=True),
+            _text("last_model", null=True),
+            _big("position"),
+            _big("created_position"),
+            _text("created_at", null=True),
+            _text("parent", null=True),
+            _int("inherited"),
+            _text("owner", null=True),
+        ],
+        ["id"],
     )
 
 
-def _job_columns() -> list[sa.Column[object]]:
-    return [
-        sa.Column("id", TEXT, nullable=False),
-        sa.Column("accepted_position", sa.BigInteger(), nullable=False),
-        sa.Column("status", TEXT, nullable=False),
-        sa.Column("protocol", TEXT, nullable=False),
-        sa.Column("model", TEXT, nullable=False),
-        sa.Column("priority", TEXT, nullable=False),
-        sa.Column("agent", TEXT, nullable=True),
-        sa.Column("correlation_id", TEXT, nullable=False),
-        sa.Column("created_at", TEXT, nullable=False),
-        sa.Column("request", TEXT, nullable=False),
-        sa.Column("started_at", TEXT, nullable=True),
-        sa.Column("finished_at", TEXT, nullable=True),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("cancel_requested", sa.Boolean(), nullable=False),
-        sa.Column("stop_reason", TEXT, nullable=True),
-        sa.Column("stop_sequence", TEXT, nullable=True),
-        sa.Column("prompt_tokens", sa.Integer(), nullable=False),
-        sa.Column("cached_tokens", sa.Integer(), nullable=False),
-        sa.Column("completion_tokens", sa.Integer(), nullable=False),
-        sa.Column("queued_ms", sa.Float(), nullable=False),
-        sa.Column("prefill_ms", sa.Float(), nullable=False),
-        sa.Column("first_token_ms", sa.Float(), nullable=False),
-        sa.Column("decode_ms", sa.Float(), nullable=False),
-        sa.Column("output", TEXT, nullable=True),
-        sa.Column("error", TEXT, nullable=True),
-        sa.Column("error_message", TEXT, nullable=True),
-        sa.Column("position", sa.BigInteger(), nullable=False),
-    ]
+def _create_webhooks() -> None:
+    _create_table(
+        "webhooks",
+        [
+            _text("id"),
+            _text("subject"),
+            _text("event"),
+            _text("url"),
+            _text("host"),
+            _big("position"),
+            _bytes("body"),
+            _text("created_at"),
+            _text("state"),
+            _int("attempts"),
+            _text("next_at", null=True),
+            _text("last_at", null=True),
+            _int("status", null=True),
+            _text("error", null=True),
+            _text("trace", null=True),
+            _text("owner", null=True),
+            _text("digest", null=True),
+        ],
+        ["id"],
+    )
+
+
+def _create_usage(suffix: str) -> None:
+    for name, key in (
+        ("usage_hours", ["hour", "model", "agent", "owner"]),
+        ("usage_totals", ["model"]),
+    ):
+        columns = [*map(_text, key), *map(_big, _FIGURES)]
+        _create_table(f"{name}{suffix}", columns, key)
+    _create_table(
+        f"usage_buckets{suffix}",
+        [_text("model"), _text("measure"), _int("bucket"), _big("durations"), _big("sum_us")],
+        ["model", "measure", "bucket"],
+    )
+
+
+def _create_table(
+    name: str,
+    columns: list[_Column],
+    key: list[str],
+    *constraints: sa.Constraint,
+    sqlite_autoincrement: bool = False,
+) -> sa.Table:
+    primary = sa.PrimaryKeyConstraint(*key, name=f"pk_{name}")
+    return op.create_table(
+        name, *columns, primary, *constraints, sqlite_autoincrement=sqlite_autoincrement
+    )
+
+
+def _text(name: str, *, null: bool = False) -> _Column:
+    return sa.Column(name, _TEXT, nullable=null)
+
+
+def _int(name: str, *, null: bool = False) -> _Column:
+    return sa.Column(name, sa.Integer(), nullable=null, autoincrement=False)
+
+
+def _big(name: str) -> _Column:
+    return sa.Column(name, sa.BigInteger(), nullable=False, autoincrement=False)
+
+
+def _float(name: str) -> _Column:
+    return sa.Column(name, sa.Float(), nullable=False)
+
+
+def _bool(name: str) -> _Column:
+    return sa.Column(name, sa.Boolean(), nullable=False)
+
+
+def _bytes(name: str) -> _Column:
+    return sa.Column(name, sa.LargeBinary(), nullable=False)

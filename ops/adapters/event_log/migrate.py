@@ -66,10 +66,10 @@ def current(url: str) -> str | None:
 
 
 def refuse_newer_program(url: str) -> None:
-    """Refuse a log that a newer program has upgraded or written to; one without tables is fine.
+    """Refuse a log of a schema or reader that is unknown here; one without tables is fine.
 
     Raises:
-        LogNewer: This program is older than the one that wrote to the log.
+        LogNewer: A newer program, or one from before the first release, wrote to the log.
         LogUnavailable: The database cannot be read.
     """
     file = database_file(url)
@@ -146,8 +146,9 @@ def _refuse_newer(connection: Connection) -> None:
         return
     if found not in _revisions():
         msg = (
-            f"a newer version of semantic upgraded the event log (to schema {found}, this "
-            f"program knows up to {expected()}): update semantic"
+            f"the event log has schema {found}, and this program knows up to {expected()}: a newer "
+            "version of semantic upgraded it, or one from before the first release made it; "
+            "update semantic, or choose another data directory"
         )
         raise LogNewer(msg)
     refuse_newer_log(connection)

@@ -90,18 +90,13 @@ class EventRow(_Base, table=True):
 
 
 class PayloadRow(_Base, table=True):
-    """Bytes by their digest; they may be erased, since the chain verifies without them.
-
-    ``stored_at`` is empty and no code reads it: earlier versions wrote an instant, which no digest
-    covers.
-    """
+    """Bytes by their digest; they may be erased, since the chain verifies without them."""
 
     __tablename__ = "payloads"
 
     digest: str = Field(primary_key=True, sa_type=TEXT)
     content: bytes = Field(sa_type=LargeBinary)
     bytes: int
-    stored_at: str = Field(sa_type=TEXT)
 
 
 class _JobColumns(_Base):

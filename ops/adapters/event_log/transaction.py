@@ -188,7 +188,7 @@ class LogTransaction:
         if not self._payloads:
             return
         missing = [
-            {"digest": digest, "content": content, "bytes": len(content), "stored_at": ""}
+            {"digest": digest, "content": content, "bytes": len(content)}
             for digest, content in self._payloads.items()
             if _DIGEST.row(self._connection, {"digest": digest}) is None
         ]

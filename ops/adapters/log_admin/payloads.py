@@ -6,7 +6,6 @@ needs it (``domain.log.text_owners``) and an event about erased texts follows th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +23,6 @@ from ops.adapters.log_admin.verify import Progress
 
 #: Payloads read at a time; each may have many megabytes.
 _PAGE_PAYLOADS: Final = 16
-_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +45,12 @@ class _Payload:
     digest: str
     content: bytes
     size_bytes: int
-    stored_at: str
 
     @property
     def is_whole(self) -> bool:
-        """Whether all columns are as they were written; earlier versions wrote an instant."""
-        has_instant = not self.stored_at or _INSTANT.fullmatch(self.stored_at)
+        """Whether all columns are as they were written."""
         is_sized = self.size_bytes == len(self.content)
-        return bool(has_instant) and is_sized and digest_of(self.content) == self.digest
+        return is_sized and digest_of(self.content) == self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +112,13 @@ def _is_stored(engine: Engine, digest: str) -> bool:
 
 def _payloads(engine: Engine, digests: list[str]) -> Iterator[_Payload]:
     """Yield the payloads; those that are erased meanwhile are left out."""
-    columns = (PAYLOADS.c.digest, PAYLOADS.c.content, PAYLOADS.c.bytes, PAYLOADS.c.stored_at)
+    columns = (PAYLOADS.c.digest, PAYLOADS.c.content, PAYLOADS.c.bytes)
     for at in range(0, len(digests), _PAGE_PAYLOADS):
         page = digests[at : at + _PAGE_PAYLOADS]
         with reading(engine) as connection:
             rows = connection.execute(select(*columns).where(PAYLOADS.c.digest.in_(page))).all()
-        for digest, content, size_bytes, stored_at in rows:
-            yield _Payload(digest, bytes(content), size_bytes, stored_at)
+        for digest, content, size_bytes in rows:
+            yield _Payload(digest, bytes(content), size_bytes)
 
 
 def _missing(

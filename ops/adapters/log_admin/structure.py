@@ -60,11 +60,8 @@ def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
             _verify_triggers(connection)
         else:
             _verify_sqlite(connection, revision)
-        tables = _schema_of(revision)
-        if _has(tables, LOG_FORMAT.name):
-            _verify_reader_min(connection, archives)
-        if any("digest" in entry.sql for entry in tables if entry.name == WEBHOOKS.name):
-            _verify_digests(connection)
+        _verify_reader_min(connection, archives)
+        _verify_digests(connection)
 
 
 def _verify_header(file: Path) -> None:
@@ -147,10 +144,6 @@ def _verify_digests(connection: Connection) -> None:
         last = 0 if not is_fold and row["position"] >= last else last
     if last:
         raise CorruptLog(last, "webhooks of this event were made, and their checkpoint is behind")
-
-
-def _has(tables: frozenset[SchemaEntry], name: str) -> bool:
-    return any(entry.name == name for entry in tables)
 
 
 @lru_cache(maxsize=4)

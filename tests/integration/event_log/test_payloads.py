@@ -115,7 +115,7 @@ def test_a_text_that_no_event_names_is_verified_too(url: str) -> None:
     stray = digest_of(b"stray")
     change(
         url,
-        "INSERT INTO payloads (digest, content, bytes, stored_at) VALUES (?, ?, 1, '')",
+        "INSERT INTO payloads (digest, content, bytes) VALUES (?, ?, 1)",
         stray,
         b"x",
     )
