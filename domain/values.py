@@ -52,8 +52,8 @@ class WaitingFor(StrEnum):
 class PromptEncoding(IntEnum):
     """How a prompt's text becomes token ids; the attempts of one answer use the same.
 
-    In ``MARKS_READ``, that of older logs, the marks of a chat template are read as tokens wherever
-    they stand. In ``MARKS_AS_TEXT`` they are plain text in whatever the caller wrote.
+    In ``MARKS_READ`` the marks of a chat template are read as tokens wherever they stand. In
+    ``MARKS_AS_TEXT``, that of new answers, they are plain text in whatever the caller wrote.
     """
 
     MARKS_READ = 1
@@ -140,7 +140,7 @@ class SamplingWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one job, or of several; older logs lack the last two.
+    """Token counts of one job, or of several.
 
     Attributes:
         prompt_tokens: Of the prompt.
@@ -173,9 +173,8 @@ class Timings:
 
     Attributes:
         queued_ms: From the acceptance until the prompt is prepared.
-        admission_ms: From then until the engine has admitted it to the batch; 0 in older logs.
-        restore_ms: From the admission until the cached part of the prompt is restored; 0 in older
-            logs.
+        admission_ms: From then until the engine has admitted it to the batch.
+        restore_ms: From the admission until the cached part of the prompt is restored.
         prefill_ms: From the admission until the prompt is computed; includes ``restore_ms``.
         first_token_ms: From the submission to the engine until the first token.
         decode_ms: From the first token until the end.

@@ -21,8 +21,7 @@ hold, with the fields of its `data`. The [event log](../event-log.md) describes 
 chain of hashes and the commands.
 
 - `semantic log ls --type JobSubmitted` lists the events of a type.
-- A field without a default is in every event of the present version. Events of earlier versions
-  lack the fields that came later; these then have their default.
+- A field without a default is in every event of its type.
 - No event holds the text of a prompt or of an answer. Digests name texts, which are stored apart.
 """
 

@@ -156,7 +156,7 @@ class ChatRequest:
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form whose digest stands in ``JobSubmitted``."""
         fields = asdict(self)
-        # Left out where unused, so that older requests keep their digests.
+        # Left out where unused: most requests have none of them.
         if self.raw is None:
             del fields["raw"]
         if not self.strict_tools:

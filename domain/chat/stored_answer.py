@@ -22,11 +22,11 @@ class StoredAnswer:
         text: The visible text, without the stop text.
         thinking: The reasoning.
         calls: The tool calls, in order.
-        token_ids: All generated ids, without stop tokens; ``None`` in payloads of older programs.
+        token_ids: All generated ids, without stop tokens; ``None`` where they are not known.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         vectors: Of a request for vectors, which has no text.
-        order: The order of text, reasoning and calls; empty in payloads of older programs, which
-            are read as all reasoning, all text, all calls.
+        order: The order of text, reasoning and calls; an empty one is all reasoning, all text, all
+            calls.
     """
 
     text: str
@@ -92,9 +92,9 @@ class StoredAnswer:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> StoredAnswer:
-        """Return the answer that ``to_bytes`` wrote, in this version or an older one.
+        """Return the answer that ``to_bytes`` wrote.
 
-        Older payloads lack keys, which take their defaults. Unknown keys are ignored.
+        Keys that a payload lacks have their defaults. Unknown keys are ignored.
 
         Raises:
             ValueError: The payload is no JSON, or its log-probabilities are malformed.

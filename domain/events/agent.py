@@ -15,7 +15,7 @@ class AgentRegistered:
     Attributes:
         agent: Its name.
         profile: Digest of its system prompt, tools and options.
-        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
+        owner: Name of the API key of the request; ``None`` without keys.
     """
 
     agent: AgentId

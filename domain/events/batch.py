@@ -24,8 +24,7 @@ class FileCreated:
         expires_at: RFC 3339 instant after which it is not shown, if there is one.
         batch: The batch that it is derived from.
         part: ``output`` or ``error``: which lines of that batch.
-        owner: Name of the API key of the request, or that of the batch; ``None`` without keys, and
-            in older logs.
+        owner: Name of the API key of the request, or that of the batch; ``None`` without keys.
     """
 
     purpose: str
@@ -58,8 +57,8 @@ class BatchSubmitted:
         metadata: Key-value pairs of the owner.
         output_kept_s: Seconds for which the result files are kept, if the owner set it.
         webhook: URL that receives the end of the batch, if the owner named one.
-        trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
-        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
+        trace: W3C ``traceparent`` of the span of its request.
+        owner: Name of the API key of the request; ``None`` without keys.
         cache_owner: As in ``JobSubmitted``, for the jobs of the lines.
     """
 

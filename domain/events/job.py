@@ -47,9 +47,9 @@ class JobSubmitted:
             that is loaded.
         parks: Whether it waits for a model that is not loaded. A request whose client waits on an
             open connection ends with an error instead.
-        trace: W3C ``traceparent`` of the span of its request; ``None`` in older logs.
+        trace: W3C ``traceparent`` of the span of its request.
         trace_link: The same of the request that led to it in another trace: that of its batch.
-        owner: Name of the API key of the request; ``None`` without keys, and in older logs.
+        owner: Name of the API key of the request; ``None`` without keys.
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
     """
@@ -108,7 +108,7 @@ class AttemptStarted:
         first_item: Number of the first stream item that this attempt writes.
         sampling: Sampling of this attempt: the caller's values over the model's defaults.
         resumed_tokens: Tokens already emitted by earlier attempts.
-        prompt_hash: ``hash_ids`` of the rendered prompt; ``None`` in older logs.
+        prompt_hash: ``hash_ids`` of the rendered prompt.
         thinking_limit: Tokens of reasoning after which it is closed; later attempts use the same.
         known_tokens: Part of the prompt that the cache knew. More than ``cached_tokens`` where
             windows or states of the model can go on only from an earlier checkpoint.
@@ -152,7 +152,7 @@ class JobCancelRequested:
 class JobCancelled:
     """The job stopped on request; its partial answer stays readable.
 
-    ``attempt`` is 0 when it never started; ``timings`` are unknown then, and in older logs.
+    ``attempt`` is 0 when it never started; ``timings`` are unknown then.
     """
 
     attempt: int
@@ -198,7 +198,7 @@ class JobExpired:
 
     ``attempt`` is 0 when none was running; a partial answer stays readable. ``absent_model`` is set
     where no deadline passed, but that model was not loaded for too long. ``timings`` are unknown
-    where none was running, and in older logs.
+    where none was running.
     """
 
     deadline: str
@@ -223,7 +223,7 @@ class JobAttached:
     Attributes:
         reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
         request_id: The request that joined.
-        trace: W3C ``traceparent`` of the span of that request; ``None`` in older logs.
+        trace: W3C ``traceparent`` of the span of that request.
     """
 
     reason: str

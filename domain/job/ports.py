@@ -226,8 +226,7 @@ class WorkerPulse:
         counts: What its engine has done so far, once it is ready.
         slow_step: The step of its engine that takes long, in words; ``None`` if none does.
         rows: Its running sequences; ``None`` while no overview is watched.
-        place: Identity of its data directory, which all workers of it have in turn; empty from a
-            worker of an older version.
+        place: Identity of its data directory, which all workers of it have in turn.
         host: Name of its machine.
         embeds: Names of the embedding models that it computes with, beside its model.
         metrics: Totals over all workers of the place and present values, by metric family and by

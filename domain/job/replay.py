@@ -71,7 +71,7 @@ class Recording:
         worker: The worker of the last attempt.
         sampling: The sampling, seed included.
         prompt_tokens: Length of the rendered prompt.
-        prompt_hash: ``hash_ids`` of it; ``None`` in older logs.
+        prompt_hash: ``hash_ids`` of it; ``None`` if the log has none.
         attempts: Number of attempts.
         resumed_tokens: Tokens that earlier attempts had emitted.
         cached_tokens: Prompt tokens from the cache.

@@ -1,7 +1,7 @@
 """The JSON codec of events and stream items.
 
-Decoding follows the declared field types, so a new event needs no code here. An upcaster lifts an
-older version of an event to the present one before it is decoded.
+Decoding follows the declared field types, so a new event needs no code here. A field that an event
+lacks has its default.
 """
 
 from __future__ import annotations
@@ -24,28 +24,9 @@ from domain.events import event as event_types
 from domain.events.event import Event
 from domain.log.record import RecordedEvent
 
-#: Present schema versions; types not named here are at 1. A change of a type's fields increments
-#: its version, and ``tests/fixtures/events`` keeps one event of each version for good.
-SCHEMA_VERSIONS: Mapping[str, int] = {
-    "AgentCacheSaved": 2,
-    "AgentForked": 2,
-    "AgentRegistered": 2,
-    "AttemptStarted": 5,
-    "FileCreated": 3,
-    "JobSubmitted": 8,
-    "JobAttached": 3,
-    "JobCancelled": 4,
-    "JobCompleted": 3,
-    "JobExpired": 6,
-    "BatchEnded": 2,
-    "ModelSwapRequested": 2,
-    "BatchSubmitted": 5,
-    "WorkerLost": 2,
-    "WorkerStopped": 2,
-}
-#: ``(type, version)`` to the function that lifts that version's data to the next one. A version
-#: that only added fields that have defaults needs none.
-UPCASTERS: Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+#: Present schema versions; types not named here are at 1. A change of the fields of a released type
+#: increments its version, and ``tests/fixtures/events`` keeps one event of each version for good.
+SCHEMA_VERSIONS: Mapping[str, int] = {}
 
 _EVENT_CLASSES: Mapping[str, type[Event]] = {
     cls.__name__: cls for cls in typing.get_args(event_types.Event)
@@ -72,7 +53,7 @@ def encode_event(event: Event) -> tuple[str, int, dict[str, Any]]:
 
 
 def decode_recorded(recorded: RecordedEvent) -> Event:
-    """Return the event of an envelope, lifting past shapes.
+    """Return the event of an envelope.
 
     Raises:
         LogNewer: A newer program wrote the event.
@@ -82,7 +63,7 @@ def decode_recorded(recorded: RecordedEvent) -> Event:
 
 
 def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -> Event:
-    """Return the event that ``encode_event`` described, lifting past shapes.
+    """Return the event that ``encode_event`` described.
 
     Raises:
         LogNewer: A newer program wrote the event.
@@ -92,15 +73,10 @@ def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -
     if cls is None:
         msg = f"unknown event type {type_name!r}, written by a newer program"
         raise LogNewer(msg)
-    current = SCHEMA_VERSIONS.get(type_name, 1)
-    lifted = dict(data)
-    if schema_version > current:
+    if schema_version > SCHEMA_VERSIONS.get(type_name, 1):
         msg = f"{type_name} is of version {schema_version}, written by a newer program"
         raise LogNewer(msg)
-    for version in range(schema_version, current):
-        upcast = UPCASTERS.get((type_name, version))
-        lifted = lifted if upcast is None else upcast(lifted)
-    return typing.cast("Event", _from_json(cls, lifted))
+    return typing.cast("Event", _from_json(cls, data))
 
 
 def item_to_dict(item: StreamItem) -> dict[str, Any]:

@@ -13,12 +13,10 @@ from domain.errors import LogNewer
 
 #: What this program can read. A release that adds a type of event or a schema version increments
 #: the number once and names what it adds in ``READABLE_SINCE``.
-READER_VERSION: Final = 2
+READER_VERSION: Final = 1
 #: ``(type, schema version)`` to the first reader version that can read it. What is not named here
 #: can be read by every program that checks the version.
-READABLE_SINCE: Mapping[tuple[str, int], int] = {
-    ("EmbeddingRequested", 1): 2,
-}
+READABLE_SINCE: Mapping[tuple[str, int], int] = {}
 
 
 def reader_needed(type_name: str, schema_version: int) -> int:

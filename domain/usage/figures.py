@@ -35,7 +35,7 @@ class UsageFigures:
         missed_tokens: Saved tokens that were computed again.
         started_jobs: Ended jobs with an attempt: the count of ``queue_us``.
         timed_jobs: Ended jobs with a first token: the count of ``first_token_us``, ``prefill_us``
-            and ``decode_us``. Older logs lack the times of cancelled and expired jobs.
+            and ``decode_us``.
         queue_us: From acceptance to the first attempt.
         restore_us: Of the restored contexts; their count is ``hits``.
         prefill_us: Of prompts, the restored part included.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import psutil
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -114,12 +114,6 @@ class RedisSettings(SettingGroup):
     prefix: str = Field(default="semantic", description="of all keys and channels")
     items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
     items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
-
-    @field_validator("mode", mode="before")
-    @classmethod
-    def _trial_is_bundled(cls, mode: object) -> object:
-        # The name in versions whose own server kept the queue in memory.
-        return "bundled" if mode == "trial" else mode
 
 
 class LogSettings(SettingGroup):
@@ -236,11 +230,6 @@ class CacheSettings(SettingGroup):
 
 class JobSettings(SettingGroup):
     """Limits of the queue."""
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "linger_s": "disconnect_grace_s",
-        "settle_s": "dedup_grace_s",
-    }
 
     max_tokens_default: int = Field(default=4096, ge=1, description="of a request without it")
     attempts_max: int = Field(default=3, ge=1, le=100, description="then the job fails")

@@ -72,7 +72,7 @@ class FleetMetrics:
 
 
 def place_of(pulse: WorkerPulse) -> str:
-    """Return the label of a worker; one of an older version has no place."""
+    """Return the label of a worker: its place, or its name where it has none."""
     return pulse.place or pulse.worker
 
 

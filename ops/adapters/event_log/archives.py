@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, func, inspect, select
+from sqlalchemy import Connection, Engine, func, select
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
@@ -103,8 +103,6 @@ def directory_of(url: str) -> Path:
 
 def read_archives(connection: Connection) -> tuple[Archive, ...]:
     """Return the archives of the log, in order."""
-    if not inspect(connection).has_table(ARCHIVES.name):
-        return ()  # an older version wrote this copy of a log
     rows = connection.execute(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
     return tuple(Archive(**row) for row in rows.mappings())
 

@@ -225,7 +225,7 @@ def _as_object(figures: DataclassInstance) -> dict[str, Any]:
 
 
 def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker of an older version reports no more than its id, its state and its model.
+    # A worker that is not ready reports no more than its id, its state and its model.
     model, cache, turns = data["model"], data.get("cache"), data.get("turns")
     waiting = [
         {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())

@@ -75,12 +75,7 @@ def _flat(values: Mapping[str, Any]) -> set[str]:
     names: set[str] = set()
     for name, value in values.items():
         if isinstance(value, Mapping):
-            group = (
-                Settings.model_fields[name].annotation if name in Settings.model_fields else None
-            )
-            renamed: Mapping[str, str] = getattr(group, "renamed", {})
-            inner = {renamed.get(field, field): given for field, given in value.items()}
-            names |= {f"{name}.{field}" for field in _flat(inner)}
+            names |= {f"{name}.{field}" for field in _flat(value)}
         else:
             names.add(name)
     return names

@@ -64,7 +64,7 @@ def test_a_service_with_a_key(own_service: Callable[..., Service], tmp_path: Pat
 
 
 def _make_open_data_dir(data_dir: Path) -> None:
-    """Make a data directory as an earlier version left it in a directory that existed before."""
+    """Make a data directory whose files other users may read."""
     for name in ("broker", "cache", "logs"):
         (data_dir / name).mkdir(parents=True)
     for name in ("events.sqlite3", "worker.lock"):

@@ -102,19 +102,13 @@ def test_broker_without_redis_on_the_path_is_the_bundled_one(data_dir: Path) -> 
         client.close()
 
 
-@pytest.mark.parametrize("mode", ["redis", "trial"])
-def test_old_and_demanded_modes(data_dir: Path, mode: str) -> None:
-    """``trial`` of earlier versions is the bundled server; ``redis`` does without nothing else."""
-    if mode == "trial":
-        with running_broker(data_dir, mode, path="/nonexistent"):
-            assert url_of(data_dir).startswith("unix://")
-        return
+def test_a_demanded_server_that_is_missing_is_named(data_dir: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ops.broker"],
         env={
             "PATH": "/nonexistent",
             "SEMANTIC_DATA_DIR": str(data_dir),
-            "SEMANTIC_REDIS__MODE": mode,
+            "SEMANTIC_REDIS__MODE": "redis",
         },
         capture_output=True,
         timeout=WITHIN_S,

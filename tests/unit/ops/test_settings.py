@@ -196,22 +196,6 @@ def test_passwords_in_urls_are_not_shown() -> None:
     assert shown["redis.url"] == "redis://***@127.0.0.1:1/0"
 
 
-def test_old_name_of_a_setting_works_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEMANTIC_JOBS__LINGER_S", "7")
-    with pytest.warns(FutureWarning, match="linger_s is now disconnect_grace_s"):
-        origin = _origin_of("jobs.disconnect_grace_s")
-    assert origin == "environment"
-    with pytest.warns(FutureWarning, match="linger_s is now disconnect_grace_s"):
-        assert load_settings().jobs.disconnect_grace_s == 7
-
-
-def test_present_name_of_a_setting_beats_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEMANTIC_JOBS__SETTLE_S", "7")
-    monkeypatch.setenv("SEMANTIC_JOBS__DEDUP_GRACE_S", "3")
-    with pytest.warns(FutureWarning, match="settle_s is now dedup_grace_s"):
-        assert load_settings().jobs.dedup_grace_s == 3
-
-
 @pytest.mark.parametrize(
     ("memory_gb", "chosen", "keeps"),
     [(5.9, None, False), (6.1, None, True), (5.9, True, True), (6.1, False, False)],

@@ -1,4 +1,4 @@
-"""One rebuild at a time: processes that open a log of an earlier version together take turns."""
+"""One rebuild at a time: processes that open an outdated log together take turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical request: its bytes, its digests, and what an older log holds of it."""
+"""The canonical request: its bytes and its digests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_request_is_read_back_as_it_was(request_: ChatRequest) -> None:
     assert again.to_bytes() == request_.to_bytes()
 
 
-def test_request_of_an_older_log_has_defaults_for_later_fields() -> None:
+def test_fields_that_a_request_lacks_have_defaults() -> None:
     first = {
         "model": "m",
         "messages": [
@@ -90,7 +90,7 @@ def test_request_of_an_older_log_has_defaults_for_later_fields() -> None:
     assert ChatRequest.from_bytes(json.dumps(first).encode()) == _PLAIN
 
 
-def test_unused_later_fields_leave_older_digests_as_they_are() -> None:
+def test_unused_fields_are_left_out() -> None:
     fields = json.loads(_PLAIN.to_bytes())
     assert {"raw", "strict_tools", "embedding"}.isdisjoint(fields)
     used = json.loads(_FULL.to_bytes())
@@ -110,7 +110,7 @@ def test_canonical_json_is_sorted_compact_utf_8_that_holds_lone_surrogates() -> 
 class TestAsked:
     """What counts as the same request of the same agent."""
 
-    def test_digest_is_that_of_earlier_versions(self) -> None:
+    def test_digest_is_that_of_dialect_agent_seed_and_request(self) -> None:
         asked = _PLAIN.asked(protocol="jobs", agent="a", seeded=True)
         assert asked == digest_of(b'["jobs","a",true]\n' + _PLAIN.to_bytes())
 

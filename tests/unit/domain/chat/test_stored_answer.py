@@ -114,8 +114,8 @@ def test_an_answer_survives_the_store(answer: StoredAnswer) -> None:
     assert StoredAnswer.from_bytes(payload).to_bytes() == payload
 
 
-#: Shapes of older programs, and of a newer one that adds keys.
-OLDER = {
+#: Payloads that lack keys, and one with an unknown key.
+OTHER = {
     "no calls": (
         {"text": "Hi", "thinking": "", "token_ids": [1]},
         StoredAnswer(text="Hi", token_ids=(1,)),
@@ -138,7 +138,7 @@ OLDER = {
 }
 
 
-@pytest.mark.parametrize(("stored", "answer"), OLDER.values(), ids=OLDER)
+@pytest.mark.parametrize(("stored", "answer"), OTHER.values(), ids=OTHER)
 def test_other_shapes_are_read(stored: dict[str, object], answer: StoredAnswer) -> None:
     assert StoredAnswer.from_bytes(canonical_json(stored)) == answer
 

@@ -112,7 +112,7 @@ def test_the_prompt_must_render_to_the_same_tokens() -> None:
     tokens = tuple(range(10))
     known = read(replace(started(), prompt_hash=hash_ids(tokens)), completed())
     check_prompt(known, tokens)
-    check_prompt(read(started(), completed()), tokens[::-1])  # older logs know the length only
+    check_prompt(read(started(), completed()), tokens[::-1])
     for others in (tokens[::-1], tokens[1:]):
         with pytest.raises(ReplayRefused) as caught:
             check_prompt(known, others)

@@ -8,7 +8,6 @@ import typing
 import pytest
 
 from domain.events.event import Event
-from domain.log import codec
 from domain.log.codec import SCHEMA_VERSIONS, decode_event, encode_event
 from domain.log.reader_version import READABLE_SINCE, READER_VERSION
 from tests.support.golden.events import FIXTURES, Golden, current, path_of, read_all, shape
@@ -48,8 +47,9 @@ def test_a_type_that_changes_its_fields_gets_a_new_schema_version(today: Golden)
     (golden,) = (one for one in GOLDEN if _name(one) == _name(today))
     assert shape(today.data) == shape(golden.data), (
         f"{today.type} has other fields than version {today.schema_version} had: count its "
-        "version up in domain.log.codec.SCHEMA_VERSIONS, add an upcaster if a field without a "
-        "default came or a field went, and write its file: python -m tests.support.golden.events"
+        "version up in domain.log.codec.SCHEMA_VERSIONS, give each new field a default, and write "
+        "its file: python -m tests.support.golden.events (before the first release: delete the "
+        "file of version 1 and write it anew)"
     )
 
 
@@ -67,36 +67,17 @@ def test_what_older_programs_cannot_read_needs_a_newer_reader() -> None:
             assert (one.type, version) in READABLE_SINCE, (
                 f"programs of reader 1 cannot read {one.type} of version {version}: name it in "
                 "domain.log.reader_version.READABLE_SINCE under the reader version of the next "
-                "release; before the first release with reader versions, write it into readers.json"
+                "release; before the first release, write it into readers.json"
             )
     assert max(READABLE_SINCE.values(), default=1) == READER_VERSION
     assert all(version > 1 for version in READABLE_SINCE.values())
 
 
-def test_versions_and_upcasters_are_of_types_that_exist() -> None:
+def test_versions_are_of_types_that_exist() -> None:
     assert SCHEMA_VERSIONS.keys() <= TYPES
-    for name, version in codec.UPCASTERS:
-        assert name in TYPES
-        assert version < SCHEMA_VERSIONS[name]
 
 
-def test_an_event_of_a_newer_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    del monkeypatch
+def test_an_event_of_a_newer_program_is_refused() -> None:
     golden = CURRENT[0]
     with pytest.raises(ValueError, match="newer"):
         decode_event(golden.type, golden.schema_version + 1, golden.data)
-
-
-def test_upcasters_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "SCHEMA_VERSIONS", {"JobAttached": 4})
-    monkeypatch.setattr(
-        codec,
-        "UPCASTERS",
-        {
-            ("JobAttached", 1): lambda data: {"why": data["cause"]},
-            # 2 to 3 only added a field that has a default.
-            ("JobAttached", 3): lambda data: {"reason": data["why"] + "!"},
-        },
-    )
-    event = decode_event("JobAttached", 1, {"cause": "again"})
-    assert encode_event(event)[2]["reason"] == "again!"
