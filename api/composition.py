@@ -315,7 +315,7 @@ def _periodic_tasks(
     expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
     wanted = settings.models
     on_demand = on_demand_of(wanted)
-    care = absent_models(ports, park_max_s=wanted.park_max_s, on_demand=on_demand)
+    care = absent_models(ports, absent_wait_max_s=wanted.absent_wait_max_s, on_demand=on_demand)
     sweeper = open_sweeper(settings, stack, places=ports.places)
     actions = (
         ("deadlines", EXPIRE_S, expiry.expire_overdue),

@@ -136,7 +136,7 @@ def _fail_for_good(job_id: JobId, runner: JobRunner) -> None:
         defect = Failed(
             error="internal_error", message="an internal error ended this job", retryable=False
         )
-        return FailAttempt(attempt=job.attempt if job.speaking else 0, failure=defect)
+        return FailAttempt(attempt=job.attempt if job.active_attempt else 0, failure=defect)
 
     try:
         commit(job_id, give_up, log=runner.log, ids=runner.ids)

@@ -12,13 +12,13 @@ from domain.usecases.on_demand_swaps import OnDemandSwaps
 
 
 def absent_models(
-    ports: ApiPorts, *, park_max_s: float, on_demand: OnDemandRules | None
+    ports: ApiPorts, *, absent_wait_max_s: float, on_demand: OnDemandRules | None
 ) -> Callable[[], None]:
-    """Return the action to repeat: swap to a model that is due, and end jobs that wait in vain.
+    """Return the action to repeat: swap to a model that is due, and end stranded jobs.
 
     Args:
         ports: The adapters.
-        park_max_s: Seconds since its acceptance after which a parked job expires.
+        absent_wait_max_s: Seconds since its acceptance after which a waiting job expires.
         on_demand: Limits of the swaps that jobs cause; ``None`` if jobs cause none.
     """
     absent_s = ABSENT_S
@@ -29,7 +29,7 @@ def absent_models(
         models=ports.models,
         cancellation=ports.cancellation,
         clock=ports.clock,
-        park_max_s=park_max_s,
+        absent_wait_max_s=absent_wait_max_s,
         absent_s=absent_s,
         is_registered=lambda model: ports.registry().get(model) is not None,
     )

@@ -34,7 +34,7 @@ from api.schemas.overview import (
 from domain.engine.control import AdmissionState, EngineControl
 from domain.engine.rates import KEPT_S, RatePoint, Rates
 from domain.errors import QueueUnavailable
-from domain.job.eta import EtaSource, Forecast, parked
+from domain.job.eta import EtaSource, Forecast, awaiting_model
 from domain.job.listing import JobViews
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.job.view import JobView
@@ -256,8 +256,8 @@ class OverviewService:
         }
 
     def _wait_of(self, view: JobView) -> Forecast | None:
-        if self.models.is_parked(view):
-            return parked(Priority(view.priority))
+        if self.models.awaits_model(view):
+            return awaiting_model(Priority(view.priority))
         return self.eta.of(view.id)
 
 

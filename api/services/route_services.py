@@ -27,7 +27,7 @@ from api.submission.agent_turns import AgentTurns
 from api.submission.submit import Parse, Submission
 from domain.engine.control import EngineValues
 from domain.errors import QueueUnavailable
-from domain.job.eta import EtaSource, Forecast, parked
+from domain.job.eta import EtaSource, Forecast, awaiting_model
 from domain.job.listing import JobViews
 from domain.job.ports import ControlTopic, WorkerPulses
 from domain.job.view import JobView
@@ -142,8 +142,8 @@ class JobService:
         """Return the forecast of an open job; blocks."""
         if view.status.is_terminal:
             return None
-        if view.status is JobStatus.QUEUED and self.submission.models.loaded.is_parked(view):
-            return parked(Priority(view.priority))
+        if view.status is JobStatus.QUEUED and self.submission.models.loaded.awaits_model(view):
+            return awaiting_model(Priority(view.priority))
         return self.eta.of(view.id)
 
 

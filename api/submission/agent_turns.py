@@ -63,7 +63,9 @@ class AgentTurns:
         """
         planned, parsed = self._plan(agent_id, wire, request)
         submission = self.submission
-        command = submission.commands.of(parsed, request, protocol="jobs", parks=not parsed.stream)
+        command = submission.commands.of(
+            parsed, request, protocol="jobs", waits_for_model=not parsed.stream
+        )
         accepted = submission.submit(
             command,
             submission.ids.job_id(),

@@ -47,7 +47,7 @@ class JobCommands:
     clock: Clock
 
     def of(
-        self, parsed: ParsedRequest, request: Request, *, protocol: str, parks: bool
+        self, parsed: ParsedRequest, request: Request, *, protocol: str, waits_for_model: bool
     ) -> SubmitJob:
         """Return the job of a request, without its digest; blocks.
 
@@ -80,7 +80,7 @@ class JobCommands:
             webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
             wire=parsed.wire,
             bound_model=self.models.bind(parsed),
-            parks=parks,
+            waits_for_model=waits_for_model,
             trace=str(request.trace),
             owner=identity.owner,
             cache_owner=identity.cache_owner,

@@ -45,5 +45,5 @@ class JobRules:
         """Return how long others may wait for memory before a job is refused; 0 for any time."""
         if job.request.embedding is not None:
             return 0.0  # vectors take no memory of contexts
-        waits = job.parks or job.priority is not Priority.INTERACTIVE
+        waits = job.waits_for_model or job.priority is not Priority.INTERACTIVE
         return 0.0 if waits else self.memory_wait_s

@@ -41,7 +41,7 @@ class ModelBinding:
         Raises:
             ModelNotLoaded: No worker has the model.
         """
-        if command.bound_model is not None and not command.parks:
+        if command.bound_model is not None and not command.waits_for_model:
             embeds = command.request.embedding is not None
             self.loaded.require(command.bound_model, embeds=embeds)
 
@@ -58,5 +58,5 @@ class ModelBinding:
         """Return the jobs of the same binding that do not wait for their model; blocks."""
         bound = command.bound_model
         return tuple(
-            job for job in jobs if job.bound_model == bound and not self.loaded.is_parked(job)
+            job for job in jobs if job.bound_model == bound and not self.loaded.awaits_model(job)
         )

@@ -100,7 +100,7 @@ class Submission:
             RateLimited: The agent sends too many requests.
         """
         parsed = parse()
-        command = self.commands.of(parsed, request, protocol=protocol, parks=True)
+        command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=True)
         accepted = self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
         attached, joined = accepted.attached, accepted.joined_trace
         request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
@@ -280,7 +280,7 @@ class Submission:
     ) -> PreparedRequest:
         """Parse, and record the job unless an earlier one may be joined or several are wanted."""
         parsed = parse()
-        command = self.commands.of(parsed, request, protocol=protocol, parks=False)
+        command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=False)
         since = self.clock.now() - timedelta(seconds=self.rules.join_window_s)
         repeat = RequestRepeat(
             is_retry=is_retry(request.headers),

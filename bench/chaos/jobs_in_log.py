@@ -72,7 +72,7 @@ def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violat
 
 def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
     """An attempt emits from its start to the start of the next, or to its failure."""
-    current, speaking = 0, False
+    current, active_attempt = 0, False
     for event in events:
         number = event.data.get("attempt")
         if event.type == "AttemptFailed" and event.data.get("error") in _OWN_FAULTS:
@@ -82,9 +82,9 @@ def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
             if number != current + 1:
                 what = f"attempt {number} started after attempt {current}"
                 yield Violation(promise="one attempt speaks", subject=job, what=what)
-            current, speaking = int(number or 0), True
+            current, active_attempt = int(number or 0), True
         elif number is not None and (number or event.type == "JobCompleted"):
-            if number != current or not speaking:
+            if number != current or not active_attempt:
                 what = f"{event.type} of attempt {number} at {event.position}, {current} is current"
                 yield Violation(promise="one attempt speaks", subject=job, what=what)
-            speaking = speaking and event.type != "AttemptFailed"
+            active_attempt = active_attempt and event.type != "AttemptFailed"

@@ -110,7 +110,7 @@ class Agent:
     turns: tuple[JobId, ...] = ()
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether it was created and not deleted since."""
         return self.life > 0
 
@@ -147,7 +147,7 @@ def next_turn(agent: Agent, last: JobStatus | None, expected: int | None) -> int
         AgentNotFound: The agent was deleted, or never created.
         AgentTurnConflict: It has another number of turns, or one is open.
     """
-    if not agent.is_there:
+    if not agent.exists:
         raise AgentNotFound(agent.id)
     counted = agent.counted(last)
     is_open = last is not None and not last.is_terminal
@@ -163,7 +163,7 @@ def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
         AgentNotFound: The agent was deleted, or never created.
         InvalidRequest: There is no such turn with an answer.
     """
-    if not agent.is_there:
+    if not agent.exists:
         raise AgentNotFound(agent.id)
     counted = agent.counted(last)
     if turn > counted:

@@ -45,8 +45,8 @@ class JobSubmitted:
         wire: Digest of the request in the form of its dialect, for protocols that return it.
         bound_model: Name of the registered model that must answer it; ``None`` follows the model
             that is loaded.
-        parks: Whether it waits for a model that is not loaded. A request whose client waits on an
-            open connection ends with an error instead.
+        waits_for_model: Whether it waits for a model that is not loaded. A request whose client
+            waits on an open connection ends with an error instead.
         trace: W3C ``traceparent`` of the span of its request.
         trace_link: The same of the request that led to it in another trace: that of its batch.
         owner: Name of the API key of the request; ``None`` without keys.
@@ -72,7 +72,7 @@ class JobSubmitted:
     webhook: str | None = None
     wire: Digest | None = None
     bound_model: str | None = None
-    parks: bool = False
+    waits_for_model: bool = False
     trace: str | None = None
     trace_link: str | None = None
     owner: Owner | None = None

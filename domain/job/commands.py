@@ -44,7 +44,7 @@ class SubmitJob:
         webhook: URL that receives the end of the job; ``refuse_literal`` has checked it.
         wire: The request in the form of its dialect, for protocols that return it with the answer.
         bound_model: Registered model that must answer it; ``None`` follows the loaded model.
-        parks: Whether it waits for a model that is not loaded.
+        waits_for_model: Whether it waits for a model that is not loaded.
         trace: As in ``JobSubmitted``.
         trace_link: As in ``JobSubmitted``.
         owner: As in ``JobSubmitted``.
@@ -68,7 +68,7 @@ class SubmitJob:
     webhook: str | None = None
     wire: bytes | None = None
     bound_model: str | None = None
-    parks: bool = False
+    waits_for_model: bool = False
     trace: str | None = None
     trace_link: str | None = None
     owner: Owner | None = None

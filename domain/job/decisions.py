@@ -120,7 +120,7 @@ def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
 
 
 def _complete(job: Job, command: CompleteAttempt) -> tuple[JobEvent, ...]:
-    _require_speaking(job, command.attempt)
+    _require_active_attempt(job, command.attempt)
     completed = JobCompleted(
         attempt=command.attempt,
         stop_reason=command.stop_reason,
@@ -137,14 +137,14 @@ def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
     """A retryable failure puts the job back until it has failed too often."""
     _require_open(job)
     if command.attempt:
-        _require_speaking(job, command.attempt)
+        _require_active_attempt(job, command.attempt)
     assert job.submitted is not None
     failure, attempt = command.failure, command.attempt
     failed = AttemptFailed(
         attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
     )
-    strikes = evolve(job, failed).strikes
-    if failure.retryable and strikes < job.submitted.attempts_max:
+    counted_failures = evolve(job, failed).counted_failures
+    if failure.retryable and counted_failures < job.submitted.attempts_max:
         return (failed,)
     return (failed, JobFailed(error=failure.error, message=failure.message))
 
@@ -160,7 +160,7 @@ def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
         return ()
     _require_open(job)
     if command.attempt:
-        _require_speaking(job, command.attempt)
+        _require_active_attempt(job, command.attempt)
     if not job.cancel_requested:
         return ()  # the request was for the job before it was retried
     if job.expiring:
@@ -192,9 +192,9 @@ def missed_deadline(job: Job) -> str:
 
 
 def absent_model(job: Job) -> str | None:
-    """Return the model that an expiring job waited for in vain, ``None`` after a deadline."""
+    """Return the model that an expiring job waited for, ``None`` after a deadline."""
     assert job.submitted is not None
-    return job.submitted.bound_model if job.waited_in_vain else None
+    return job.submitted.bound_model if job.model_absent else None
 
 
 def require_retryable(job: Job) -> None:
@@ -221,6 +221,6 @@ def _require_open(job: Job) -> None:
         raise JobAlreadyTerminal(job.id, job.status)
 
 
-def _require_speaking(job: Job, attempt: int) -> None:
-    if job.attempt != attempt or not job.speaking:
+def _require_active_attempt(job: Job, attempt: int) -> None:
+    if job.attempt != attempt or not job.active_attempt:
         raise StaleAttempt(job.id, attempt=attempt, current=job.attempt)

@@ -175,7 +175,7 @@ class Forecast:
         return replace(self, start_s=_less(self.start_s, seconds), end_s=_less(self.end_s, seconds))
 
 
-def parked(priority: Priority) -> Forecast:
+def awaiting_model(priority: Priority) -> Forecast:
     """Return the forecast of a job that waits for a model which no worker has."""
     return Forecast(
         priority=priority, position=None, start_s=None, end_s=None, waiting_for=WaitingFor.MODEL

@@ -90,13 +90,13 @@ class JobViews(Protocol):
         """Return the models that open jobs are bound to, in order."""
         ...
 
-    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
         """Return open jobs without a cancellation that are bound to a model, oldest first.
 
         Args:
             model: The model.
-            parked_before: Of the jobs that park, only those accepted before this instant, and those
-                whose attempt has begun.
+            accepted_before: Of the jobs that wait for their model, only those accepted before this
+                instant, and those whose attempt has begun.
             limit: Most jobs.
         """
         ...

@@ -49,7 +49,7 @@ DEADLINE = "deadline"
 #: Reason of a ``JobCancelRequested`` for a model that was not loaded for too long: as above.
 MODEL_ABSENT = "model_absent"
 #: Errors that end an attempt and are not the fault of its job.
-_NO_STRIKES = {
+_UNCOUNTED = {
     DeviceFailed.code,
     Draining.code,
     EngineLost.code,
@@ -68,18 +68,20 @@ class Job:
         version: Number of folded events; the expected version of the next append.
         status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
-        speaking: Whether that attempt may still emit items.
+        active_attempt: Whether that attempt may still emit items.
         epoch: Number of the first of the attempts whose tokens belong together: all of them have
             the same fingerprint as the latest. 1 until an attempt has another one.
-        strikes: Attempts that failed, except for ``_NO_STRIKES``, and deaths except the first.
+        counted_failures: Attempts that failed, except with an error of ``_UNCOUNTED``, and deaths
+            except the first.
         deaths: Attempts that ended with their worker or its engine.
         resumed_tokens: Tokens that stood when the latest attempt began.
-        silent_deaths: Attempts in a row that died before they emitted a token of their own.
+        deaths_without_progress: Attempts in a row that died before they emitted a token of their
+            own.
         device_failures: The same for attempts that an error of the GPU ended.
         started: The start event of the latest attempt, if there is one.
         cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline, or the absence of its model, caused that cancellation.
-        waited_in_vain: Whether the absence of its model did.
+        model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
         hidden: Whether the caller deleted the answer.
         submitted: The acceptance; ``None`` only before the first event.
@@ -91,17 +93,17 @@ class Job:
     version: int = 0
     status: JobStatus = JobStatus.QUEUED
     attempt: int = 0
-    speaking: bool = False
+    active_attempt: bool = False
     epoch: int = 1
-    strikes: int = 0
+    counted_failures: int = 0
     deaths: int = 0
     resumed_tokens: int = 0
-    silent_deaths: int = 0
+    deaths_without_progress: int = 0
     device_failures: int = 0
     started: AttemptStarted | None = None
     cancel_requested: bool = False
     expiring: bool = False
-    waited_in_vain: bool = False
+    model_absent: bool = False
     attached: int = 0
     hidden: bool = False
     submitted: JobSubmitted | None = None
@@ -159,11 +161,13 @@ def _(event: AttemptStarted, job: Job) -> Job:
         job,
         status=JobStatus.RUNNING,
         attempt=event.attempt,
-        speaking=True,
+        active_attempt=True,
         epoch=epoch,
-        strikes=strikes_now(job),
-        deaths=job.deaths + job.speaking,
-        silent_deaths=silent_deaths(job, event.resumed_tokens) if is_same else 0,
+        counted_failures=counted_failures_now(job),
+        deaths=job.deaths + job.active_attempt,
+        deaths_without_progress=deaths_without_progress(job, event.resumed_tokens)
+        if is_same
+        else 0,
         device_failures=device_failures(job, event.resumed_tokens) if is_same else 0,
         resumed_tokens=event.resumed_tokens,
         started=event,
@@ -177,20 +181,20 @@ def epoch_after(job: Job, fingerprint: str) -> int:
     return job.attempt + 1
 
 
-def strikes_now(job: Job) -> int:
-    """Return the strikes of a job that runs no attempt; its first death may be due to another."""
-    return job.strikes + (job.speaking and job.deaths > 0)
+def counted_failures_now(job: Job) -> int:
+    """Return the counted failures; an attempt without an end has died, a first death is none."""
+    return job.counted_failures + (job.active_attempt and job.deaths > 0)
 
 
-def silent_deaths(job: Job, emitted_tokens: int) -> int:
+def deaths_without_progress(job: Job, emitted_tokens: int) -> int:
     """Return how many attempts in a row died without a new token, with ``emitted_tokens`` emitted.
 
     A worker may be killed for reasons outside of any job. Workers that die again before the job
     emits one more token probably die of that job.
     """
-    if not job.speaking:
-        return job.silent_deaths
-    return 0 if emitted_tokens > job.resumed_tokens else job.silent_deaths + 1
+    if not job.active_attempt:
+        return job.deaths_without_progress
+    return 0 if emitted_tokens > job.resumed_tokens else job.deaths_without_progress + 1
 
 
 def device_failures(job: Job, emitted_tokens: int) -> int:
@@ -201,15 +205,15 @@ def device_failures(job: Job, emitted_tokens: int) -> int:
 @_apply.register
 def _(event: AttemptFailed, job: Job) -> Job:
     has_died = event.error == EngineLost.code and event.attempt > 0
-    is_strike = job.deaths > 0 if has_died else event.error not in _NO_STRIKES
+    is_counted = job.deaths > 0 if has_died else event.error not in _UNCOUNTED
     return replace(
         job,
         status=JobStatus.QUEUED,
-        speaking=False,
-        strikes=job.strikes + is_strike,
+        active_attempt=False,
+        counted_failures=job.counted_failures + is_counted,
         deaths=job.deaths + has_died,
         # The worker recorded the failure, so it lives.
-        silent_deaths=0,
+        deaths_without_progress=0,
         device_failures=job.device_failures + (event.error == DeviceFailed.code),
     )
 
@@ -220,7 +224,7 @@ def _(event: JobCancelRequested, job: Job) -> Job:
         job,
         cancel_requested=True,
         expiring=event.reason in {DEADLINE, MODEL_ABSENT},
-        waited_in_vain=event.reason == MODEL_ABSENT,
+        model_absent=event.reason == MODEL_ABSENT,
     )
 
 
@@ -228,7 +232,7 @@ def _(event: JobCancelRequested, job: Job) -> Job:
 def _(event: JobCancelled, job: Job) -> Job:
     ending = Finished(stop_reason=StopReason.CANCELLED, usage=event.usage)
     return replace(
-        job, status=JobStatus.CANCELLED, speaking=False, ending=ending, output=event.output
+        job, status=JobStatus.CANCELLED, active_attempt=False, ending=ending, output=event.output
     )
 
 
@@ -238,7 +242,7 @@ def _(event: JobCompleted, job: Job) -> Job:
         stop_reason=event.stop_reason, usage=event.usage, stop_sequence=event.stop_sequence
     )
     return replace(
-        job, status=JobStatus.COMPLETED, speaking=False, ending=ending, output=event.output
+        job, status=JobStatus.COMPLETED, active_attempt=False, ending=ending, output=event.output
     )
 
 
@@ -247,14 +251,14 @@ def _(event: JobFailed, job: Job) -> Job:
     # A new request is answered by the present model.
     retryable = event.error == ModelChanged.code
     ending = Failed(error=event.error, message=event.message, retryable=retryable)
-    return replace(job, status=JobStatus.FAILED, speaking=False, ending=ending)
+    return replace(job, status=JobStatus.FAILED, active_attempt=False, ending=ending)
 
 
 @_apply.register
 def _(event: JobExpired, job: Job) -> Job:
     ending = Failed(error="expired", message=why_expired(event), retryable=False)
     return replace(
-        job, status=JobStatus.EXPIRED, speaking=False, ending=ending, output=event.output
+        job, status=JobStatus.EXPIRED, active_attempt=False, ending=ending, output=event.output
     )
 
 
@@ -280,15 +284,15 @@ def _(event: JobRetried, job: Job) -> Job:
         status=JobStatus.QUEUED,
         # Skipped: the terminal item of a job that no attempt ended carries the next number.
         attempt=job.attempt + 1,
-        speaking=False,
-        strikes=0,
+        active_attempt=False,
+        counted_failures=0,
         deaths=0,
         resumed_tokens=0,
-        silent_deaths=0,
+        deaths_without_progress=0,
         device_failures=0,
         cancel_requested=False,
         expiring=False,
-        waited_in_vain=False,
+        model_absent=False,
         ending=None,
         output=None,
     )

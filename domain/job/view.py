@@ -55,7 +55,7 @@ class JobView:
         finish_deadline: Instant after which it must not run.
         output: Digest of the output payload.
         bound_model: Registered model that must answer it; ``None`` follows the loaded model.
-        parks: Whether it waits for a model that is not loaded.
+        waits_for_model: Whether it waits for a model that is not loaded.
         answered_by: Id of the model of the latest attempt.
         fingerprint: Fingerprint of that model.
         epoch: Epoch of the latest attempt, as in ``Job.epoch``.
@@ -89,7 +89,7 @@ class JobView:
     timings: Timings = Timings()
     output: str | None = None
     bound_model: str | None = None
-    parks: bool = False
+    waits_for_model: bool = False
     answered_by: str | None = None
     fingerprint: str | None = None
     epoch: int = 1
@@ -139,7 +139,7 @@ def project_job(view: JobView | None, recorded: RecordedEvent) -> JobView:
             deadline=event.deadline,
             finish_deadline=event.finish_deadline,
             bound_model=event.bound_model,
-            parks=event.parks,
+            waits_for_model=event.waits_for_model,
             trace=event.trace,
             owner=event.owner,
         )

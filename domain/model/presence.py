@@ -55,7 +55,7 @@ class LoadedModels:
     def _is_embedder(self, model: str) -> bool:
         return any(model in pulse.embeds for pulse in self._alive())
 
-    def is_parked(self, job: JobView) -> bool:
+    def awaits_model(self, job: JobView) -> bool:
         """Whether a job waits for a model that no worker has."""
         bound = job.bound_model
         return not job.status.is_terminal and bound is not None and self.is_absent(bound)

@@ -74,7 +74,7 @@ class AgentRecords:
             AgentNotFound: It was never created, or was deleted.
         """
         agent = self._load(agent_id)
-        if not agent.is_there:
+        if not agent.exists:
             raise AgentNotFound(agent_id)
         return agent
 
@@ -99,7 +99,7 @@ class AgentRecords:
         event = AgentRegistered(agent=agent_id, profile=digest_of(payload), owner=owner)
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             agent = self._load(agent_id)
-            if agent.is_there:
+            if agent.exists:
                 if agent.profile != event.profile or agent.parent is not None:
                     raise AgentExists(agent_id)
                 return agent, False
@@ -220,7 +220,7 @@ class AgentRecords:
         )
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             child = self._load(child_id)
-            if child.is_there:
+            if child.exists:
                 raise AgentExists(child_id)
             try:
                 return self._append(child, event, {}, correlation_id)

@@ -79,7 +79,7 @@ class OnDemandSwaps:
             failed_at = _ended_at(state, model, SwapState.ROLLED_BACK)
             if failed_at is not None and _since(failed_at, now) < FAILED_S:
                 continue
-            oldest = self.views.bound(model, parked_before=rfc3339(now), limit=1)
+            oldest = self.views.bound(model, accepted_before=rfc3339(now), limit=1)
             # An embedding model serves beside the others, from the next start of a worker on.
             if oldest and job_kind(oldest[0]) == "generation":
                 since = max(oldest[0].created_at, _left_at(state, model) or "")

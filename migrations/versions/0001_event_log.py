@@ -229,7 +229,7 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
             _float("decode_ms"),
             _text("output", null=True),
             _text("bound_model", null=True),
-            _bool("parks"),
+            _bool("waits_for_model"),
             _text("answered_by", null=True),
             _text("fingerprint", null=True),
             _int("epoch"),

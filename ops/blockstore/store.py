@@ -180,7 +180,7 @@ class BlockStore:
         files: list[tuple[Path, list[bytes | memoryview]]] = []
         new: dict[BlockHash, BlockInfo] = {}
         for block in blocks:
-            if block.hash in new or self._is_there(block):
+            if block.hash in new or self._has_file(block):
                 outcomes.append(PutOutcome.PRESENT)
                 continue
             buffers = encode(block)
@@ -216,7 +216,7 @@ class BlockStore:
         with self._lock:
             return set(self._index.chain(parent)) or None
 
-    def _is_there(self, block: NewBlock) -> bool:
+    def _has_file(self, block: NewBlock) -> bool:
         """Return whether the block's file exists; another process may have written it."""
         info = info_of(block, size_bytes=0, used_ns=self._now_ns())
         try:

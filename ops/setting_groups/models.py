@@ -95,7 +95,7 @@ class ModelsSettings(SettingGroup):
         max_length=100,
         description="patterns of names that no model has and that the loaded model answers",
     )
-    park_max_s: float = Field(
+    absent_wait_max_s: float = Field(
         default=24 * 3600.0, gt=0, description="a job waits at most so long for its model"
     )
     residence_min_s: float = Field(

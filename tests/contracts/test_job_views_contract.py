@@ -153,14 +153,14 @@ def test_open_jobs_are_counted_by_queue(store: Store) -> None:
 
 
 def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
-    def accept(job: str, model: str | None, *, parks: bool = False) -> None:
-        event = replace(submitted(), bound_model=model, parks=parks)
+    def accept(job: str, model: str | None, *, waits_for_model: bool = False) -> None:
+        event = replace(submitted(), bound_model=model, waits_for_model=waits_for_model)
         store.log.append(StreamName(job), [draft(event)], expected_version=0)
 
     accept("job-1", "a")
-    accept("job-2", "a", parks=True)
+    accept("job-2", "a", waits_for_model=True)
     accept("job-3", None)
-    accept("job-4", "b", parks=True)
+    accept("job-4", "b", waits_for_model=True)
     accept("job-5", "c")
     store.log.append(StreamName("job-4"), [draft(started())], expected_version=1)
     wish = draft(JobCancelRequested(reason="api"))
@@ -169,7 +169,7 @@ def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
     assert store.views.bound_models() == ("a", "b", "c")
 
     def bound(model: str, before: str = "2026-01-01T00:00:00.000000Z") -> list[str]:
-        return [view.id for view in store.views.bound(model, parked_before=before, limit=9)]
+        return [view.id for view in store.views.bound(model, accepted_before=before, limit=9)]
 
     assert bound("a") == ["job-1"]
     assert bound("a", "2026-01-01T00:00:00.000001Z") == ["job-1", "job-2"]

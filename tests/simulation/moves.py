@@ -55,7 +55,7 @@ def submit(world: World, number: int) -> None:
         attempts_max=4 - draws.below(4),
         agent=(None, "a", "b")[draws.below(3)],
         bound_model=BINDINGS[number % len(BINDINGS)],
-        parks=number % 2 == 0,
+        waits_for_model=number % 2 == 0,
         webhook=HOOK if number % 3 == 0 else None,
     )
 

@@ -39,7 +39,7 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def _commands_ignore_the_attempt() -> AbstractContextManager[Any]:
-    return mock.patch.object(job_module, "_require_speaking", return_value=None)
+    return mock.patch.object(job_module, "_require_active_attempt", return_value=None)
 
 
 def _an_end_is_not_final() -> AbstractContextManager[Any]:
@@ -104,9 +104,9 @@ def _a_worker_that_lives_counts_as_dead() -> AbstractContextManager[Any]:
     return mock.patch.object(run_module, "end_own_attempt", lambda loaded, *_, **__: loaded)
 
 
-def _an_outage_of_the_broker_is_a_strike() -> AbstractContextManager[Any]:
-    fewer = state_module._NO_STRIKES - {QueueUnavailable.code}
-    return mock.patch.object(state_module, "_NO_STRIKES", fewer)
+def _an_outage_of_the_broker_counts_as_a_failure() -> AbstractContextManager[Any]:
+    fewer = state_module._UNCOUNTED - {QueueUnavailable.code}
+    return mock.patch.object(state_module, "_UNCOUNTED", fewer)
 
 
 def _a_retry_leaves_the_old_items() -> AbstractContextManager[Any]:
@@ -225,7 +225,7 @@ PLANTED: Mapping[str, Plant] = {
     "the end is published before it is recorded": _the_end_is_published_before_it_is_recorded,
     "a failed terminal item is not repeated": _a_failed_terminal_item_is_not_repeated,
     "a worker that lives counts as dead": _a_worker_that_lives_counts_as_dead,
-    "an outage of the broker is a strike": _an_outage_of_the_broker_is_a_strike,
+    "an outage of the broker counts as a failure": _an_outage_of_the_broker_counts_as_a_failure,
     "a retry leaves the old items": _a_retry_leaves_the_old_items,
     "the queue's limit is not checked": _the_room_is_not_checked,
     "idempotency keys are ignored": _two_keys_make_two_jobs,

@@ -51,7 +51,7 @@ class Record:
         end: The terminal event of this life.
         queued_anew: Whether it waits for another reason than its acceptance.
         bound: The model that must answer it.
-        parks: Whether it waits for that model.
+        waits_for_model: Whether it waits for that model.
         is_line: Whether it is a line of a batch, which has a limit of its own.
         models: The model of each epoch, by the attempt with which it began.
         worker: The worker that started the latest attempt.
@@ -62,14 +62,14 @@ class Record:
     key: str | None
     life: int = 0
     attempt: int = 0
-    speaking: int = 0
+    active_attempt: int = 0
     is_queued: bool = True
     queued_anew: bool = False
     cancel_reason: str | None = None
     end: Any = None
     ends: list[str] = field(default_factory=list)
     bound: str | None = None
-    parks: bool = False
+    waits_for_model: bool = False
     is_line: bool = False
     models: dict[int, str] = field(default_factory=dict)
     worker: str = ""
@@ -216,7 +216,7 @@ class Truth:
         if isinstance(event, JobRetried):
             assert job.end is not None, where
             assert not isinstance(job.end, JobCompleted), where
-            job.end, job.cancel_reason, job.speaking = None, None, 0
+            job.end, job.cancel_reason, job.active_attempt = None, None, 0
             job.is_queued = job.queued_anew = True
             job.life += 1
             job.attempt += 1
@@ -227,19 +227,19 @@ class Truth:
             job.cancel_reason = event.reason
         elif isinstance(event, AttemptStarted):
             assert event.attempt == job.attempt + 1, where
-            is_own_death = bool(job.speaking) and event.worker == job.worker
+            is_own_death = bool(job.active_attempt) and event.worker == job.worker
             assert not is_own_death, f"a worker that lives counts as dead: {where}"
             job.worker = event.worker
-            job.attempt = job.speaking = event.attempt
+            job.attempt = job.active_attempt = event.attempt
             job.is_queued = False
             assert job.bound in {None, event.model}, f"a model to which it is not bound: {where}"
             assert event.fingerprint == fingerprint_of(event.model), where
             if job.models.get(job.epoch) != event.model:
                 job.models[event.attempt if job.models else 1] = event.model
         elif isinstance(event, AttemptFailed):
-            assert event.attempt in {0, job.speaking}, where
+            assert event.attempt in {0, job.active_attempt}, where
             assert event.error != GenerationCancelled.code, f"cancelled without a request: {where}"
-            job.speaking, job.is_queued, job.queued_anew = 0, True, True
+            job.active_attempt, job.is_queued, job.queued_anew = 0, True, True
         else:
             assert isinstance(event, _ENDS), where
             self._ended(job, event, where)
@@ -258,7 +258,7 @@ class Truth:
             priority,
             event.idempotency,
             bound=event.bound_model,
-            parks=event.parks,
+            waits_for_model=event.waits_for_model,
             is_line=not event.ordered,
         )
         waiting = [
@@ -274,10 +274,10 @@ class Truth:
 
     def _ended(self, job: Record, event: Any, where: str) -> None:
         if isinstance(event, JobCompleted):
-            assert event.attempt == job.speaking, where
+            assert event.attempt == job.active_attempt, where
             assert self._text(event.output) == job.answer, where
         elif isinstance(event, JobCancelled | JobExpired):
-            assert event.attempt in {0, job.speaking}, where
+            assert event.attempt in {0, job.active_attempt}, where
             assert job.cancel_reason is not None, f"cancelled without a request: {where}"
             is_late = job.cancel_reason in {"deadline", "model_absent"}
             assert isinstance(event, JobExpired) is is_late, where
@@ -289,8 +289,8 @@ class Truth:
             assert event.error not in away, f"an outage ended a job: {where}"
             if event.error in {ModelChanged.code, ModelNotLoaded.code}:
                 assert job.bound is not None, where
-                assert not job.parks, where
-        job.end, job.is_queued, job.speaking = event, False, 0
+                assert not job.waits_for_model, where
+        job.end, job.is_queued, job.active_attempt = event, False, 0
         job.ends.append(type(event).__name__)
 
     def _text(self, output: Digest) -> str:

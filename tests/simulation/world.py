@@ -32,7 +32,7 @@ from tests.support.fakes.time import FakeClock, SequentialIds
 #: Jobs of a queue that may wait.
 QUEUE_LIMIT = 2
 #: How long a job may wait for its model, in seconds.
-PARK_MAX_S = 100.0
+ABSENT_WAIT_MAX_S = 100.0
 #: Use cases of the api that may be on their way at once.
 CALLERS = 4
 #: Rounds of healing after which whatever is open counts as stuck.
@@ -143,7 +143,7 @@ class World:
             models=cast("LoadedModels", self.models),
             cancellation=self.cancellation(api),
             clock=self.clock,
-            park_max_s=PARK_MAX_S,
+            absent_wait_max_s=ABSENT_WAIT_MAX_S,
             _since=self._absent_since,
         )
         self._call(api, "strand", stranded.end_stranded)

@@ -28,7 +28,8 @@ _UNREACHABLE = Failed(
     message="the stream could not be written for too long",
     retryable=True,
 )
-#: Unlike an outage a strike: without a limit a job whose items cannot be stored would never end.
+#: Counted as a failure, unlike an outage: without a limit a job whose items cannot be stored would
+#: never end.
 _UNSTORED = Failed(
     error=EngineFailure.code, message="the items could not be stored", retryable=True
 )

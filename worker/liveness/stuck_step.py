@@ -22,7 +22,7 @@ class StuckStepGuard:
     """Checks the engine's step; a stuck one ends the process.
 
     The generations of the step fail as by a death of the worker; those that wait in the engine
-    return to the queue without a strike.
+    return to the queue without a counted failure.
 
     Args:
         watch: The watch of the engine.

@@ -227,7 +227,7 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         ordered=False,
         wire=wanted.wire,
         bound_model=wanted.bound_model,
-        parks=True,
+        waits_for_model=True,
         trace=_trace_of_line(facts.trace),
         trace_link=facts.trace,
         owner=facts.owner,

@@ -93,7 +93,7 @@ def end_own_attempt(
         LogUnavailable: Nothing was written.
     """
     job = loaded.job
-    if not job.speaking or job.started is None or job.started.worker != worker:
+    if not job.active_attempt or job.started is None or job.started.worker != worker:
         return loaded
     commit(job.id, FailAttempt(attempt=job.attempt, failure=_INTERRUPTED), log=log, ids=ids)
     return load_job(job.id, log=log)

@@ -1,4 +1,4 @@
-"""Ends jobs that are bound to a model which no worker has: some at once, parked ones in time."""
+"""Ends jobs that are bound to a model which no worker has: some at once, others in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from domain.usecases.jobs.commit import commit, load_job
 from domain.usecases.jobs.terminal_item import read_emitted
 from domain.values import JobId, rfc3339
 
-#: Seconds for which a model must be absent before jobs that do not park are ended: its worker may
+#: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
 ABSENT_S: Final = 10.0
 #: Seconds of absence after which all jobs of a model that is not registered any more are ended. A
@@ -44,29 +44,29 @@ class StrandedJobs:
     Attributes:
         views: Lists the jobs.
         models: The models of the live workers.
-        cancellation: Expires parked jobs, and has the ports through which others fail.
+        cancellation: Expires waiting jobs, and has the ports through which others fail.
         clock: The present.
-        park_max_s: Seconds since its acceptance after which a parked job expires.
-        absent_s: Seconds of absence before jobs that do not park fail.
-        is_registered: Whether a model is registered; parked jobs of others need not wait.
+        absent_wait_max_s: Seconds since its acceptance after which a waiting job expires.
+        absent_s: Seconds of absence before jobs that do not wait for a model fail.
+        is_registered: Whether a model is registered; jobs of others need not wait.
     """
 
     views: JobViews
     models: LoadedModels
     cancellation: JobCancellation
     clock: Clock
-    park_max_s: float
+    absent_wait_max_s: float
     absent_s: float = ABSENT_S
     is_registered: Callable[[str], bool] = lambda _: True
     _since: dict[str, float] = field(default_factory=dict)
 
     def end_stranded(self) -> tuple[JobId, ...]:
-        """End what waits in vain.
+        """End jobs whose model does not come.
 
-        A job that does not park ends with ``model_changed`` if it had emitted output, else with
-        ``model_not_loaded``. A parked job expires after ``park_max_s``; its own deadlines are
-        those of ``JobExpiry``. Once its model is not registered any more, it ends with
-        ``model_not_found``. The attempt of a parked job whose worker is gone ends as
+        A job that does not wait for it ends with ``model_changed`` if it had emitted output, else
+        with ``model_not_loaded``. A waiting job expires after ``absent_wait_max_s``; its own
+        deadlines are those of ``JobExpiry``. Once its model is not registered any more, it ends
+        with ``model_not_found``. The attempt of a waiting job whose worker is gone ends as
         ``engine_lost``, so that the job counts as queued.
 
         Returns:
@@ -80,12 +80,12 @@ class StrandedJobs:
         for model, absent_s in self._absent():
             is_due = absent_s >= self.absent_s
             is_gone = absent_s >= REMOVED_S and is_due and not self.is_registered(model)
-            park_max_s = 0.0 if is_gone else self.park_max_s
-            before = rfc3339(self.clock.now() - timedelta(seconds=park_max_s))
-            for job in self.views.bound(model, parked_before=before, limit=JOBS_MAX):
+            absent_wait_max_s = 0.0 if is_gone else self.absent_wait_max_s
+            before = rfc3339(self.clock.now() - timedelta(seconds=absent_wait_max_s))
+            for job in self.views.bound(model, accepted_before=before, limit=JOBS_MAX):
                 if is_gone:
                     has_ended = self._fail(job, ModelNotFound(model, known=()))
-                elif job.parks:
+                elif job.waits_for_model:
                     has_ended = self._expire(job, before, is_due=is_due)
                 else:
                     has_ended = is_due and self._fail(job, ModelNotLoaded(model, loaded=None))
@@ -93,7 +93,7 @@ class StrandedJobs:
         return tuple(ended)
 
     def _expire(self, job: JobView, before: str, *, is_due: bool) -> bool:
-        """End a parked job of before an instant, or put it back; return whether it has ended."""
+        """End a waiting job of before an instant, or put it back; return whether it has ended."""
         if job.created_at < before:
             self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
             return True
@@ -113,13 +113,13 @@ class StrandedJobs:
     def _put_back(self, view: JobView) -> None:
         ports = self.cancellation
         job = load_job(view.id, log=ports.log).job
-        if not job.speaking or not ports.take_waiting(job):
+        if not job.active_attempt or not ports.take_waiting(job):
             return
         lost = EngineLost("the worker is gone, and no other has the model")
         failure = Failed(error=lost.code, message=lost.message, retryable=True)
 
         def end_attempt(now: Job) -> FailAttempt | None:
-            return FailAttempt(attempt=now.attempt, failure=failure) if now.speaking else None
+            return FailAttempt(attempt=now.attempt, failure=failure) if now.active_attempt else None
 
         after = commit(job.id, end_attempt, log=ports.log, ids=ports.ids)
         if after.status.is_terminal:

@@ -298,7 +298,7 @@ def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
         webhook=command.webhook,
         wire=None if command.wire is None else digest_of(command.wire),
         bound_model=command.bound_model,
-        parks=command.parks,
+        waits_for_model=command.waits_for_model,
         trace=command.trace,
         trace_link=command.trace_link,
         owner=command.owner,

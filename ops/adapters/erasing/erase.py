@@ -304,4 +304,4 @@ def _cancel_open_jobs(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) 
 def _confirm(job: Job) -> ConfirmCancel | None:
     if job.status.is_terminal:
         return None
-    return ConfirmCancel(attempt=job.attempt if job.speaking else 0, usage=Usage())
+    return ConfirmCancel(attempt=job.attempt if job.active_attempt else 0, usage=Usage())

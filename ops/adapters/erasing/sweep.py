@@ -224,8 +224,8 @@ class TextSweeper:
         wanted = EventFilter(types=(AgentDeleted.__name__,))
         for event in EventQuery(self._reader, wanted).each(after=settled):
             agent = event.stream.removeprefix(AGENT_STREAM)
-            is_there = found.owners.has_agent(agent)
-            gone[agent] = event.position if is_there else found.through
+            exists = found.owners.has_agent(agent)
+            gone[agent] = event.position if exists else found.through
         return gone
 
     def _old_archives(self) -> tuple[Archive, ...]:

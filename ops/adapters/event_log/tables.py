@@ -135,7 +135,7 @@ class _JobColumns(_Base):
     decode_ms: float
     output: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
-    parks: bool
+    waits_for_model: bool
     answered_by: str | None = Field(default=None, sa_type=TEXT)
     fingerprint: str | None = Field(default=None, sa_type=TEXT)
     epoch: int

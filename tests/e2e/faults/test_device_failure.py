@@ -1,4 +1,4 @@
-"""The GPU fails under a stream: the worker restarts, and the stream goes on without a strike."""
+"""The GPU fails under a stream: the worker restarts, and the stream goes on."""
 
 from __future__ import annotations
 

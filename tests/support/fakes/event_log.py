@@ -114,15 +114,15 @@ class InMemoryJobViews:
         bound = {view.bound_model for view in self.unfinished()}
         return tuple(sorted(model for model in bound if model is not None))
 
-    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
         found = [
             view
             for view in self.unfinished()
             if view.bound_model == model
             and not view.cancel_requested
             and (
-                not view.parks
-                or view.created_at < parked_before
+                not view.waits_for_model
+                or view.created_at < accepted_before
                 or view.status is JobStatus.RUNNING
             )
         ]

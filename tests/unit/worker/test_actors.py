@@ -100,7 +100,7 @@ def test_attempt_whose_first_item_is_refused_is_no_death(world: JobWorld) -> Non
     _run_to_the_end(job_id, world.runner, pauses, pauses.wait)
     job = world.job(job_id)
     assert (job.status, job.attempt) == (JobStatus.COMPLETED, 5)
-    assert (job.deaths, job.silent_deaths, job.strikes) == (0, 0, 0)
+    assert (job.deaths, job.deaths_without_progress, job.counted_failures) == (0, 0, 0)
     assert world.text(job_id) == "Hello!"
 
 
@@ -125,7 +125,7 @@ def test_broker_that_refuses_writes_for_long_costs_a_running_job_no_attempt() ->
         pauses = Pauses(world, 10)
         _run_to_the_end(job_id, world.runner, pauses, pauses.wait)
         job = world.job(job_id)
-        assert (job.status, job.strikes, job.deaths) == (JobStatus.COMPLETED, 0, 0)
+        assert (job.status, job.counted_failures, job.deaths) == (JobStatus.COMPLETED, 0, 0)
         assert world.types(job_id) == [
             "JobSubmitted",
             "AttemptStarted",

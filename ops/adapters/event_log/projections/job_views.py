@@ -146,12 +146,12 @@ class SqlJobViews:
         with reading(self._engine) as connection:
             return tuple(str(row[0]) for row in _BOUND_MODELS.rows(connection, {}))
 
-    def bound(self, model: str, *, parked_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
         """See ``JobViews.bound``."""
         has_begun = JOBS.c.status == JobStatus.RUNNING.value
-        in_vain = or_(~JOBS.c.parks, JOBS.c.created_at < parked_before, has_begun)
+        is_due = or_(~JOBS.c.waits_for_model, JOBS.c.created_at < accepted_before, has_begun)
         query = select(JOBS).where(
-            JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, in_vain
+            JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, is_due
         )
         return self._views(query.order_by(JOBS.c.accepted_position).limit(limit))
 

@@ -66,7 +66,7 @@ def test_name_binds_at_acceptance(name: str | None, bound: str | None) -> None:
             job = await accept(api, name)
             assert (job["model"], job["bound_model"]) == (name or "demo", bound)
             (event,) = api.log.read_all()
-            assert (event.data["bound_model"], event.data["parks"]) == (bound, True)
+            assert (event.data["bound_model"], event.data["waits_for_model"]) == (bound, True)
             assert api.broker.queue.waiting(Priority.INTERACTIVE, bound) == [job["id"]]
 
     asyncio.run(scenario())
@@ -155,7 +155,7 @@ def test_async_job_waits_for_its_model_and_shows_it() -> None:
     asyncio.run(scenario())
 
 
-def test_repeat_of_a_parked_job_returns_its_state() -> None:
+def test_repeat_of_a_waiting_job_returns_its_state() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             strict(api, target="demo")
@@ -173,7 +173,7 @@ def test_repeat_of_a_parked_job_returns_its_state() -> None:
     asyncio.run(scenario())
 
 
-def test_waiting_client_never_joins_a_parked_job() -> None:
+def test_waiting_client_never_joins_a_waiting_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             strict(api)
@@ -226,7 +226,7 @@ def test_agent_without_a_model_follows_the_loaded_one() -> None:
             assert streamed.status == 409
             await api.send("POST", path, {"prompt": "hi"})
             parked = list(api.log.views.rows.values())[-1]
-            assert (parked.bound_model, parked.parks) == ("night", True)
+            assert (parked.bound_model, parked.waits_for_model) == ("night", True)
 
     asyncio.run(scenario())
 

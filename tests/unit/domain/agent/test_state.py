@@ -155,8 +155,8 @@ def _folded(*events: AgentEvent, agent: Agent = FRESH) -> Agent:
 def test_an_agent_is_created_with_its_profile() -> None:
     created = evolve(Agent(id=A, version=7), AgentRegistered(agent=A, profile=PROFILE), AT)
     assert created == Agent(id=A, version=7, life=7, created_at=AT, profile=PROFILE)
-    assert created.is_there
-    assert not Agent(id=A, version=7).is_there
+    assert created.exists
+    assert not Agent(id=A, version=7).exists
 
 
 def test_a_fork_knows_where_it_came_from() -> None:

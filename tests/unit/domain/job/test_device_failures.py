@@ -13,7 +13,7 @@ from tests.support.builders.job_events import started, submitted
 
 
 @pytest.mark.parametrize(("emitted", "failures"), [((0, 0, 0), 3), ((0, 3, 3), 2), ((0, 0, 4), 1)])
-def test_failures_of_the_device_are_no_strikes_and_count_while_no_token_comes(
+def test_failures_of_the_device_are_not_counted_failures_and_count_while_no_token_comes(
     emitted: tuple[int, ...], failures: int
 ) -> None:
     lost = [
@@ -25,6 +25,10 @@ def test_failures_of_the_device_are_no_strikes_and_count_while_no_token_comes(
         )
     ]
     job = fold(JobId("job-1"), (submitted(), *lost))
-    assert (job.status, job.strikes, job.silent_deaths) == (JobStatus.QUEUED, 0, 0)
+    assert (job.status, job.counted_failures, job.deaths_without_progress) == (
+        JobStatus.QUEUED,
+        0,
+        0,
+    )
     assert job.device_failures == failures
     assert device_failures(job, emitted[-1] + 1) == 0

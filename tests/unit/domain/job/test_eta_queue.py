@@ -13,8 +13,8 @@ from domain.job.eta import (
     QueuedJob,
     QueueSnapshot,
     RunningJob,
+    awaiting_model,
     forecast_jobs,
-    parked,
     retry_after_s,
 )
 from domain.job.fair_scheduler import TurnState
@@ -184,8 +184,8 @@ def test_without_a_pace_the_order_is_that_of_equally_long_jobs() -> None:
     assert set(times) == {(None, None, None)}
 
 
-def test_a_parked_job_waits_for_its_model() -> None:
-    assert parked(BATCH) == Forecast(
+def test_a_waiting_job_waits_for_its_model() -> None:
+    assert awaiting_model(BATCH) == Forecast(
         priority=BATCH, position=None, start_s=None, end_s=None, waiting_for=WaitingFor.MODEL
     )
 
@@ -205,7 +205,7 @@ def test_a_later_forecast_is_nearer_and_never_past(
 def test_what_is_not_foreseen_is_not_foreseen_later() -> None:
     running_on = Forecast(priority=BATCH, position=None, start_s=None, end_s=5.0)
     assert running_on.after(1) == Forecast(priority=BATCH, position=None, start_s=None, end_s=4.0)
-    assert parked(BATCH).after(1) == parked(BATCH)
+    assert awaiting_model(BATCH).after(1) == awaiting_model(BATCH)
 
 
 @pytest.mark.parametrize(

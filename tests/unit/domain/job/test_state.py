@@ -95,7 +95,7 @@ def _job(history: tuple[JobEvent, ...]) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("history", "status", "attempt", "speaking"),
+    ("history", "status", "attempt", "active_attempt"),
     [
         ((), JobStatus.QUEUED, 0, False),
         (QUEUED, JobStatus.QUEUED, 0, False),
@@ -108,10 +108,10 @@ def _job(history: tuple[JobEvent, ...]) -> Job:
     ],
 )
 def test_events_lead_to_a_state(
-    history: tuple[JobEvent, ...], status: JobStatus, attempt: int, *, speaking: bool
+    history: tuple[JobEvent, ...], status: JobStatus, attempt: int, *, active_attempt: bool
 ) -> None:
     job = _job(history)
-    assert (job.status, job.attempt, job.speaking) == (status, attempt, speaking)
+    assert (job.status, job.attempt, job.active_attempt) == (status, attempt, active_attempt)
     assert job.version == len(history)
 
 
@@ -172,7 +172,7 @@ def test_an_attempt_takes_the_next_number(history: tuple[JobEvent, ...], attempt
     assert decide(_job(history), start_command()) == (started(attempt),)
 
 
-def test_the_speaking_attempt_completes_the_job() -> None:
+def test_the_active_attempt_completes_the_job() -> None:
     (event,) = decide(_job(AGAIN), _complete(2))
     assert event == JobCompleted(
         attempt=2,
@@ -255,7 +255,11 @@ def test_a_job_without_an_answer_is_tried_again_without_its_past(status: JobStat
     job = _job((replace(first, deadline=FINISH_BY, finish_deadline=FINISH_BY), *rest))
     (again,) = decide(job, Retry(reason="api"))
     job = evolve(job, again)
-    assert (job.status, job.strikes, job.silent_deaths) == (JobStatus.QUEUED, 0, 0)
+    assert (job.status, job.counted_failures, job.deaths_without_progress) == (
+        JobStatus.QUEUED,
+        0,
+        0,
+    )
     assert job.submitted is not None
     assert (job.submitted.deadline, job.submitted.finish_deadline) == (None, None)
 
@@ -291,7 +295,7 @@ def test_only_deaths_without_a_new_token_count_as_silent(
     emitted: tuple[int, ...], deaths: int
 ) -> None:
     attempts = [replace(started(n), resumed_tokens=tokens) for n, tokens in enumerate(emitted, 1)]
-    assert _job((*QUEUED, *attempts)).silent_deaths == deaths
+    assert _job((*QUEUED, *attempts)).deaths_without_progress == deaths
 
 
 # --- decide: what may not happen -----------------------------------------------------------
@@ -362,7 +366,7 @@ def test_attempts_count_up_and_an_end_is_final(history: tuple[JobEvent, ...]) ->
             # Only a repeated request or an operator comes after the end.
             assert isinstance(event, JobAttached | JobRetried)
         job = evolve(job, event)
-        assert job.speaking == (job.status is JobStatus.RUNNING)
+        assert job.active_attempt == (job.status is JobStatus.RUNNING)
         assert (job.ending is not None) == job.status.is_terminal
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from domain.errors import EngineLost
 from domain.events.job import AttemptFailed
 from domain.job.fair_scheduler import Suspicion, TurnOrder
-from domain.job.state import Job, evolve, fold, strikes_now
+from domain.job.state import Job, counted_failures_now, evolve, fold
 from domain.job.suspicion import suspicion_of, worn_out
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_events import started, submitted
@@ -90,7 +90,7 @@ def test_only_the_poisoned_job_fails(data: st.DataObject, count: int, kills_at: 
 
 
 @pytest.mark.parametrize(
-    ("emitted", "suspicion", "strikes"),
+    ("emitted", "suspicion", "counted_failures"),
     [
         ((0,), Suspicion.TRIED, 0),
         ((3,), Suspicion.NONE, 0),
@@ -99,7 +99,7 @@ def test_only_the_poisoned_job_fails(data: st.DataObject, count: int, kills_at: 
     ],
 )
 def test_suspicion_grows_with_the_deaths(
-    emitted: tuple[int, ...], suspicion: Suspicion, strikes: int
+    emitted: tuple[int, ...], suspicion: Suspicion, counted_failures: int
 ) -> None:
     before = (0, *emitted)
     attempts = [
@@ -108,18 +108,18 @@ def test_suspicion_grows_with_the_deaths(
     ]
     job = fold(JobId("job-1"), (submitted(), *attempts))
     assert suspicion_of(job, emitted[-1]) is suspicion
-    assert strikes_now(job) == strikes
+    assert counted_failures_now(job) == counted_failures
 
 
 def test_engine_that_is_lost_counts_as_a_death() -> None:
     job = fold(JobId("job-1"), (submitted(), started(1), LOST))
-    assert (job.status, job.strikes, job.deaths) == (JobStatus.QUEUED, 0, 1)
+    assert (job.status, job.counted_failures, job.deaths) == (JobStatus.QUEUED, 0, 1)
     again = fold(
         JobId("job-1"), (submitted(), started(1), LOST, started(2), replace(LOST, attempt=2))
     )
-    assert (again.strikes, again.deaths) == (1, 2)
+    assert (again.counted_failures, again.deaths) == (1, 2)
 
 
 def test_attempt_that_could_not_start_is_no_death() -> None:
     job = fold(JobId("job-1"), (submitted(), replace(LOST, attempt=0)))
-    assert (job.strikes, job.deaths) == (0, 0)
+    assert (job.counted_failures, job.deaths) == (0, 0)

@@ -62,7 +62,9 @@ class World(JobWorld):
 
     def ask(self, model: str | None, **command: object) -> JobId:
         """Accept a job that is bound to a model."""
-        return self.accept(command={"bound_model": model, "parks": True, **command}).job_id
+        return self.accept(
+            command={"bound_model": model, "waits_for_model": True, **command}
+        ).job_id
 
     def serve(self, model: str) -> None:
         """End the open swap."""

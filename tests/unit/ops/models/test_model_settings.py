@@ -120,4 +120,4 @@ def test_each_value_of_a_table_has_its_origin(monkeypatch: pytest.MonkeyPatch) -
     assert shown["models.org/Other.source"].value == "/models/other"
     assert shown["models.mine.source"].origin == str(user_config_file())
     assert shown["models.swap"].origin == str(named)
-    assert shown["models.park_max_s"].origin == "default"
+    assert shown["models.absent_wait_max_s"].origin == "default"

@@ -103,7 +103,7 @@ class Unloaded(JobWorld):
 
     def ask(self, model: str | None) -> JobId:
         """Accept a job that is bound to a model."""
-        return self.accept(command={"bound_model": model, "parks": True}).job_id
+        return self.accept(command={"bound_model": model, "waits_for_model": True}).job_id
 
     def begin(self, job_id: JobId) -> None:
         """Start the attempt of a job on a worker."""

@@ -75,7 +75,7 @@ def test_job_of_a_line_has_the_terms_of_its_batch() -> None:
             "ordered": False,
             "wire": wire,
             "bound_model": "night",
-            "parks": True,
+            "waits_for_model": True,
             "trace_link": FACTS["trace"],
             "owner": "alice",
             "cache_owner": "team",

@@ -96,7 +96,7 @@ def test_every_term_of_a_request_is_recorded(world: JobWorld) -> None:
         "worker_deaths_max": 4,
         "webhook": "https://example.org/hook",
         "bound_model": "night",
-        "parks": True,
+        "waits_for_model": True,
         "trace": "00-first",
         "trace_link": "00-batch",
         "owner": Owner("alice"),

@@ -91,7 +91,7 @@ def test_deaths_under_another_model_do_not_count_against_the_job(world: JobWorld
     job_id = world.submit()
     start_attempt(world, job_id, fingerprint=OTHER)
     start_attempt(world, job_id)
-    assert world.job(job_id).silent_deaths == 0
+    assert world.job(job_id).deaths_without_progress == 0
 
 
 def test_job_that_is_cancelled_between_two_models_has_one_end(world: JobWorld) -> None:

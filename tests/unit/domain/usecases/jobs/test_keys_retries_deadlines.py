@@ -269,7 +269,7 @@ def test_generation_that_was_cut_short_without_a_request_is_tried_again(
     world.engine.resume()
     thread.join(60)
     assert world.job(job_id).status is JobStatus.QUEUED
-    assert world.job(job_id).strikes == 0
+    assert world.job(job_id).counted_failures == 0
     assert world.run(job_id) is RunResult.ENDED
     assert world.job(job_id).status is JobStatus.COMPLETED
     assert world.text(job_id) == ANSWER

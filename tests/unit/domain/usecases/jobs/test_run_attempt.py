@@ -203,7 +203,7 @@ def test_job_that_breaks_the_device_again_and_again_fails(
 
 def test_job_that_wears_out_its_attempts_fails_for_good(world: JobWorld) -> None:
     job_id = world.submit()
-    # The first death is no strike: a job beside this one may have caused it.
+    # The first death is no counted failure: a job beside this one may have caused it.
     for emitted in range(4):
         start_attempt(world, job_id, resumed=emitted)
         publish_text(

@@ -16,7 +16,7 @@ from domain.values import JobId, JobStatus, Priority, StreamName, WorkerId
 from tests.support.builders.job_world import JobWorld
 from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
 
-PARK_MAX_S = 3600.0
+ABSENT_WAIT_MAX_S = 3600.0
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def stranded(world: JobWorld) -> StrandedJobs:
         models=LoadedModels(world.broker.pulses, world.clock),
         cancellation=world.cancellation,
         clock=world.clock,
-        park_max_s=PARK_MAX_S,
+        absent_wait_max_s=ABSENT_WAIT_MAX_S,
     )
 
 
@@ -43,8 +43,8 @@ def have(world: JobWorld, target: str) -> None:
     world.clock.advance(1)
 
 
-def accept(world: JobWorld, *, parks: bool, model: str = "night") -> JobId:
-    command = {"bound_model": model, "parks": parks}
+def accept(world: JobWorld, *, waits_for_model: bool, model: str = "night") -> JobId:
+    command = {"bound_model": model, "waits_for_model": waits_for_model}
     return world.accept(command=command).job_id
 
 
@@ -65,7 +65,7 @@ def ending(world: JobWorld, job_id: JobId) -> Failed | Finished | None:
 def test_job_of_a_waiting_client_fails_after_its_model_was_away(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
-    job_id = accept(world, parks=False)
+    job_id = accept(world, waits_for_model=False)
     assert stranded.end_stranded() == ()  # no worker is known
     have(world, "day")
     assert stranded.end_stranded() == ()
@@ -80,7 +80,7 @@ def test_job_of_a_waiting_client_fails_after_its_model_was_away(
 
 
 def test_job_with_output_ends_with_model_changed(world: JobWorld, stranded: StrandedJobs) -> None:
-    job_id = accept(world, parks=False)
+    job_id = accept(world, waits_for_model=False)
     speak(world, job_id)
     have(world, "day")
     stranded.end_stranded()
@@ -92,7 +92,7 @@ def test_job_with_output_ends_with_model_changed(world: JobWorld, stranded: Stra
 
 
 def test_model_that_comes_back_in_time_ends_no_job(world: JobWorld, stranded: StrandedJobs) -> None:
-    job_id = accept(world, parks=False)
+    job_id = accept(world, waits_for_model=False)
     have(world, "day")
     stranded.end_stranded()
     have(world, "night")
@@ -104,7 +104,7 @@ def test_model_that_comes_back_in_time_ends_no_job(world: JobWorld, stranded: St
 
 
 def test_job_in_the_hands_of_a_live_worker_goes_on(world: JobWorld, stranded: StrandedJobs) -> None:
-    accept(world, parks=False)
+    accept(world, waits_for_model=False)
     assert world.broker.queue.take(model="night") is not None
     have(world, "day")  # it swaps, and finishes what it has
     stranded.end_stranded()
@@ -112,13 +112,15 @@ def test_job_in_the_hands_of_a_live_worker_goes_on(world: JobWorld, stranded: St
     assert stranded.end_stranded() == ()
 
 
-def test_parked_job_expires_after_the_longest_wait(world: JobWorld, stranded: StrandedJobs) -> None:
-    job_id = accept(world, parks=True)
+def test_waiting_job_expires_after_the_longest_wait(
+    world: JobWorld, stranded: StrandedJobs
+) -> None:
+    job_id = accept(world, waits_for_model=True)
     have(world, "day")
     stranded.end_stranded()
     world.clock.advance(ABSENT_S)
     assert stranded.end_stranded() == ()
-    world.clock.advance(PARK_MAX_S)
+    world.clock.advance(ABSENT_WAIT_MAX_S)
     assert stranded.end_stranded() == (job_id,)
     end = ending(world, job_id)
     assert isinstance(end, Failed)
@@ -129,12 +131,12 @@ def test_parked_job_expires_after_the_longest_wait(world: JobWorld, stranded: St
     assert (view.status, view.error_message) == (JobStatus.EXPIRED, end.message)
 
 
-def test_parked_job_of_a_model_that_was_removed_ends_soon(
+def test_waiting_job_of_a_model_that_was_removed_ends_soon(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
     registered = ["night"]
     stranded = replace(stranded, is_registered=registered.__contains__)
-    job_id = accept(world, parks=True)
+    job_id = accept(world, waits_for_model=True)
     have(world, "day")
     stranded.end_stranded()
     world.clock.advance(2 * REMOVED_S)
@@ -147,9 +149,9 @@ def test_parked_job_of_a_model_that_was_removed_ends_soon(
     assert world.items(job_id)[-1].body == end
 
 
-def test_parked_job_expires_at_its_own_deadline(world: JobWorld) -> None:
+def test_waiting_job_expires_at_its_own_deadline(world: JobWorld) -> None:
     deadline = "2026-01-01T00:00:05.000000Z"
-    command = {"bound_model": "night", "parks": True, "deadline": deadline}
+    command = {"bound_model": "night", "waits_for_model": True, "deadline": deadline}
     job_id = world.accept(command=command).job_id
     world.clock.advance(6)
     assert world.expire() == (job_id,)
@@ -158,10 +160,10 @@ def test_parked_job_expires_at_its_own_deadline(world: JobWorld) -> None:
     assert end.message == f"the deadline {deadline} passed"
 
 
-def test_parked_job_whose_worker_is_gone_counts_as_queued(
+def test_waiting_job_whose_worker_is_gone_counts_as_queued(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
-    job_id = accept(world, parks=True)
+    job_id = accept(world, waits_for_model=True)
     start_attempt(world, job_id)
     have(world, "day")
     stranded.end_stranded()
@@ -174,24 +176,24 @@ def test_parked_job_whose_worker_is_gone_counts_as_queued(
     assert world.run(job_id) is RunResult.ENDED
 
 
-def test_parked_job_is_retried_after_it_expired(world: JobWorld, stranded: StrandedJobs) -> None:
-    job_id = accept(world, parks=True)
+def test_waiting_job_is_retried_after_it_expired(world: JobWorld, stranded: StrandedJobs) -> None:
+    job_id = accept(world, waits_for_model=True)
     have(world, "day")
-    world.clock.advance(PARK_MAX_S + 1)
+    world.clock.advance(ABSENT_WAIT_MAX_S + 1)
     assert stranded.end_stranded() == (job_id,)
     world.retry(job_id)
     assert world.broker.queue.waiting(Priority.INTERACTIVE, "night") == [job_id]
     job = world.job(job_id)
-    assert (job.status, job.waited_in_vain) == (JobStatus.QUEUED, False)
+    assert (job.status, job.model_absent) == (JobStatus.QUEUED, False)
 
 
 def test_job_that_was_accepted_as_long_ago_as_it_may_wait_still_waits(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
-    job_id = accept(world, parks=True)
+    job_id = accept(world, waits_for_model=True)
     have(world, "day")
     stranded.end_stranded()
-    world.clock.advance(PARK_MAX_S - 1)
+    world.clock.advance(ABSENT_WAIT_MAX_S - 1)
     assert stranded.end_stranded() == ()
     world.clock.advance(0.001)
     assert stranded.end_stranded() == (job_id,)
@@ -200,8 +202,8 @@ def test_job_that_was_accepted_as_long_ago_as_it_may_wait_still_waits(
 def test_ends_name_the_model_and_all_jobs_are_returned(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
-    jobs = [accept(world, parks=False) for _ in range(3)]
-    spoken = accept(world, parks=False)
+    jobs = [accept(world, waits_for_model=False) for _ in range(3)]
+    spoken = accept(world, waits_for_model=False)
     speak(world, spoken)
     have(world, "day")
     stranded.end_stranded()
@@ -218,7 +220,7 @@ def test_ends_name_the_model_and_all_jobs_are_returned(
 def test_attempt_whose_worker_is_gone_ends_with_the_reason(
     world: JobWorld, stranded: StrandedJobs
 ) -> None:
-    job_id = accept(world, parks=True)
+    job_id = accept(world, waits_for_model=True)
     start_attempt(world, job_id)
     have(world, "day")
     stranded.end_stranded()
