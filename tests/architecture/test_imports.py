@@ -1,4 +1,4 @@
-"""``domain`` imports what is pure, and processes start without libraries that they do not need."""
+"""What is imported: pure modules by ``domain``, public names of libraries, and no heavy ones."""
 
 from __future__ import annotations
 
@@ -55,6 +55,20 @@ def test_domain_imports_only_what_is_pure() -> None:
     }
 
     assert {name for name in imported if not {name, name.partition(".")[0]} & PURE} == set()
+
+
+def test_no_private_name_of_dramatiq_is_imported() -> None:
+    private = {
+        f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
+        for room in ("api", "bench", "domain", "ops", "tests", "worker")
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "dramatiq"
+        for alias in node.names
+        if alias.name.startswith("_")
+    }
+
+    assert private == set()
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -27,12 +27,13 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
-from dramatiq import Message, MessageProxy
-from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker, _RedisConsumer, _scripts
+from dramatiq import Consumer, Message, MessageProxy
+from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker
 from dramatiq.errors import ConnectionClosed
 
 from domain.values import JobId, Priority
@@ -158,9 +159,8 @@ class BlockingRedisBroker(RedisBroker):
         self.unacked_check_s = unacked_check_s
         self.fetched: defaultdict[str, set[str]] = defaultdict(set)
         self.keys = keys
-        self.scripts["dispatch"] = client.register_script(
-            scripts.SERVER_CLOCK + _scripts["dispatch"]
-        )
+        dispatch: Any = self.scripts["dispatch"]
+        self.scripts["dispatch"] = client.register_script(scripts.SERVER_CLOCK + dispatch.script)
         self._requeue: Any = client.register_script(scripts.REQUEUE)
         self._make_ready: Any = client.register_script(scripts.MAKE_READY)
         self._fair_share: Any = client.register_script(scripts.FAIR_SHARE)
@@ -255,18 +255,23 @@ class BlockingRedisBroker(RedisBroker):
         return int(self._requeue(keys=names, args=list(fetched)))
 
 
-class BlockingConsumer(_RedisConsumer):
+class BlockingConsumer(Consumer):
     """A consumer that blocks on the wakeup list while idle, and on acknowledgements while full.
 
     It raises nothing while the broker is unavailable, and retries until it is back.
-    """
 
-    broker: BlockingRedisBroker
+    Attributes:
+        queued_message_ids: The broker's ``fetched`` ids of this queue.
+    """
 
     def __init__(
         self, broker: BlockingRedisBroker, queue_name: str, prefetch: int, timeout: int
     ) -> None:
-        super().__init__(broker, queue_name, prefetch, timeout)  # type: ignore[no-untyped-call]  # as above
+        self.queued_message_ids = broker.fetched[queue_name]
+        self._broker = broker
+        self._queue_name = queue_name
+        self._prefetch = prefetch
+        self._cache: list[bytes | None] = []
         self._wakeup = broker.keys.wakeup(queue_name)
         self._block_s = min(timeout / 1000, BLOCK_MAX_S)
         self._acknowledged = threading.Event()
@@ -274,7 +279,6 @@ class BlockingConsumer(_RedisConsumer):
         self._is_alone = True
         self._alone_until_s = 0.0
         self._check_unacked_at_s = time.monotonic() + broker.unacked_check_s
-        self.queued_message_ids = broker.fetched[queue_name]
         self._log = logging.getLogger(__name__)
 
     def __next__(self) -> MessageProxy | None:
@@ -282,7 +286,7 @@ class BlockingConsumer(_RedisConsumer):
         try:
             message = self._next_message()
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            self._log.warning("queue %s: the broker does not answer: %s", self.queue_name, error)
+            self._log.warning("queue %s: the broker does not answer: %s", self._queue_name, error)
             time.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
             return None
@@ -290,35 +294,35 @@ class BlockingConsumer(_RedisConsumer):
         return message
 
     def ack(self, message: MessageProxy) -> None:
-        """Acknowledge a message; Dramatiq retries on ``ConnectionClosed`` only."""
-        try:
-            super().ack(message)  # type: ignore[no-untyped-call]  # as above
-        except redis.TimeoutError as error:
-            raise ConnectionClosed(error) from error  # type: ignore[no-untyped-call]  # as above
-        finally:
-            self._acknowledged.set()
+        """Acknowledge a message."""
+        self._settle(message, self._broker.do_ack)
 
     def nack(self, message: MessageProxy) -> None:
-        """Reject a message; Dramatiq retries on ``ConnectionClosed`` only."""
-        try:
-            super().nack(message)  # type: ignore[no-untyped-call]  # as above
-        except redis.TimeoutError as error:
-            raise ConnectionClosed(error) from error  # type: ignore[no-untyped-call]  # as above
-        finally:
-            self._acknowledged.set()
+        """Reject a message."""
+        self._settle(message, self._broker.do_nack)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Requeue messages that a stopping worker has not started."""
-        returned = list(messages)
-        super().requeue(returned)  # type: ignore[no-untyped-call]  # as above
-        self.queued_message_ids.difference_update(message.message_id for message in returned)
+        returned = [message.message_id for message in messages]
+        if returned:
+            with _lost_connections():
+                self._broker.do_requeue(self._queue_name, *returned)
+        self.queued_message_ids.difference_update(returned)
+
+    def _settle(self, message: MessageProxy, command: Callable[[str, str], object]) -> None:
+        try:
+            with _lost_connections():
+                command(self._queue_name, message.message_id)
+        finally:
+            self.queued_message_ids.discard(message.message_id)
+            self._acknowledged.set()
 
     def _next_message(self) -> MessageProxy | None:
-        if not self.message_cache:
+        if not self._cache:
             self._refill()
         # An operator removed the body of a message while its id waited.
-        while self.message_cache:
-            body = self.message_cache.pop(0)
+        while self._cache:
+            body = self._cache.pop(0)
             if body is not None:
                 message: Message[None] = Message.decode(body)
                 self.queued_message_ids.add(message.message_id)
@@ -327,9 +331,9 @@ class BlockingConsumer(_RedisConsumer):
 
     def _refill(self) -> None:
         """Fetch messages; wait for them while there are none."""
-        broker = self.broker
+        broker = self._broker
         if broker.stops.is_set():
-            broker.do_fetch(self.queue_name, 0)  # a heartbeat
+            broker.do_fetch(self._queue_name, 0)  # a heartbeat
             broker.wait_released(self._block_s)
             return
         if self._fetch():
@@ -346,10 +350,10 @@ class BlockingConsumer(_RedisConsumer):
 
     @property
     def _free_slots(self) -> int:
-        unacked_max = self.prefetch
-        if not self._is_alone and self.broker.shared_unacked_max is not None:
-            unacked_max = min(unacked_max, self.broker.shared_unacked_max)
-        return int(unacked_max - self.outstanding_message_count)
+        unacked_max = self._prefetch
+        if not self._is_alone and self._broker.shared_unacked_max is not None:
+            unacked_max = min(unacked_max, self._broker.shared_unacked_max)
+        return unacked_max - len(self.queued_message_ids) - len(self._cache)
 
     def _fetch(self) -> bool:
         """Fill the cache up to the free slots; with none, the command is still a heartbeat."""
@@ -361,27 +365,36 @@ class BlockingConsumer(_RedisConsumer):
                 time.sleep(YIELD_S)  # then take one anyway, since the other may be busy
             free = min(free, max(1, share))
         if free:
-            self.broker.make_ready(self.queue_name, free)
-        self.message_cache = self.broker.do_fetch(self.queue_name, free)
-        if share is not None and self.message_cache:
-            self.broker.wake_another(self.queue_name)
-        return bool(self.message_cache)
+            self._broker.make_ready(self._queue_name, free)
+        self._cache = self._broker.do_fetch(self._queue_name, free)
+        if share is not None and self._cache:
+            self._broker.wake_another(self._queue_name)
+        return bool(self._cache)
 
     def _check_unacked(self) -> None:
         """Requeue unacked messages that this worker has not fetched; the cache is empty now."""
         if time.monotonic() < self._check_unacked_at_s:
             return
         # A copy, since other threads acknowledge meanwhile.
-        if count := self.broker.requeue_unacked(self.queue_name, tuple(self.queued_message_ids)):
-            self._log.warning("queue %s: requeued %d unacked messages", self.queue_name, count)
-        self._check_unacked_at_s = time.monotonic() + self.broker.unacked_check_s
+        if count := self._broker.requeue_unacked(self._queue_name, tuple(self.queued_message_ids)):
+            self._log.warning("queue %s: requeued %d unacked messages", self._queue_name, count)
+        self._check_unacked_at_s = time.monotonic() + self._broker.unacked_check_s
 
     def _share(self) -> int | None:
         """Return the fair share; ``None`` without a query for ``ALONE_S`` after that answer."""
         if time.monotonic() < self._alone_until_s:
             return None
-        share = self.broker.fair_share(self.queue_name)
+        share = self._broker.fair_share(self._queue_name)
         self._is_alone = share is None
         if self._is_alone:
             self._alone_until_s = time.monotonic() + ALONE_S
         return share
+
+
+@contextmanager
+def _lost_connections() -> Iterator[None]:
+    """Translate the errors after which Dramatiq tries again; it knows ``ConnectionClosed`` only."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise ConnectionClosed(error) from error  # type: ignore[no-untyped-call]  # Dramatiq leaves it untyped
