@@ -1,8 +1,8 @@
 """Dramatiq queues of job ids on Redis, fair between agents and without polling.
 
-The producer writes Dramatiq's message format by one script and needs neither its broker nor its
-actors. The consumer side is Dramatiq's broker with another consumer: while idle it blocks on the
-*wakeup* list, to which every enqueue pushes, instead of polling.
+Producers and workers use one subclass of Dramatiq's ``RedisBroker``. Its ``enqueue`` adds a job
+once, to the line of its agent; its consumer blocks while idle on the *wakeup* list, to which every
+enqueue pushes. ADR 0049 has what the plain broker does instead.
 
     {prefix}:{queue}.line:{line}   waiting ids of one line, in order of acceptance (sorted set)
     {prefix}:{queue}.ring          agents with waiting ids, in the order of their turns (list)
@@ -22,6 +22,7 @@ one id of each agent in turn to Dramatiq's own list, the ready list, and fetches
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -40,8 +41,12 @@ from domain.values import JobId, Priority
 from ops.adapters.redis import queue_scripts as scripts
 from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, queue_name, release_blocked
 
-#: The only actor; its only argument is the job id.
+#: The actor of jobs; its only argument is the job id.
 ACTOR_NAME = "run_job"
+#: Option of an enqueued message: the line in which it waits. It is not part of the stored message.
+LINE = "line"
+#: Option of the message that ``enqueue`` returns: whether the job was neither waiting nor taken.
+IS_NEW = "is_new"
 #: After this time without a command another worker may take a worker's unacknowledged messages. The
 #: log refuses the events of a worker that froze for longer and continues.
 HEARTBEAT_TIMEOUT_MS = 15_000
@@ -63,10 +68,7 @@ class DramatiqJobQueue:
     """``domain.job.ports.JobQueue``: the producer side."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
-        self._client = client
-        self._keys = keys
-        self._enqueue: Any = client.register_script(scripts.ENQUEUE)
-        self._remove: Any = client.register_script(scripts.REMOVE)
+        self._broker = BlockingRedisBroker(client, keys)
 
     def enqueue(
         self,
@@ -77,16 +79,10 @@ class DramatiqJobQueue:
         model: str | None = None,
     ) -> bool:
         """Enqueue a job unless it waits or is unacknowledged; atomic and idempotent."""
-        keys, queue = self._keys, queue_name(priority, model)
-        names = [keys.ready(queue), keys.messages(queue), keys.wakeup(queue)]
-        names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, line)]
-        message = message_of(job_id, queue).encode()
+        message = message_of(job_id, queue_name(priority, model))
         with broker_errors():
-            added = self._enqueue(
-                keys=names,
-                args=[job_id, message, keys.unacked_prefix, queue, line or ""],
-            )
-        return bool(added)
+            sent = self._broker.enqueue(message.copy(options={LINE: line}))
+        return bool(sent.options[IS_NEW])
 
     def remove(
         self,
@@ -97,12 +93,8 @@ class DramatiqJobQueue:
         model: str | None = None,
     ) -> bool:
         """Remove a waiting job; ``False`` if a live worker has it or it is not queued."""
-        keys, queue = self._keys, queue_name(priority, model)
-        names = [keys.ready(queue), keys.messages(queue), keys.heartbeats]
-        names += [keys.agent_ring(queue), keys.agent_queue(queue, line)]
-        args = [job_id, keys.unacked_prefix, queue, line or "", HEARTBEAT_TIMEOUT_MS]
         with broker_errors():
-            return bool(self._remove(keys=names, args=args))
+            return self._broker.remove(job_id, queue_name(priority, model), line)
 
 
 def message_of(job_id: JobId, queue: str) -> Message[None]:
@@ -118,15 +110,16 @@ def message_of(job_id: JobId, queue: str) -> Message[None]:
 
 
 class BlockingRedisBroker(RedisBroker):
-    """Dramatiq's broker for the worker.
+    """Dramatiq's broker for producers and workers.
 
     It has no delay queues, since the log decides about retries, not Dramatiq.
 
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        broker_id: Name of the unacked sets; unique among live workers, and the same over restarts
-            of one worker, so that ``requeue_all_unacked`` finds the messages of its last run.
+        broker_id: Of a worker: the name of its unacked sets; unique among live workers, and the
+            same over restarts of one worker, so that ``requeue_all_unacked`` finds the messages of
+            its last run.
         shared_unacked_max: Most unacknowledged messages of a queue while other workers live, since
             an idle worker cannot take a message that another one has fetched.
         unacked_check_s: Time between two comparisons of the unacked set with ``fetched``.
@@ -142,7 +135,7 @@ class BlockingRedisBroker(RedisBroker):
         client: redis.Redis,
         keys: Keys,
         *,
-        broker_id: str,
+        broker_id: str | None = None,
         shared_unacked_max: int | None = None,
         unacked_check_s: float = UNACKED_CHECK_S,
         middleware: list[Any] | None = None,
@@ -154,13 +147,15 @@ class BlockingRedisBroker(RedisBroker):
             heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
             maintenance_chance=MAINTENANCE_SCALE,
         )
-        self.broker_id = broker_id
+        self.broker_id = broker_id or self.broker_id
         self.shared_unacked_max = shared_unacked_max
         self.unacked_check_s = unacked_check_s
         self.fetched: defaultdict[str, set[str]] = defaultdict(set)
         self.keys = keys
         dispatch: Any = self.scripts["dispatch"]
         self.scripts["dispatch"] = client.register_script(scripts.SERVER_CLOCK + dispatch.script)
+        self._enqueue: Any = client.register_script(scripts.ENQUEUE)
+        self._remove: Any = client.register_script(scripts.REMOVE)
         self._requeue: Any = client.register_script(scripts.REQUEUE)
         self._make_ready: Any = client.register_script(scripts.MAKE_READY)
         self._fair_share: Any = client.register_script(scripts.FAIR_SHARE)
@@ -193,6 +188,37 @@ class BlockingRedisBroker(RedisBroker):
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> BlockingConsumer:
         """Return a consumer that blocks while its queue is empty."""
         return BlockingConsumer(self, queue_name, prefetch, timeout)
+
+    def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
+        """Enqueue a message unless it waits or is unacknowledged; atomic and idempotent.
+
+        Args:
+            message: Its option ``LINE`` names the line in which it waits.
+            delay: Not supported.
+
+        Returns:
+            The message with the option ``IS_NEW``.
+        """
+        assert delay is None, "the log decides about retries"  # noqa: S101 - a contract of the caller
+        keys, queue, message_id = self.keys, message.queue_name, message.message_id
+        options = dict(message.options)
+        line = options.pop(LINE, None)
+        names = [keys.ready(queue), keys.messages(queue), keys.wakeup(queue)]
+        names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, line)]
+        stored = dataclasses.replace(message, options=options).encode()
+        args = [message_id, stored, keys.unacked_prefix, queue, line or ""]
+        self.emit_before("enqueue", message, delay)
+        is_new = bool(self._enqueue(keys=names, args=args))
+        self.emit_after("enqueue", message, delay)
+        return message.copy(options={IS_NEW: is_new})
+
+    def remove(self, message_id: str, queue_name: str, line: str | None) -> bool:
+        """Remove a waiting message; ``False`` if a live worker has it or it is not queued."""
+        keys = self.keys
+        names = [keys.ready(queue_name), keys.messages(queue_name), keys.heartbeats]
+        names += [keys.agent_ring(queue_name), keys.agent_queue(queue_name, line)]
+        args = [message_id, keys.unacked_prefix, queue_name, line or "", HEARTBEAT_TIMEOUT_MS]
+        return bool(self._remove(keys=names, args=args))
 
     def make_ready(self, queue_name: str, count: int) -> None:
         """Move waiting ids to the ready list until it has ``count``."""
