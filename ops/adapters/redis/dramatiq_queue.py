@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import dramatiq
 import redis
 from dramatiq import Consumer, Message, MessageProxy
 from dramatiq.brokers.redis import MAINTENANCE_SCALE, RedisBroker
@@ -43,6 +44,9 @@ from ops.adapters.redis.client import BLOCK_MAX_S, Keys, broker_errors, queue_na
 
 #: The actor of jobs; its only argument is the job id.
 ACTOR_NAME = "run_job"
+#: The actor of the messages that end the wait of an idle thread, before those of jobs.
+WAKE_ACTOR_NAME = "wake_thread"
+_WAKE_PRIORITY = -1
 #: Option of an enqueued message: the line in which it waits. It is not part of the stored message.
 LINE = "line"
 #: Option of the message that ``enqueue`` returns: whether the job was neither waiting nor taken.
@@ -99,14 +103,19 @@ class DramatiqJobQueue:
 
 def message_of(job_id: JobId, queue: str) -> Message[None]:
     """Return the message that runs a job; its id is the job's id."""
-    return Message(
-        queue_name=queue,
-        actor_name=ACTOR_NAME,
-        args=(job_id,),
-        kwargs={},
+    return dataclasses.replace(
+        _message(queue, ACTOR_NAME, job_id),
         options={"redis_message_id": job_id},
         message_id=job_id,
     )
+
+
+def _message(queue: str, actor: str, *args: str) -> Message[None]:
+    return Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options={})
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class BlockingRedisBroker(RedisBroker):
@@ -127,6 +136,7 @@ class BlockingRedisBroker(RedisBroker):
 
     Attributes:
         stops: Set once consumers fetch no more messages.
+        unacked_max: Most unacknowledged messages by queue; else as many as Dramatiq prefetches.
         fetched: Ids fetched and not acknowledged, by queue; survives a replaced consumer.
     """
 
@@ -150,6 +160,7 @@ class BlockingRedisBroker(RedisBroker):
         self.broker_id = broker_id or self.broker_id
         self.shared_unacked_max = shared_unacked_max
         self.unacked_check_s = unacked_check_s
+        self.unacked_max: dict[str, int] = {}
         self.fetched: defaultdict[str, set[str]] = defaultdict(set)
         self.keys = keys
         dispatch: Any = self.scripts["dispatch"]
@@ -165,7 +176,18 @@ class BlockingRedisBroker(RedisBroker):
         self.release_key = keys.release(uuid.uuid4().hex)
 
     def stop_fetching(self) -> None:
-        """Let consumers fetch no more messages; they still send heartbeats."""
+        """Let consumers fetch no more messages; they still send heartbeats.
+
+        Each consumer delivers as many messages as it might have fetched, to an actor that does
+        nothing: a thread of Dramatiq that waits for a message sees only then that it is stopped.
+        """
+        if self.queues and WAKE_ACTOR_NAME not in self.actors:
+            dramatiq.actor(
+                broker=self,
+                actor_name=WAKE_ACTOR_NAME,
+                queue_name=min(self.queues),
+                priority=_WAKE_PRIORITY,
+            )(_do_nothing)
         self.stops.set()
         release_blocked(self.client, self.release_key, count=max(1, len(self.queues)))
 
@@ -187,7 +209,8 @@ class BlockingRedisBroker(RedisBroker):
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> BlockingConsumer:
         """Return a consumer that blocks while its queue is empty."""
-        return BlockingConsumer(self, queue_name, prefetch, timeout)
+        unacked_max = self.unacked_max.get(queue_name, prefetch)
+        return BlockingConsumer(self, queue_name, unacked_max, timeout)
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Enqueue a message unless it waits or is unacknowledged; atomic and idempotent.
@@ -298,6 +321,7 @@ class BlockingConsumer(Consumer):
         self._queue_name = queue_name
         self._prefetch = prefetch
         self._cache: list[bytes | None] = []
+        self._wakes_left = prefetch
         self._wakeup = broker.keys.wakeup(queue_name)
         self._block_s = min(timeout / 1000, BLOCK_MAX_S)
         self._acknowledged = threading.Event()
@@ -329,13 +353,15 @@ class BlockingConsumer(Consumer):
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Requeue messages that a stopping worker has not started."""
-        returned = [message.message_id for message in messages]
+        returned = [one.message_id for one in messages if one.actor_name != WAKE_ACTOR_NAME]
         if returned:
             with _lost_connections():
                 self._broker.do_requeue(self._queue_name, *returned)
         self.queued_message_ids.difference_update(returned)
 
     def _settle(self, message: MessageProxy, command: Callable[[str, str], object]) -> None:
+        if message.actor_name == WAKE_ACTOR_NAME:
+            return
         try:
             with _lost_connections():
                 command(self._queue_name, message.message_id)
@@ -344,6 +370,9 @@ class BlockingConsumer(Consumer):
             self._acknowledged.set()
 
     def _next_message(self) -> MessageProxy | None:
+        if self._broker.stops.is_set() and self._wakes_left:
+            self._wakes_left -= 1
+            return MessageProxy(_message(self._queue_name, WAKE_ACTOR_NAME))
         if not self._cache:
             self._refill()
         # An operator removed the body of a message while its id waited.

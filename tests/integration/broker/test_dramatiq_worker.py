@@ -17,7 +17,12 @@ import redis
 
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import BLOCK_MAX_S, Keys, release_blocked
-from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue, message_of
+from ops.adapters.redis.dramatiq_queue import (
+    WAKE_ACTOR_NAME,
+    BlockingRedisBroker,
+    DramatiqJobQueue,
+    message_of,
+)
 from tests.support.polling import WITHIN_S, now_s, wait_until
 from tests.support.processes.job_worker import BROKER_ID, running_worker
 
@@ -169,9 +174,13 @@ def test_consumer_that_stops_is_released_from_its_wait_and_takes_no_job(
     broker = BlockingRedisBroker(client, keys, broker_id=BROKER_ID)
     broker.declare_queue(INTERACTIVE.value)
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=60_000)
-    broker.stops.set()
+    broker.stop_fetching()
     broker.release_consumers()
     jobs.enqueue(job(1), INTERACTIVE)
+    for_a_thread = next(consumer)
+    assert for_a_thread is not None
+    assert for_a_thread.actor_name == WAKE_ACTOR_NAME
+    consumer.ack(for_a_thread)
     assert next(consumer) is None
     assert waiting(client, keys) == [job(1)]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 
 import dramatiq
+import fakeredis
 import pytest
-from dramatiq.brokers.stub import StubBroker
 
-from domain.values import Priority
+from domain.values import JobId, Priority
+from ops.adapters.redis.client import Keys
+from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from ops.exit_codes import ExitCode
 from worker.consumers import Consumers
 from worker.control import worker_drain
@@ -52,20 +54,23 @@ def test_a_request_to_stop_shortens_the_wait_for_jobs_whose_broker_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_drain, "DRAIN_GRACE_S", 0.1)
-    broker, stuck, release = StubBroker(middleware=[]), threading.Event(), threading.Event()
+    client = fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey"))
+    broker = BlockingRedisBroker(client, Keys("t"), broker_id="engine-0")
+    stuck, release = threading.Event(), threading.Event()
 
-    def wait_for_the_broker() -> None:
+    def wait_for_the_broker(_job_id: str) -> None:
         stuck.set()
         release.wait()
 
-    actor = dramatiq.actor(broker=broker, queue_name=Priority.BATCH.value)(wait_for_the_broker)
+    queue = Priority.BATCH.value
+    dramatiq.actor(broker=broker, actor_name=ACTOR_NAME, queue_name=queue)(wait_for_the_broker)
     consumers, engine, asked = (
         Consumers(broker, {Priority.BATCH: 1}),
         _IdleEngine(),
         threading.Event(),
     )
     consumers.start()
-    actor.send()
+    broker.enqueue(message_of(JobId("job-1"), queue))
     assert stuck.wait(PATIENCE_S)
     drain = WorkerDrain(
         engine=engine,  # type: ignore[arg-type]  # without generations
@@ -85,4 +90,4 @@ def test_a_request_to_stop_shortens_the_wait_for_jobs_whose_broker_is_away(
         assert not thread.is_alive()
     finally:
         release.set()
-    broker.close()
+    client.close()
