@@ -67,6 +67,7 @@ check: $(DEV) ## Format, lint, types, layers, dead names, spelling, word list, w
 	@$(BIN)/lint-imports --config tests/architecture/layers.toml
 	@$(BIN)/codespell
 	@$(BIN)/python -m tests.architecture.wordlist
+	@$(BIN)/python -m tests.architecture.docstrings
 	@$(BIN)/python -m tests.architecture.reachable
 	@$(BIN)/python -m tests.architecture.waiting
 	@$(BIN)/python -m tests.supply_chain.secret_scan

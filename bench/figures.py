@@ -18,9 +18,7 @@ class Figures:
         decode_per_s: Tokens after the first of each stream, over the time from the first text of
             the burst to its end.
         ttft_p50_ms: Median time to the first text of a stream.
-        ttft_p95_ms: The same for the slowest streams.
         gap_p50_ms: Median time between two texts of a stream.
-        gap_p99_ms: The same for the longest gaps.
         cpu_ms_a_token: CPU time of all processes of the contender, for each token.
     """
 

@@ -143,7 +143,6 @@ class Usage:
     """Token counts of one job, or of several.
 
     Attributes:
-        prompt_tokens: Of the prompt.
         cached_tokens: The part of it that came from the cache.
         completion_tokens: Of the answer, reasoning included.
         reasoning_tokens: The part of the answer that is reasoning, with the tags around it.
@@ -212,7 +211,6 @@ class WaitingJob:
     """A job that a worker has handed to its engine, and that does not run.
 
     Attributes:
-        id: The job.
         waiting_for: Why it does not run.
         position: Number of the engine's waiting jobs that start before it.
         priority: Its queue.

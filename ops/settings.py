@@ -63,7 +63,6 @@ class _TomlFile(TomlConfigSettingsSource):
     """Settings of a TOML file.
 
     Args:
-        settings_cls: The settings.
         path: The file.
         required: Whether a file that does not exist is an error.
         content: Its content where that was read already: what was compared with a digest.

@@ -53,7 +53,6 @@ class ActiveJobs:
         """Cancel a job if this process runs it.
 
         Args:
-            job_id: The job.
             through: The last attempt to cancel; later attempts continue.
         """
         with self._lock:

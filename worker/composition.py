@@ -242,7 +242,6 @@ def build_runner(
     """Return what runs the delivered jobs of a worker.
 
     Args:
-        worker: The worker.
         log: The log, with the payloads.
         engine: Generates the answers.
         spans: Receives the spans of the attempts.

@@ -134,7 +134,6 @@ class WaitingTurn:
 
     Args:
         scheduler: Grants or refuses the turn.
-        job_id: The job.
     """
 
     def __init__(self, scheduler: TurnScheduler, job_id: JobId) -> None:

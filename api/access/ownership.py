@@ -83,7 +83,6 @@ class Identity:
     """Whose job a request makes.
 
     Attributes:
-        agent: Its agent.
         owner: The key that the job belongs to: that of its agent, which a key of the scope
             ``admin`` may use too.
         cache_owner: As in ``JobSubmitted``.
@@ -107,7 +106,6 @@ class OwnershipCheck:
 
     Attributes:
         owners: The owners in the log.
-        webhooks: The webhooks.
         shares_blocks: Whether prompts of different keys share cached blocks.
     """
 

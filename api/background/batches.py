@@ -58,7 +58,6 @@ class BatchServices:
 
     Attributes:
         records: The batches and their jobs.
-        files: The files.
         payloads: Contents of files and batches.
         ids: Fresh ids.
         clock: Now.

@@ -23,7 +23,6 @@ class WebhookServices:
     """The webhooks of the routes.
 
     Attributes:
-        store: The webhooks.
         retries: Sends webhooks again.
         call: Runs what blocks.
     """

@@ -35,7 +35,6 @@ class Caller:
 
     Attributes:
         name: Name of the key; empty without keys.
-        scope: Its scope.
         is_alone: Whether the service has no other key.
     """
 

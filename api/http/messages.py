@@ -157,7 +157,6 @@ class Route:
 
     Attributes:
         method: Upper case.
-        pattern: Of the path.
         handler: Answers a request.
         takes_upload: Whether the body may be as large as an upload.
     """

@@ -31,7 +31,6 @@ def spans_of_request(
     Args:
         request: With the marks that its handler has left.
         exchange: Its names.
-        status: Of the reply.
         end_ns: When its last byte was written, or its client had left.
     """
     marks = request.marks

@@ -53,7 +53,6 @@ class Router:
     Args:
         routes: In the order in which Robyn's answers number them.
         host: Loopback address of Robyn.
-        port: Its port.
         secret: Shows Robyn that a request comes from this router.
         limits: Connect timeout, and the number of idle connections.
         logger: Records answers that are not understood.

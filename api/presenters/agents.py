@@ -89,7 +89,6 @@ def full_agent_object(
     """Return an agent with its profile and its latest turns.
 
     Args:
-        agent: The agent.
         status: Status of the job of its last turn, if it has a turn.
         profile: Its profile; ``None`` if it was erased.
         history: Its latest turns, oldest first.

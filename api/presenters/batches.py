@@ -47,7 +47,6 @@ def batch_counts(batch: Batch, tally: BatchTally | None) -> BatchCounts:
     """Return the numbers of requests by state.
 
     Args:
-        batch: The batch.
         tally: Its jobs by status; only for a batch that has no final counts.
     """
     if batch.counts is not None:
@@ -81,7 +80,6 @@ def message_batch_object(
     """Return a batch in Anthropic's format.
 
     Args:
-        batch: The batch.
         counts: Its requests by state as they are now.
         archived_at: When its results were archived, if they were.
         origin: Origin of the URL of the results.
@@ -131,7 +129,6 @@ def openai_batch_object(
     """Return a batch in OpenAI's format.
 
     Args:
-        batch: The batch.
         counts: Its requests by state as they are now.
         faults: The errors of its input file, if it failed.
         output_file: Id of the file of the answers, if it has one.

@@ -24,7 +24,6 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
     """Return a job without its answer.
 
     Args:
-        view: The job.
         forecast: Its forecast, if it is open and has one.
     """
     usage, waiting = view.usage, _waiting(view, forecast)

@@ -48,7 +48,6 @@ def worker_section(
 
     Args:
         pulse: Its last report.
-        state: Its state.
         age_s: Seconds since the report was first missing; 0 while it lives.
         rates: Its rates of the last seconds.
     """
@@ -150,7 +149,6 @@ def running_row(
     """Return a running job.
 
     Args:
-        view: The job.
         row: Its worker and figures; ``None`` until the worker reports it.
         forecast: Its forecast, if it has one.
     """
@@ -207,7 +205,6 @@ def finished_row(view: JobView, diagnosis: CacheDiagnosis | None) -> FinishedRow
     """Return a job that has ended.
 
     Args:
-        view: The job.
         diagnosis: What it found in the cache, once that is known.
     """
     usage, timings = view.usage, view.timings

@@ -26,7 +26,6 @@ def swap_object(swap: Swap, *, names_files: bool = True) -> SwapObject:
     """Return a swap as clients see it.
 
     Args:
-        swap: The swap.
         names_files: Whether the client may see texts that can name files of this machine.
     """
     ended_at = None if swap.state.is_open else swap.times[swap.state]

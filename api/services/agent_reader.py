@@ -20,12 +20,7 @@ HISTORY_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReader:
-    """Reads agents; every method blocks.
-
-    Attributes:
-        agents: The recorded agents.
-        records: The recorded jobs.
-    """
+    """Reads agents; every method blocks."""
 
     agents: AgentRecords
     records: JobRecords

@@ -59,7 +59,6 @@ class HealthChecks:
     """The checks of one api process; each may block.
 
     Attributes:
-        log: The event log.
         pulses: The living workers.
         swaps: The wanted model.
         controls: Whether operators let jobs be accepted and started.

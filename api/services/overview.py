@@ -115,7 +115,6 @@ class OverviewService:
     Attributes:
         views: The jobs projection.
         eta: Forecasts for open jobs.
-        pulses: The workers.
         models: The models of the workers.
         controls: Whether operators let jobs be accepted and started.
         swaps: The wanted model.

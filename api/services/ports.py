@@ -48,7 +48,6 @@ class ApiPorts:
     """The adapters and settings of one api process.
 
     Attributes:
-        log: The event log.
         payloads: Texts of requests and answers.
         owners: The API keys that made jobs, agents, files and batches.
         views: The jobs projection.
@@ -76,7 +75,6 @@ class ApiPorts:
         batch_lines: Parses and renders the lines of batches.
         wake_batches: Wakes the batch driver.
         batch_rules: Limits of batches and files.
-        webhook_store: The webhooks.
         shares_blocks: Whether prompts of different keys share cached blocks.
         webhook_policy: Which URLs a request may name.
         version: Of this software.

@@ -53,7 +53,6 @@ class ResponseReader:
     """Reads responses; every method blocks and raises ``LogUnavailable`` if the log is.
 
     Attributes:
-        records: The recorded jobs.
         ownership: Which responses a request may refer to.
     """
 

@@ -83,7 +83,6 @@ class JobService:
 
     Attributes:
         submission: Accepts jobs.
-        records: The recorded jobs.
         items: Opens the items of a job.
         eta: Forecasts for open jobs.
         webhooks: The webhooks of a job.
@@ -175,7 +174,6 @@ class AgentService:
         jobs: Shows the job of a turn.
         reader: The recorded agents.
         contexts: Their cached contexts.
-        records: The recorded agents.
         call: Runs what blocks.
         ids: Fresh ids.
         ownership: Whose agent a name is.
@@ -196,7 +194,6 @@ class EventService:
     """Shows the event log.
 
     Attributes:
-        log: The events.
         payloads: The texts that name clients.
         clock: Now.
         call: Runs what blocks.
@@ -305,14 +302,11 @@ class StatusService:
     """Shows the state of the process and its workers.
 
     Attributes:
-        log: The event log.
         pulses: The living workers.
         views: The jobs projection.
         call: Runs what blocks.
         version: Of this software.
         model: The name of the served model.
-        health: The checks of ``/health/*``.
-        document: The OpenAPI document.
     """
 
     log: EventLog

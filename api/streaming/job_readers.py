@@ -65,7 +65,6 @@ class ConnectionRegistry:
         """Remove a connection that began; ``JobReading`` ends each once.
 
         Args:
-            job_id: The job.
             delivered: Whether the client got the whole answer.
 
         Returns:
@@ -88,7 +87,6 @@ class ConnectionRegistry:
         """Close a lost job to further readers.
 
         Args:
-            job_id: The job.
             departure: From ``end``.
 
         Returns:

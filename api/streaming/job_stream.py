@@ -25,8 +25,6 @@ class OpenJob:
     """A job whose items one connection reads from the first on.
 
     Attributes:
-        id: The job.
-        items: Its items.
         reading: The connection as a reader of the job.
         attached: Why the request joined an earlier job, if it did.
     """
@@ -142,7 +140,6 @@ async def collect_job(job: OpenJob, *, is_reply: bool = True) -> AssembledAnswer
     """Return the whole answer once it has finished.
 
     Args:
-        job: The job.
         is_reply: Whether the answer is the whole reply; otherwise the caller reads more and then
             records the delivery.
 

@@ -94,7 +94,6 @@ def position_after(after: int, epoch: int, stored: Sequence[StreamItem]) -> Read
 
     Args:
         after: Its number, -1 for a reader that has no item.
-        epoch: Its epoch.
         stored: The items from 0 on that the broker has, all of one epoch.
     """
     if after >= len(stored) or stored[0].epoch != epoch:
@@ -110,7 +109,6 @@ class JobRecords:
     """The recorded jobs and their answers; everything here blocks.
 
     Attributes:
-        log: The event log.
         payloads: Texts of requests and answers.
         views: The jobs projection.
     """
@@ -138,7 +136,6 @@ class LogBackfill:
     """Reads what a reader lacks of a job that has ended; everything here blocks.
 
     Attributes:
-        records: The recorded jobs.
         backlog: Items that the broker stores.
     """
 

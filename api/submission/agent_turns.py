@@ -35,7 +35,6 @@ class AgentTurns:
 
     Attributes:
         submission: Accepts the jobs.
-        records: The recorded agents.
         defaults: Values for the fields that a turn leaves open.
     """
 

@@ -18,8 +18,6 @@ class PreparedRequest:
     """A parsed request and the earlier jobs that it may repeat.
 
     Attributes:
-        parsed: The request.
-        command: The job to submit.
         repeat: Whether the request may join an earlier job.
         alike: Jobs with the same digest, newest first.
         accepted: The job, once one is recorded.

@@ -59,7 +59,6 @@ class PageFile:
 
     Attributes:
         name: Its path below the directory of static files, with ``/``.
-        body: Its bytes.
         content_type: Its media type.
     """
 

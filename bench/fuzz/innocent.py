@@ -23,11 +23,7 @@ _BODY: Final = json.dumps(
 
 
 class InnocentStream:
-    """Streams one answer after the other until it is closed.
-
-    Args:
-        port: Of the service.
-    """
+    """Streams one answer after the other until it is closed."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -45,7 +45,6 @@ class FuzzRequest:
         method: HTTP method.
         target: Path and query, percent-encoded.
         headers: Headers besides host and length.
-        body: The body.
         strokes: The changes that made it invalid, for a report.
     """
 

@@ -36,7 +36,6 @@ class Agent:
     """One conversation; each agent has other tokens, the same in every run.
 
     Args:
-        number: Of the agent.
         workload: Lengths.
     """
 

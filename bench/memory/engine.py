@@ -128,7 +128,6 @@ class Answered:
     """A finished request.
 
     Attributes:
-        outcome: Of the engine.
         first_token_s: Seconds from the request to its first token.
         total_s: Seconds to its end.
         starts: Each time that it joined the batch; several if it was preempted.
@@ -147,7 +146,6 @@ class EngineOptions:
     Attributes:
         store: Directory of the block store.
         budget_bytes: KV budget.
-        block_tokens: Tokens in a block.
         prefill_step_tokens: Most prompt tokens in one piece; ``None``: the device's default.
     """
 

@@ -49,7 +49,6 @@ class RotationFigures:
         longest_tokens: Longest context of the agents: shorter where the engine accepts less within
             the budget.
         reused_median: Share of the known tokens from which a next turn starts.
-        reused_worst: The same for the worst turn.
         recomputed_tokens: Known tokens that were computed again, after preemptions included.
         disk_tokens: Tokens that were read from the disk.
         joins: How often a sequence joined the batch.
@@ -102,8 +101,6 @@ def run_agents(
     """Run agents on an engine of their own.
 
     Args:
-        workload: Of the agents.
-        directory: Of the block store.
         shape: Name of the shape.
         budget: ``1.05x one`` is so many times the longest context, ``0.8x all`` so many times all
             contexts together; or ``unlimited``.

@@ -121,7 +121,6 @@ def cut(
     """Yield each cut with the promises that it broke.
 
     Args:
-        recording: From ``record``.
         scratch: An existing directory; that of a cut with violations stays there.
         places: From ``cut_places``.
         seed: Determines what is lost.

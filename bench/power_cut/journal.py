@@ -40,7 +40,6 @@ class Record:
     """One call.
 
     Attributes:
-        kind: Which one.
         inode: Of the file; 0 where the call has paths only.
         offset: Of the first byte written, or the new length.
         first: The path, or the old path of a rename; of a sync only where a directory was synced.

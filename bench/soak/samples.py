@@ -29,7 +29,6 @@ class Sampler:
     """Samples every ``interval_s`` until closed.
 
     Args:
-        service: The service.
         interval_s: Pause between two samples.
     """
 

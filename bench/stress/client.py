@@ -33,7 +33,6 @@ class Reply:
         message: The message of the error.
         retry_after: The header ``retry-after``.
         text: The text of the answer.
-        prompt_tokens: Tokens of the prompt.
         cached_tokens: Those of them that were not computed.
     """
 

@@ -55,7 +55,6 @@ class Case:
     Attributes:
         name: What ``--case`` takes.
         load: The load in words.
-        work: Runs it.
         minutes: How long it takes on two quiet cores, about.
         env: Settings of its service.
         exact: Whether the model computes in float32, so that equal questions have equal answers.
@@ -73,7 +72,6 @@ def run_case(case: Case, folder: Path, *, scale: float = 1.0) -> Outcome:
     """Run a case on a service of its own.
 
     Args:
-        case: The case.
         folder: An empty directory for the service and its model; its logs stay there.
         scale: Share of the load and of the time.
     """

@@ -90,7 +90,6 @@ class Agent:
         version: Version of its stream, which also has the events of its contexts.
         life: Version of the event that created it, 0 if there is none or it was deleted.
         created_at: RFC 3339 instant of that event.
-        profile: Digest of its profile.
         parent: The agent that it was forked from.
         parent_life: ``life`` of the parent, since another agent may have got its name.
         inherited: Number of turns that the fork took over.
@@ -139,7 +138,6 @@ def next_turn(agent: Agent, last: JobStatus | None, expected: int | None) -> int
     """Return the number of the turn that may be added.
 
     Args:
-        agent: The agent.
         last: Status of the job of its latest own turn, if it has one.
         expected: Number of turns that the caller expects; ``None`` for any.
 
@@ -176,7 +174,6 @@ def evolve(agent: Agent, event: AgentEvent, at: str) -> Agent:
 
     Args:
         agent: The state before, with the ``version`` of the event.
-        event: The event.
         at: RFC 3339 instant of its record.
     """
     return _after(event, agent, at)

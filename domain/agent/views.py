@@ -54,7 +54,6 @@ class AgentJob:
     """One job of an agent.
 
     Attributes:
-        job: The job.
         at: RFC 3339 instant of acceptance.
         status: ``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``.
         usage: Token counts; of the latest attempt while the job runs.
@@ -76,7 +75,6 @@ class AgentView:
     """One row of the list of agents.
 
     Attributes:
-        id: The agent.
         first_seen: RFC 3339 instant of its first event.
         last_seen: RFC 3339 instant of its latest event.
         jobs: Number of its jobs.
@@ -151,7 +149,6 @@ def agent_of(recorded: RecordedEvent, job: JobView | None) -> AgentId | None:
     """Return the agent whose row an event changes, if it changes one.
 
     Args:
-        recorded: The event.
         job: The row of its job after it, for an event of a job.
     """
     if recorded.stream.startswith(AGENT_STREAM):
@@ -168,8 +165,6 @@ def project_agent(
 
     Args:
         view: The row before; ``None`` for the first event.
-        agent: From ``agent_of``.
-        recorded: The event.
         job: The row of its job after it, for an event of a job.
     """
     at = recorded.recorded_at

@@ -19,7 +19,6 @@ class StoredFile:
     """The state of one file.
 
     Attributes:
-        id: The file.
         version: Number of events folded.
         created: The facts; ``None`` only before the first event.
         created_at: RFC 3339 instant of its first event.

@@ -75,9 +75,7 @@ class Batch:
     """The state of one batch, folded from its events; instants are RFC 3339.
 
     Attributes:
-        id: The batch.
         version: Number of events folded.
-        state: Its state.
         submitted: The acceptance; ``None`` only before the first event.
         created_at: When it was accepted.
         started_at: When its lines began to become jobs.

@@ -29,7 +29,6 @@ class RecordedAnswer:
     """A complete answer in the log.
 
     Attributes:
-        job_id: Its job.
         request: Digest of the request that it answers.
         fingerprint: Fingerprint of the model; the token ids are valid for this model only.
         answer: The answer, with its token ids.

@@ -100,7 +100,6 @@ class GenerationTask:
     """One attempt as the engine sees it.
 
     Attributes:
-        job_id: The job.
         attempt: Number that goes on every item.
         prompt: The rendered prompt.
         emitted: Token ids that earlier attempts emitted; generation continues after them.

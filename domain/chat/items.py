@@ -71,7 +71,6 @@ class Text:
     """A piece of the answer, with the tokens consumed since the item before.
 
     Attributes:
-        text: The text.
         ids: The tokens.
         logprobs: Of the tokens whose text begins here, if the request asks for them. These may
             differ from ``ids``: some text is held back until its kind is known.

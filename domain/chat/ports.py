@@ -72,7 +72,6 @@ class InferenceEngine(Protocol):
         """Render and tokenise a request; safe to call from many threads at once.
 
         Args:
-            request: The request.
             encoding: How its text is encoded; a later attempt uses that of the first one.
             cache_owner: Only prompts with the same one share cached blocks with it.
             claim: Whose prompt it is, and whether it is still wanted.

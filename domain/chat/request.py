@@ -171,7 +171,6 @@ class ChatRequest:
 
         Args:
             protocol: The dialect of the answer.
-            agent: The agent.
             seeded: Whether the caller chose the seed; a drawn seed is not compared.
         """
         request = replace(self, messages=unattributed(self.messages))

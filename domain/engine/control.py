@@ -100,7 +100,6 @@ class EngineControl:
         admission: Which jobs are accepted and started.
         reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
-        version: Of the stream.
     """
 
     tuning: EngineTuning = EngineTuning()
@@ -162,7 +161,6 @@ def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int)
 
     Args:
         control: The state before.
-        event: The event.
         at: Its RFC 3339 instant.
         version: Its version in the stream.
     """

@@ -21,9 +21,7 @@ class RowFigures:
     """A running sequence at one instant.
 
     Attributes:
-        job: Its job.
         phase: What the engine does for it.
-        prompt_tokens: Tokens of its prompt.
         read_tokens: Those that are restored or computed.
         cached_tokens: Those that came from the cache.
         generated_tokens: Tokens of the answer over all attempts.
@@ -46,7 +44,6 @@ class WorkCounts:
     """What an engine has done since it was made; none of the counts goes back.
 
     Attributes:
-        generated_tokens: Generated tokens.
         computed_tokens: Prompt tokens that were computed.
         prompt_tokens: Tokens of the prompts whose first token was generated.
         cached_tokens: Those of them that came from the cache.

@@ -34,7 +34,6 @@ class QueuedJob:
     """A waiting job, with the facts that its turn and its duration depend on.
 
     Attributes:
-        id: The job.
         line: Its line; see ``line_of``.
         priority: Its queue.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
@@ -55,7 +54,6 @@ class RunningJob:
     """A job whose attempt has begun.
 
     Attributes:
-        id: The job.
         priority: The queue that it came from.
         started_at: RFC 3339 instant of its first attempt.
         prompt_tokens: Length of its prompt.

@@ -94,7 +94,6 @@ class JobViews(Protocol):
         """Return open jobs without a cancellation that are bound to a model, oldest first.
 
         Args:
-            model: The model.
             accepted_before: Of the jobs that wait for their model, only those accepted before this
                 instant, and those whose attempt has begun.
             limit: Most jobs.

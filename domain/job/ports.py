@@ -46,7 +46,6 @@ class JobQueue(Protocol):
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Args:
-            job_id: The job.
             priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
@@ -67,7 +66,6 @@ class JobQueue(Protocol):
         """Take a job out of the queue before any worker took it; atomic.
 
         Args:
-            job_id: The job.
             priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
@@ -189,7 +187,6 @@ class RunningJobs(Protocol):
         """Set the handle to cancel when the log has a cancellation of a claimed job.
 
         Args:
-            job_id: The job.
             handle: The wait or the generation to cancel.
             attempt: Number of its attempt: a cancellation from before a retry does not reach the
                 attempts after it.
@@ -212,7 +209,6 @@ class WorkerPulse:
     """A heartbeat of a worker.
 
     Attributes:
-        worker: The worker.
         pid: Its process id.
         state: Its phase, a value of ``WorkerState``; workers of other versions may have more.
         model: The served model, once it is ready.

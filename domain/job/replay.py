@@ -64,7 +64,6 @@ class Recording:
     """Everything that determined an answer, and the facts of that answer.
 
     Attributes:
-        job: The job.
         request: Digest of the canonical request.
         model: Id of the model that answered.
         fingerprint: Fingerprint of that model.
@@ -146,7 +145,6 @@ class Replayed:
     """The result of one replay.
 
     Attributes:
-        job: The job.
         verdict: The result.
         message: One sentence for people.
         reason: Why it was refused.
@@ -184,7 +182,6 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
     """Return the recording of a job's answer.
 
     Args:
-        job: The job.
         events: All events of its stream.
 
     Raises:

@@ -63,7 +63,6 @@ def job_to_join(
 
     Args:
         alike: Jobs of equal requests, newest first.
-        repeat: The request.
         readership: Returns whether a client reads a job.
     """
     if not repeat.may_join:

@@ -64,9 +64,7 @@ class Job:
     """The state of one job.
 
     Attributes:
-        id: The job.
         version: Number of folded events; the expected version of the next append.
-        status: Its status.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         active_attempt: Whether that attempt may still emit items.
         epoch: Number of the first of the attempts whose tokens belong together: all of them have
@@ -77,7 +75,6 @@ class Job:
         resumed_tokens: Tokens that stood when the latest attempt began.
         deaths_without_progress: Attempts in a row that died before they emitted a token of their
             own.
-        device_failures: The same for attempts that an error of the GPU ended.
         started: The start event of the latest attempt, if there is one.
         cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline, or the absence of its model, caused that cancellation.

@@ -62,7 +62,6 @@ class Timeline:
     """All steps of a job.
 
     Attributes:
-        job: The job.
         steps: In order of time.
         ended: Whether the job has ended; repeated requests may still join it.
         total_ms: Milliseconds from acceptance to the last step.

@@ -32,12 +32,9 @@ class JobView:
     """One row of the list of jobs.
 
     Attributes:
-        id: The job.
-        status: Its status.
         protocol: The dialect of its request.
         model: The model name of the caller.
         priority: Its queue.
-        agent: Its agent.
         correlation_id: Id of the request that started it.
         created_at: RFC 3339 instant of acceptance.
         started_at: RFC 3339 instant of the first attempt.

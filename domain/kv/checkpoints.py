@@ -37,7 +37,6 @@ class CacheCheckpoint:
     """A checkpoint in memory.
 
     Attributes:
-        name: Its hash.
         parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
         token_ids: The tokens between that block and the position, one to a whole block.
         position: Number of tokens before it.
@@ -94,7 +93,6 @@ def places(
         token_ids: The prompt.
         names: Hashes of its first whole blocks, at least those before ``stop``.
         stop: Number of tokens to search.
-        block_tokens: Tokens in a block.
     """
     for block in range((stop - 1) // block_tokens, -1, -1):
         start = block * block_tokens
@@ -110,7 +108,6 @@ class CheckpointName:
     """How a checkpoint is named.
 
     Attributes:
-        name: Its hash.
         parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
         start: Tokens up to that block's end.
         token_ids: The tokens between that block and the position, one to a whole block.
@@ -186,7 +183,6 @@ class CheckpointIndex:
         """Yield position and name of the possible checkpoints of a place, the last one first.
 
         Args:
-            place: The place.
             lengths: Numbers of tokens that checkpoints after the place's parent have.
         """
         packed = pack_ids(place.token_ids)

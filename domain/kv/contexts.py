@@ -129,7 +129,6 @@ class ContextIndex:
 
     Args:
         hasher: Names the blocks of the model.
-        block_tokens: Tokens in a block.
     """
 
     def __init__(self, hasher: BlockHasher, block_tokens: int) -> None:

@@ -18,7 +18,6 @@ class FoundBlocks:
     """Which of some blocks a worker has, in the order in which they were named.
 
     Attributes:
-        worker: The worker.
         in_memory: Whether its memory has each block.
         on_disk: Whether its disk has each block.
     """

@@ -213,7 +213,6 @@ def kv_budget(costs: ContextCosts, device: DeviceMemory, tokens: int) -> tuple[i
 
     Args:
         costs: Weights, caches and steps of the model.
-        device: The memory.
         tokens: Usual length of a context.
     """
     assert tokens > 0, "a context has tokens"
@@ -234,7 +233,6 @@ def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory)
     Args:
         model: Weights, caches and steps of the model.
         workload: Number and length of the contexts.
-        device: The memory.
     """
     arithmetic = _Arithmetic(model, workload, device)
     tokens, context_bytes = workload.context_tokens, arithmetic.context_bytes

@@ -66,7 +66,6 @@ class ReliefPolicy:
     """Chooses what to free.
 
     Attributes:
-        block_tokens: Tokens in a block.
         block_bytes: Bytes of the full-attention layers in a block.
         packs: Whether contexts are stored in 8 bits before they are freed.
     """

@@ -103,7 +103,6 @@ class ModelCacheSpec:
     Attributes:
         layers: Its caches, in the order in which the model makes them.
         dtype: Name of the type of keys and values, for people and for the fingerprint.
-        block_tokens: Tokens in a block.
     """
 
     layers: tuple[LayerSpec, ...]

@@ -71,7 +71,6 @@ def sign_checkpoint(
     """Return a signed checkpoint of ``head``.
 
     Args:
-        head: The head of the log.
         key: ``KEY_BYTES`` random bytes.
         at: RFC 3339 instant.
         kind: See ``SignedCheckpoint``.

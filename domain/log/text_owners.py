@@ -70,7 +70,6 @@ class OwnedJob:
         id: Its stream.
         position: Position of its first event.
         ended_at: When it ended, ``None`` while it is open.
-        agent: Its agent.
         batch: The batch that it is a line of.
         is_erased: Whether its events were in an archive that was erased.
     """
@@ -88,9 +87,6 @@ class LifeEvent:
     """An event of one of ``LIFE_TYPES``.
 
     Attributes:
-        position: Its position.
-        stream: Its stream.
-        type: Its type.
         at: RFC 3339 instant of its record.
         data: Its fields.
     """
@@ -295,7 +291,6 @@ def cut_to_size(
     """Return the earliest cut under which the texts that are kept fit into ``bytes_max``.
 
     Args:
-        owners: Of the log.
         sizes: Length in bytes of each stored text, by digest.
         bytes_max: Most bytes of all texts together.
         cut: What goes at any size.

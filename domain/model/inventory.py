@@ -33,7 +33,6 @@ class ModelFiles:
 
     Attributes:
         directory: Where they are.
-        size_bytes: Of the weights.
         context_length: Longest sequence that the configuration allows, in tokens.
         written_at: Time of the last change of the weights.
     """

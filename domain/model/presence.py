@@ -64,7 +64,6 @@ class LoadedModels:
         """Refuse a request that cannot wait for its model.
 
         Args:
-            model: The model.
             embeds: Whether the request wants vectors; no swap serves it.
 
         Raises:

@@ -183,7 +183,6 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
 
     Args:
         state: The state before.
-        event: The event.
         at: Its RFC 3339 instant.
         version: Its version in the stream.
     """

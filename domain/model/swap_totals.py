@@ -20,7 +20,6 @@ class SwapTotals:
     """Folds the events of the stream ``models`` in their order.
 
     Attributes:
-        version: Of the last event.
         ended: Swaps by how they ended.
         done: Model and seconds of each swap that was done since ``take_done``.
     """

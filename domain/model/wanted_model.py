@@ -60,7 +60,6 @@ class Swap:
     """One swap.
 
     Attributes:
-        id: Its id.
         model: The wanted model.
         before: The last model that served; ``None`` if none did.
         reason: What caused it.
@@ -110,7 +109,6 @@ class WantedModel:
     """Which model the workers have to serve, or the one worker of a place.
 
     Attributes:
-        version: Of the stream.
         model: Name of the wanted model; ``None`` before the first start.
         since: Version of the event that made it the wanted one. A worker that has read a lower
             number may have to swap.
@@ -167,7 +165,6 @@ class WantedModels:
     request for all.
 
     Attributes:
-        version: Of the stream.
         default: What workers without a request of their own have to serve.
         own: What the worker of a place has to serve, by place.
     """

@@ -21,7 +21,6 @@ class UsageFigures:
         expired: Jobs that ended at a deadline.
         attempts: Attempts that began.
         failed_attempts: Attempts that ended without an answer; dead workers record none.
-        prompt_tokens: Of the prompts.
         cached_tokens: The part of them that came from the cache.
         completion_tokens: Of the answers, reasoning included.
         reasoning_tokens: The part of the answers that is reasoning.

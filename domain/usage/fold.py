@@ -76,7 +76,6 @@ def usage_of(recorded: RecordedEvent, view: JobView | None) -> UsageChange | Non
     """Return what an event adds to the sums; ``None`` if it is not counted.
 
     Args:
-        recorded: The event.
         view: The job of the event after it; for an event of ``CACHE_TYPES`` the job that it names.
             ``None`` if that job is only in an archive.
     """

@@ -20,7 +20,6 @@ def rates_of_hour(sums: UsageFigures, at_s: int, passed_s: int) -> RatePoint:
     """Return the rates of an hour; tokens belong to the hour in which their job ended.
 
     Args:
-        sums: Of the hour.
         at_s: Its begin, in seconds since 1970.
         passed_s: Seconds since its begin.
     """

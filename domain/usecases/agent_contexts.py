@@ -81,7 +81,6 @@ class AgentContexts:
         """Return the contexts of an agent, the one saved last first.
 
         Args:
-            agent: The agent.
             owner: Of the agents that share blocks, only those of this API key are named.
 
         Raises:

@@ -58,7 +58,6 @@ class AgentRecords:
         views: The jobs of their turns.
         payloads: Profiles, and the requests and answers of the jobs.
         ids: Ids of the new events.
-        listing: The list of agents.
     """
 
     log: EventLog
@@ -132,7 +131,6 @@ class AgentRecords:
         """Return the next turn of an agent, or the turn that a repeated request already added.
 
         Args:
-            agent_id: The agent.
             expected: Number of turns that the caller expects; ``None`` for any.
             key: Digest of the idempotency key; a turn whose job has it is returned again.
 

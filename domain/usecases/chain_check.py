@@ -38,7 +38,6 @@ def check_stretch(log: EventLog, *, after: int, limit: int) -> CheckedStretch:
     """Check position, link and hash of the events after a position.
 
     Args:
-        log: The log.
         after: Position before the first event to check.
         limit: Most events to check.
 

@@ -32,7 +32,6 @@ class FoldedStream(Generic[State]):
     """One stream of the log with its state. May be used from any thread.
 
     Args:
-        stream: The stream.
         log: Holds it.
         ids: Ids of the new events.
         initial: The state before the first event.

@@ -38,8 +38,6 @@ def match_history(
     Args:
         request: The request of the client; turns with an origin stay as they are.
         agent: Its agent, if the request names one.
-        views: The jobs.
-        answers: Their answers.
         owner: Only answers to this API key count; origins of other jobs are dropped.
     """
     request = without_foreign_origins(request, owner, views)

@@ -110,7 +110,6 @@ class ModelSwaps:
         """Decide on the present state and append; decide again after a concurrent append.
 
         Args:
-            command: The command.
             place: The place whose wanted model decides and is returned.
             correlation_id: The request that led to it; by default the first event of it.
 

@@ -37,7 +37,6 @@ class PastAgent:
     """An agent of the listed jobs.
 
     Attributes:
-        id: The agent.
         jobs: Its listed jobs.
         open_jobs: Those of them that had not ended.
         context_tokens: Length of its context that was saved last; ``None`` if none was.
@@ -55,7 +54,6 @@ class PastState:
 
     Attributes:
         event: The event; ``None`` if its position is 0 or in an archive.
-        position: Its position.
         head: The last event of the log now.
         admission: Which jobs were accepted and started.
         loaded: The model of each worker that had one.
@@ -78,7 +76,6 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
     """Return the state after the event at a position.
 
     Args:
-        log: The log.
         at: The position; one behind the end of the log means its end, as ``None`` does.
         jobs_max: Most jobs to return.
 

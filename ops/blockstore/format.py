@@ -159,7 +159,6 @@ def verified_ids(
     """Return the ids of a block's tokens, if every byte is as it was written.
 
     Args:
-        head: The header.
         start: The beginning of the file up to the end of the token ids.
         digest: Of the whole file, see ``new_digest``.
         name: See ``decode``.

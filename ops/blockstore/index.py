@@ -120,7 +120,6 @@ class BlockIndex:
         All that may be deleted are returned if they do not free as much.
 
         Args:
-            free_bytes: Bytes to free.
             keep: Blocks that must stay, besides the pinned ones; the ancestors of all stay too.
         """
         found: list[BlockInfo] = []

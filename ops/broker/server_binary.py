@@ -21,7 +21,6 @@ class ServerBinary:
 
     Attributes:
         name: For people, e.g. ``redis-server``.
-        path: Of the program.
     """
 
     name: str

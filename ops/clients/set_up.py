@@ -42,10 +42,8 @@ class ClientSetUp:
     """How to connect one client.
 
     Attributes:
-        id: Its id.
         title: Its name.
         note: Where the lines belong.
-        language: Their language.
         code: The lines.
     """
 

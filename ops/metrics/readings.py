@@ -17,7 +17,6 @@ class Reading:
     """The samples of one family.
 
     Attributes:
-        family: The family.
         values: Of a counter or gauge, by the values of its labels.
         buckets: Of a histogram: cumulative counts by upper bound, and the sum, by the values of its
             labels.

@@ -58,7 +58,6 @@ class HubFile:
 
     Attributes:
         name: Its path in the repository.
-        size_bytes: Its size.
         sha256: In hex, of files that the hub stores by content.
     """
 

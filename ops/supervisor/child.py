@@ -28,8 +28,6 @@ class Child:
     """A running part. Belongs to one event loop.
 
     Args:
-        part: The part.
-        process: Its process.
         heartbeat: Read end of its heartbeat pipe; closed by ``sweep``.
         activation: Write end of the pipe on which a standby waits.
     """

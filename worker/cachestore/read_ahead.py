@@ -137,7 +137,6 @@ class ReadAhead:
     """A bounded number of reads, and the threads that serve them in turns.
 
     Args:
-        store: The block store.
         limits: Bounds.
     """
 
@@ -194,8 +193,6 @@ class ReadAhead:
         The blocks are pinned against eviction until they are read.
 
         Args:
-            names: The blocks.
-            fingerprint: Their fingerprint.
             targets: Memory for their tensors. Threads may write to it until ``is_read``, also after
                 ``cancel``.
 

@@ -19,7 +19,6 @@ class ContextStarted:
         fingerprint: Block fingerprint.
         names: Hashes of the whole blocks of its prompt.
         block_tokens: Tokens in each block.
-        prompt_tokens: Tokens of the prompt.
         restored_tokens: Tokens that were restored instead of computed.
         disk_tokens: Restored tokens that were read from the disk.
         diverged_at: Index of the first token that contradicts a stored context with the same

@@ -166,7 +166,6 @@ class WriteBehind:
         """Enqueue a block, parents before children; never waits for the disk.
 
         Args:
-            block: The block.
             copied_bytes: Bytes of its tensors that are held for the write alone; all by default.
 
         Returns:

@@ -20,7 +20,6 @@ class LogWatch:
     """The readers of the log in a worker that has a model.
 
     Attributes:
-        log: The log.
         client: Connection to the broker.
         keys: Key names.
         active: The jobs of this worker.

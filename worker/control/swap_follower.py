@@ -34,7 +34,6 @@ class SwapFollower:
     """The part of one worker in the swaps of the log. May be used from any thread.
 
     Args:
-        worker: The worker.
         swaps: The wanted model in the log.
         registry: Returns the registered models.
         first: The configured model.
@@ -201,7 +200,6 @@ def follower_of(
 
     Args:
         settings: The worker's settings.
-        worker: The worker.
         log: Holds the wanted model.
         logger: For the operator.
     """

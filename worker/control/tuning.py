@@ -54,9 +54,7 @@ class WorkerTuning:
     Args:
         controls: Reads the changes.
         settings: Values where operators have changed none.
-        engine: The engine.
         turns: The turns of the jobs.
-        queue: The queue.
         logger: For the operator.
 
     Attributes:

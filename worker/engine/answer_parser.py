@@ -16,7 +16,6 @@ def parser_for(
 
     Args:
         model: The model that answers.
-        prompt: The prompt.
         stop: Stop sequences.
     """
     tags = None if prompt.is_raw else model.think_tags

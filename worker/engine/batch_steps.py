@@ -36,7 +36,6 @@ class BatchSteps:
     """The steps of one runner. Only the engine thread uses it.
 
     Args:
-        model: The loaded model.
         runner: Computes the sequences of the batch.
         scheduler: Holds the sequences that run and wait.
         emitter: Receives tokens, progress and failures.

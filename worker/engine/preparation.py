@@ -23,7 +23,6 @@ def prepare(
     """Render and tokenise a request. Safe to call from any thread.
 
     Args:
-        request: The request.
         model: The model that reads the prompt.
         encoding: How the prompt's text is encoded.
         cache_owner: Only prompts with the same one share cached blocks with it.

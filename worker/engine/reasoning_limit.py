@@ -83,7 +83,6 @@ class LimitedReasoning:
     Args:
         limit: Most tokens of reasoning; a closing tag is complete even if it exceeds the limit.
         ending: The tokens that end reasoning.
-        prompt: The prompt.
         model: The model that answers.
         end_ids: Tokens that end a turn.
         inner: The constraint of the rest of the answer, if any.
@@ -199,7 +198,6 @@ def with_reasoning_limit(
     """Return a model whose constraints end reasoning at the limit of the request.
 
     Args:
-        model: The loaded model.
         encode: Tokenises a text.
         end_ids: Tokens that end a turn.
     """

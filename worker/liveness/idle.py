@@ -59,11 +59,9 @@ class UnloadedModel:
     """A worker that has no model in memory, and takes no job.
 
     Attributes:
-        worker: The worker.
         pid: Its process id.
         card: The model that it had.
         pulses: Stores the pulses in the broker.
-        views: The jobs.
         starts_jobs: Returns whether operators let jobs be started.
         counts_wait: Returns whether prompts wait to be counted.
         metrics: Totals and values for the metrics of the service.

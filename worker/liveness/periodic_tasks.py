@@ -20,7 +20,6 @@ class PeriodicTask:
     Args:
         name: Of the thread and in the log.
         interval_s: Seconds between the end of a run and the start of the next.
-        action: The action.
     """
 
     def __init__(self, name: str, interval_s: float, action: Callable[[], object]) -> None:

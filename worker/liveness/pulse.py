@@ -25,7 +25,6 @@ class PulseReporter:
     """Publishes one pulse for each call of ``beat``, with the rows while an overview is watched.
 
     Attributes:
-        worker: The worker.
         pulses: Stores the pulses in the broker.
         engine: The engine; a dead one ends the process.
         gauge: Reads the sizes of memory and disk.

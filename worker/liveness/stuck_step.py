@@ -26,7 +26,6 @@ class StuckStepGuard:
 
     Args:
         watch: The watch of the engine.
-        engine: The engine.
         file: Keeps the step for the next worker, which appends ``WorkerLost``.
         on_stuck: Ends the process once the attempts have ended.
         logger: For the operator.

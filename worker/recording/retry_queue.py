@@ -35,7 +35,6 @@ class RetryQueue(Generic[_Item]):
     times. Any other exception is a defect: it is logged, and the item is dropped.
 
     Args:
-        name: Of the thread.
         handle: Handles one item.
         monotonic_s: The clock.
     """

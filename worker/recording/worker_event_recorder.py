@@ -84,7 +84,6 @@ class WorkerEventRecorder:
         The caller holds the worker lock of the data directory, so the previous worker has ended.
 
         Args:
-            previous: The previous worker.
             step: The step during which it ended, if it ended in one.
 
         Returns:

@@ -29,7 +29,6 @@ def queued_request(
 
     Args:
         chat: The generation.
-        wire: The body.
         agent: The agent of the request, if it names one.
         stream: Whether the reply is a stream.
         names_model: Whether the body, or the profile of its agent, names a model.

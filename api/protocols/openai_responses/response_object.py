@@ -92,8 +92,6 @@ def response_object(
 
     Args:
         envelope: Members that are known before the first item.
-        status: Status of the response.
-        output: Its items.
         usage: Token counts, if they are known.
         error: The error of a failed response.
         incomplete: The reason of an incomplete response.
@@ -156,7 +154,6 @@ def output_items(
 
     Args:
         envelope: Members of the response.
-        blocks: The blocks.
         last: Status of the last item, if it is a text or reasoning.
     """
     items = []

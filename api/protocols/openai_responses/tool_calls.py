@@ -46,7 +46,6 @@ def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict
     Args:
         block: The call.
         kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
-        item_id: Id of the item.
         status: Status of the item.
     """
     kind = call_kind(block, kinds)

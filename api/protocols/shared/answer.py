@@ -106,7 +106,6 @@ class AssembledAnswer:
 
         Args:
             view: The row of the job.
-            stored: Its stored answer.
         """
         answer = cls(vectors=stored.vectors)
         answer.blocks += map(_block, stored.parts())

@@ -53,7 +53,6 @@ class CompletionKind:
 
     Attributes:
         protocol: Name in the log.
-        id_prefix: Prefix of the ids.
         whole: ``object`` of a whole completion.
         chunk: ``object`` of a chunk.
         parse: Parses the body of a request.
@@ -104,7 +103,6 @@ class ChoiceItem:
 
     Attributes:
         choice: Index of the job.
-        item: The item.
         is_terminal: Whether it is the last item of all jobs.
     """
 

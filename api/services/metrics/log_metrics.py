@@ -44,11 +44,9 @@ class LogMetrics:
     """Reads tables of the log. Safe to use from any thread.
 
     Attributes:
-        log: The event log.
         usage: Sums and histograms of ended jobs.
         agents: The sums by agent.
         queue: The open jobs.
-        webhooks: The webhooks.
         controls: What operators have set.
         clock: Now.
         swaps: The ended swaps.

@@ -203,7 +203,6 @@ class BatchRecords:
         """Return batches of some protocols, newest first.
 
         Args:
-            protocols: The protocols.
             limit: Most rows.
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.

@@ -31,7 +31,6 @@ class LoadedJob:
         correlation_id: Id of the request that started it.
         accepted_at: RFC 3339 instant of acceptance.
         last_event_id: Causation id of the next event.
-        recorded: Its events.
     """
 
     job: Job
@@ -70,7 +69,6 @@ def commit(
     """Decide on the present state and append; decide again after a concurrent append.
 
     Args:
-        job_id: The job.
         command: The command, or a function from the state to it (``None`` for no command).
         log: The log of the job.
         ids: Ids of the new events.

@@ -42,7 +42,6 @@ def read_timeline(
 
     Args:
         log: The events of the job and of its workers.
-        job: The job.
         payloads: Has the text that names its client.
         archived: Its events, if the log has them no longer.
     """

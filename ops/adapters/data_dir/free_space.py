@@ -89,7 +89,6 @@ def floor_of(disk: DiskSettings, *, log_file: Path | None, data_dir: Path) -> Di
     """Return the floor of the disk that has the event log.
 
     Args:
-        disk: The settings.
         log_file: ``None`` where a database server has the log; there is no reserve then.
         data_dir: Measured where there is no log file.
     """

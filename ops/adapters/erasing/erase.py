@@ -168,7 +168,6 @@ def erase_agent(
     A second call erases later texts, and completes a call whose process was killed.
 
     Args:
-        url: Of the log.
         agent: Whose texts.
         clock: Stamps the events.
         ids: Returns their ids.

@@ -117,8 +117,6 @@ class TextSweeper:
     What a sweep reads of the log takes some kilobytes of memory for each job.
 
     Args:
-        url: Of the log.
-        rules: Of retention.
         clock: The present.
         ids: Ids of the new events.
         erase_items: Erases the items of jobs.

@@ -25,8 +25,6 @@ class PacedSweeps:
     """Sweeps when something was deleted, or when a rule is due.
 
     Args:
-        url: Of the log.
-        rules: Of retention.
         clock: The present.
         sweep: Sweeps once.
         erase_items: Erases the items of jobs.

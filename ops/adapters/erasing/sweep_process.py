@@ -36,8 +36,6 @@ def sweep_in_process(
     Args:
         erase_items: Erases the items of jobs; runs in this process.
         erase_blocks: Deletes blocks; runs in this process.
-        url: Of the log.
-        rules: Of retention.
 
     Raises:
         LogUnavailable: The log cannot be read or written, or the process was killed.

@@ -163,7 +163,6 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
 
     Args:
         engine: From ``reader_engine``.
-        url: Of the log.
         signed_hashes: By position, from signed checkpoints.
 
     Raises:
@@ -242,7 +241,6 @@ def _verify_kept(engine: Engine, archive: Archive, path: Path, *, thinned_at: in
 
     Args:
         engine: From ``reader_engine``.
-        archive: The archive.
         path: Its file.
         thinned_at: Position of the last archiving, which kept the last event of each type.
     """

@@ -22,7 +22,6 @@ class EventQuery:
 
     Args:
         engine: From ``reader_engine``.
-        wanted: The filter.
     """
 
     def __init__(self, engine: Engine, wanted: EventFilter) -> None:

@@ -72,7 +72,6 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
     and of streams other than jobs.
 
     Args:
-        url: Of the log.
         before: RFC 3339 instant with microseconds.
         clock: Stamps the event that records the archive.
         ids: Returns the id of that event.

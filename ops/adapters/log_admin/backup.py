@@ -85,7 +85,6 @@ def restore(
     """Replace the log with a copy; the caller makes sure that no service runs.
 
     Args:
-        url: Of the log.
         copy: From ``back_up``; it is not changed.
         kept_as: Suffix for the name of the replaced database.
         signed_hashes: By position, from signed checkpoints; those that the copy reaches must fit.
@@ -172,7 +171,6 @@ def verify_restored(
 
     Args:
         engine: From ``reader_engine``.
-        url: Of the log.
         archives_of: URL of the log beside which the archives lie, if not that of the log.
         signed_hashes: By position, from signed checkpoints; positions beyond the log are ignored.
         progress: Called after each page of events.

@@ -41,8 +41,6 @@ def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
 
     Args:
         engine: From ``reader_engine``.
-        url: Of the log.
-        archives: Of the log.
 
     Raises:
         CorruptLog: The database is damaged or its tables were changed.

@@ -21,7 +21,6 @@ class VerifiedLog:
     Attributes:
         head: The last event.
         archives: The archives whose files are there, and those that are missing.
-        texts: The payloads.
         projections: Whether the projections were compared with the events.
     """
 
@@ -52,7 +51,6 @@ def verify_whole_log(
 
     Args:
         engine: From ``reader_engine``.
-        url: Of the log.
         archives_of: URL of the log beside which the archives lie, if not that of the log.
         signed_hashes: By position, from signed checkpoints.
         watchers: See ``Watchers``.

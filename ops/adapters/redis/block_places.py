@@ -99,7 +99,6 @@ class BlockAnswers:
         client: Made by ``connect``.
         keys: Key names.
         worker: This worker.
-        blocks: Its blocks.
     """
 
     def __init__(

@@ -293,7 +293,6 @@ class BlockingRedisBroker(RedisBroker):
         A job that has ended is delivered once more and then skipped, since the log decides.
 
         Args:
-            queue_name: The queue.
             fetched: Ids that the worker has fetched; it must not fetch others meanwhile.
 
         Returns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import dramatiq
@@ -16,6 +15,7 @@ from dramatiq.worker import WorkerThread
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, queue_name
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
+from tests.support.polling import now_s
 from worker.consumers import Consumers, queues_of
 
 PATIENCE_S = 60.0
@@ -41,8 +41,8 @@ def broker(server: fakeredis.FakeServer) -> Iterator[BlockingRedisBroker]:
 
 def _left() -> Callable[[], float]:
     """Return the time that is left of a stop that begins now."""
-    until_s = time.monotonic() + PATIENCE_S
-    return lambda: max(0.0, until_s - time.monotonic())
+    until_s = now_s() + PATIENCE_S
+    return lambda: max(0.0, until_s - now_s())
 
 
 def _running(broker: BlockingRedisBroker, before: set[threading.Thread]) -> list[WorkerThread]:

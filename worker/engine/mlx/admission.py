@@ -100,8 +100,6 @@ def open_rows(sequences: RunningSequences, memory: RowMemory, gap_s: float) -> d
     """Restore new sequences for a moment; return the restored tokens of the ready ones, by uid.
 
     Args:
-        sequences: The running sequences.
-        memory: Their memory.
         gap_s: Longest pause between two tokens of a stream, in seconds; a part of it is used.
             0 for no limit.
     """

@@ -72,7 +72,6 @@ class ContextEnds:
         """Set the pauses of a new sequence, and the checkpoints that it inherits.
 
         Args:
-            sequence: The sequence.
             token_ids: Its prompt without the last token.
             plan: What it starts from.
             preferred: Positions where other prompts are likely to part.

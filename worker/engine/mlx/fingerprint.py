@@ -61,7 +61,6 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: st
         model: The model's ``fingerprint``.
         kv_dtype: Dtype of keys and values, or their quantised storage format.
         layout: Version of the block layout, and its parameters.
-        computation: From ``computation_of``.
     """
     parts = json.dumps([model, kv_dtype, layout, computation])
     return f"sha256:{hashlib.sha256(parts.encode()).hexdigest()}"

@@ -63,7 +63,6 @@ class PrefixCache:
         network: An mlx-lm model.
         fingerprint: The model's fingerprint.
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
-        block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         ram_storage: The form of parked contexts under pressure.
         on_context: Receives reports of restored and saved contexts; must not block.
@@ -282,7 +281,6 @@ class PrefixCache:
 
         Args:
             uid: The sequence; an unknown one is ignored.
-            sequences: The running sequences.
             finish: Why it ended, if it ended by itself.
             yields: Whether it gives up its memory for others: then the disk is waited for.
         """

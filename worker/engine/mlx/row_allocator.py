@@ -127,7 +127,6 @@ class RowAllocator:
         """Make room for the next step of a row; return whether there is enough memory.
 
         Args:
-            context: Its context.
             alone: Whether no other sequence runs; then contexts are freed that the disk lacks.
         """
         tokens = len(context.token_ids)

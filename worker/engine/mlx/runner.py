@@ -55,7 +55,6 @@ class BatchRunner:
             what measures them at load. ``load`` lowers the model's context length to what fits.
             ``None`` means no limit, and no blocks are cached.
         reuse: Whether blocks are cached; otherwise every prompt is computed whole.
-        block_tokens: Tokens in a block.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         on_context: Receives reports of restored and saved contexts; must not block.
 

@@ -24,7 +24,6 @@ class TrackedSequence:
     """A sequence in the batch.
 
     Attributes:
-        context: Its context.
         opening: How its caches are prepared; ``None`` once they are.
         prompt_tokens: Tokens of the prompt, restored ones included.
         names: Hashes of the whole blocks of its prompt.

@@ -23,7 +23,6 @@ class Turn(NamedTuple, Generic[T]):
     """An item at its place in the order.
 
     Attributes:
-        item: The item.
         rank: The rank among whose items it stands: its own, or 0 if it is due by its passes.
         is_due: Whether no item after it may be served before it.
     """

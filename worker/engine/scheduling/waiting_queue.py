@@ -100,7 +100,6 @@ class WaitingQueue(Generic[T]):
         Args:
             now: The current instant.
             places: Free places of the batch; items that fill them do not wait for the window.
-            room: The room in the batch.
         """
         if self.window.wait_s(now) > 0 and len(self._queue) < places:
             return

@@ -49,7 +49,6 @@ class ProjectionSet:
 
     Attributes:
         jobs: The table of jobs, which names the checkpoint.
-        agents: The table of agents.
         owned_streams: The table of the owners of files and batches.
         usage: The writers of the tables of usage.
         tables: All tables of the set.

@@ -47,7 +47,6 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
     """Rebuild the projections; safe to repeat, and while other processes write.
 
     Args:
-        url: Of the log.
         progress: Called after each transaction.
 
     Returns:
@@ -72,7 +71,6 @@ def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
     """Bring the projections up to date, or rebuild those of another version.
 
     Args:
-        url: Of the log.
         progress: Called after each transaction.
 
     Raises:

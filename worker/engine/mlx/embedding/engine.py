@@ -56,7 +56,6 @@ class EmbeddingEngine:
     """Computes the vectors of the requests for one model. Safe to use from any thread.
 
     Args:
-        entry: The model.
         lane: Computes on the engine thread.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
     """

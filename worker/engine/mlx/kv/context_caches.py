@@ -148,7 +148,6 @@ class ContextCaches:
 
         Args:
             groups: Group sizes of keys and values, by layer.
-            free_bytes: Bytes to free.
 
         Returns:
             Whether all layers are packed.

@@ -62,7 +62,6 @@ class _Work:
     """What is still to be saved of one context.
 
     Attributes:
-        context: The context.
         block: Index of the first whole block that may be missing on the disk.
         writes: Blocks that are being written, by index.
         ends: Positions to save, in order.
@@ -79,7 +78,6 @@ class ContextSaver:
 
     Args:
         store: The contexts in memory.
-        tier: The disk.
         codec: Encodes blocks.
         fingerprints: Fingerprint of blocks, and of checkpoints.
     """

@@ -28,7 +28,6 @@ class PackedTensor:
     Attributes:
         parts: Packed values, scales and biases; their third axis is that of the tokens.
         group: Elements that share a scale and a bias.
-        dtype: Of the exact tensor.
     """
 
     parts: tuple[mx.array, mx.array, mx.array]

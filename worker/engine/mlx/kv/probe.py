@@ -20,7 +20,6 @@ def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec: 
 
     Args:
         model: An mlx-lm model.
-        block_tokens: Tokens in a block.
 
     Raises:
         UnsupportedCache: A cache has a class or a layout that cannot be restored.

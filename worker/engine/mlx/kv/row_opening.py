@@ -55,7 +55,6 @@ class RowOpener:
         codec: Decodes blocks of the disk.
         fingerprints: Fingerprint of blocks, and of checkpoints.
         tier: The disk, if there is one.
-        monotonic_s: The clock.
     """
 
     def __init__(

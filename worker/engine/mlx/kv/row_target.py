@@ -56,7 +56,6 @@ class RowTarget:
     Args:
         layers: Index, cache and sizes of the full-attention layers.
         start: The slot of the first token of the first block.
-        block_tokens: Tokens in a block.
     """
 
     def __init__(

@@ -26,7 +26,6 @@ class DiskEnd:
     """A checkpoint on the disk.
 
     Attributes:
-        name: Its name.
         start: Tokens before the ones that its name covers.
         position: Tokens before the checkpoint.
     """

@@ -33,7 +33,6 @@ class WindowKVCache:
 
     Attributes:
         keys: The buffer, [1, kv_heads, slots, head_dim]; ``None`` while it is empty.
-        values: The same for the values.
         offset: Tokens of the sequence that the cache has received.
         length: Tokens that are stored, in the first slots.
     """
@@ -145,7 +144,6 @@ class WindowKVCache:
 
         Args:
             keys: Of the new tokens, [1, kv_heads, new tokens, head_dim].
-            values: The same for the values.
 
         Returns:
             The last ``min(length, window - 1)`` tokens before the new ones, and the new ones.

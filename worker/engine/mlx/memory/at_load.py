@@ -122,7 +122,6 @@ class LoadedMemory:
         Args:
             accounted: Bytes of rows, parked contexts and copies in flight.
             rows: The running sequences.
-            uids: Their uids.
         """
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
@@ -304,7 +303,6 @@ def memory_at_load(
     Args:
         network: An mlx-lm model.
         card: Its description.
-        block_tokens: Tokens in a block.
         piece_tokens: Most prompt tokens computed in one piece.
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.

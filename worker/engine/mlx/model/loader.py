@@ -73,7 +73,6 @@ def load_weights(
     """Load a model on the calling thread, which must be the engine thread.
 
     Args:
-        source: Which model.
         answers: Answers recorded in the log, so that prompts continue them token for token;
             ``None`` to render every request whole.
         check_dir: Raises ``ModelLoadError`` for the directory of a model that must not be loaded.

@@ -89,7 +89,6 @@ class IncrementalPrompts:
     May be called from many threads at once.
 
     Args:
-        renderer: Of the loaded model.
         answers: Answers recorded in the log.
         fingerprint: Of the loaded model; tokens sampled by other models are not used.
         bytes_max: Upper bound for the cached prompts; the least recently used are dropped first.

@@ -17,7 +17,6 @@ def with_instructions(request: ChatRequest, *, is_opened: bool) -> ChatRequest:
     """Return the request with its tool choice and answer format as a final remark.
 
     Args:
-        request: The request.
         is_opened: Whether the prompt already opens the call that the request demands.
     """
     remarks = [remark for remark in (_on_tools(request, is_opened), _on_form(request)) if remark]

@@ -23,7 +23,6 @@ def tokens_beyond(text: str, tokens_max: int, count: Callable[[Sequence[str]], i
     """Return an estimate of the number of tokens if the text has more than ``tokens_max``.
 
     Args:
-        text: The text.
         tokens_max: Most tokens that fit.
         count: Returns the number of tokens of several texts.
 

@@ -66,7 +66,6 @@ class PromptRenderer:
         """Return the prompt.
 
         Args:
-            request: The request.
             encoding: How the caller's text is encoded; a raw prompt's marks are always read.
 
         Raises:

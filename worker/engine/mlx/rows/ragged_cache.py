@@ -74,7 +74,6 @@ class RaggedCache:
 
         Args:
             keys: Of the new tokens, of the shape [rows, kv_heads, longest length, head_dim].
-            values: The same for the values.
         """
         fetched = [
             row.update_and_fetch(key, value)

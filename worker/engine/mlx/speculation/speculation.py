@@ -148,7 +148,6 @@ class Speculation:
         """Record a pass with drafts; return how many tokens of each draft were drawn.
 
         Args:
-            rows: The rows.
             drafts: The draft of each row.
             draws: The tokens drawn after the present token of a row and after each of its draft,
                 row by row.
