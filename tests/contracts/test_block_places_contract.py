@@ -1,4 +1,4 @@
-"""``BlockPlaces``, on the fake and on both brokers."""
+"""``BlockPlaces``, on the fake, on fakeredis and on both brokers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ops.adapters.redis.block_places import BlockAnswers, RedisBlockPlaces
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import ControlListener
 from tests.support.fakes.broker import FakeBlockPlaces, FakeWorkerPulses
+from tests.support.processes.brokers import client_of
 
 WAIT_S = 30.0
 CARD = ModelCard(
@@ -53,7 +54,7 @@ def _pulse(worker: WorkerId, card: ModelCard | None = CARD) -> WorkerPulse:
     return WorkerPulse(worker=worker, pid=1, state="ready" if card else "loading", model=card)
 
 
-@pytest.fixture(params=["fake", "valkey", "redis"])
+@pytest.fixture(params=["fake", "fakeredis", "valkey", "redis"])
 def places(request: pytest.FixtureRequest, keys: Keys) -> Iterator[BlockPlaces]:
     workers = _workers()
     if request.param == "fake":
@@ -62,7 +63,7 @@ def places(request: pytest.FixtureRequest, keys: Keys) -> Iterator[BlockPlaces]:
         fake.disk = {worker: blocks.disk for worker, blocks in workers.items()}
         yield fake
         return
-    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    client = client_of(request, request.param)
     pulses = FakeWorkerPulses()
     pulses.beat(_pulse(WorkerId("loading"), None))
     with ExitStack() as stack:

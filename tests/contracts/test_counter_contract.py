@@ -1,4 +1,4 @@
-"""``TokenCounter``, on the fake and on both brokers."""
+"""``TokenCounter``, on the fake, on fakeredis and on both brokers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from domain.values import SamplingWish
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.token_counts import RedisTokenCounter, TokenCountServer
 from tests.support.fakes.broker import FakeTokenCounter
+from tests.support.processes.brokers import client_of
 
 Count = Callable[[ChatRequest], int]
 
@@ -36,12 +37,12 @@ def _words(request: ChatRequest) -> int:
     return len(text.split())
 
 
-@pytest.fixture(params=["fake", "valkey", "redis"])
+@pytest.fixture(params=["fake", "fakeredis", "valkey", "redis"])
 def counter(request: pytest.FixtureRequest, keys: Keys) -> Iterator[TokenCounter]:
     if request.param == "fake":
         yield FakeTokenCounter(_words)
         return
-    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    client = client_of(request, request.param)
     with ExitStack() as stack:
         stack.callback(client.close)
         stack.enter_context(TokenCountServer(client, keys, count=_words))

@@ -1,4 +1,4 @@
-"""``WorkerPulses`` and ``ControlSignals``, on the fake and on both brokers."""
+"""``WorkerPulses`` and ``ControlSignals``, on the fake, on fakeredis and on both brokers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.fakes.broker import FakeWorkerPulses
 from tests.support.polling import WITHIN_S, wait_until
+from tests.support.processes.brokers import client_of
 
 CARD = ModelCard(
     id="demo",
@@ -78,7 +79,7 @@ READY = WorkerPulse(
 LASTING_MS = 600_000
 
 
-@pytest.fixture(params=["fake", "valkey", "redis"])
+@pytest.fixture(params=["fake", "fakeredis", "valkey", "redis"])
 def pulses_and_fade(
     request: pytest.FixtureRequest, keys: Keys
 ) -> Iterator[tuple[WorkerPulses, Callable[[], None]]]:
@@ -86,7 +87,7 @@ def pulses_and_fade(
         fake = FakeWorkerPulses()
         yield fake, fake.fade
         return
-    client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    client = client_of(request, request.param)
     real = RedisWorkerPulses(client, keys, ttl_ms=LASTING_MS)
 
     def fade() -> None:

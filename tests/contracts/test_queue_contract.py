@@ -1,4 +1,4 @@
-"""``JobQueue``, on the fake and on both brokers, with the worker's side of each."""
+"""``JobQueue``, on the fake, on fakeredis and on both brokers, with the worker's side of each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import fakeredis
 import pytest
-import redis
 from dramatiq import MessageProxy
 
 from domain.errors import QueueUnavailable
@@ -23,6 +21,7 @@ from ops.adapters.redis.dramatiq_queue import (
 )
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.job_queue import ENGINE, FakeJobQueue
+from tests.support.processes.brokers import client_of
 
 A, B, C = (JobId(f"job-{letter}") for letter in "abc")
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -103,10 +102,7 @@ def broker(request: pytest.FixtureRequest, keys: Keys) -> Iterator[QueueUnderTes
             partial(fake.requeue_unacked, ENGINE),
         )
         return
-    if request.param == "fakeredis":
-        client: redis.Redis = fakeredis.FakeRedis(server_type="valkey")
-    else:
-        client = connect(str(request.getfixturevalue(f"{request.param}_url")))
+    client = client_of(request, request.param)
     broker = BlockingRedisBroker(client, keys, broker_id=ENGINE, unacked_check_s=0)
     # One message at a time, so that the others can be seen to wait.
     consumer = broker.consume(INTERACTIVE.value, prefetch=1, timeout=50)

@@ -1,6 +1,7 @@
 """Real brokers for tests: a redis-server and the bundled Valkey, each private to the session.
 
 Take ``broker_url`` for a test to run on both, ``redis_url`` or ``valkey_url`` for one of them.
+``client_of`` has fakeredis, which runs in the test's process, as a third one.
 Each test gets ``keys`` with a prefix of its own, so that nothing is seen twice.
 """
 
@@ -13,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import fakeredis
 import pytest
 import redis
 
@@ -56,6 +58,15 @@ def redis_url(short_tmp: Path) -> Iterator[str]:
 def valkey_url(short_tmp: Path) -> Iterator[str]:
     """A bundled Valkey of this session."""
     yield from _served(valkey_server(), short_tmp / "valkey")
+
+
+def client_of(request: pytest.FixtureRequest, kind: str) -> redis.Redis:
+    """Return a client of ``fakeredis``, of ``valkey`` or of ``redis``."""
+    if kind == "fakeredis":
+        server = fakeredis.FakeServer(server_type="valkey")
+        client: redis.Redis = fakeredis.FakeRedis(server=server)
+        return client
+    return connect(str(request.getfixturevalue(f"{kind}_url")))
 
 
 def _served(server: ServerBinary, directory: Path) -> Iterator[str]:
