@@ -58,28 +58,43 @@ def timed_files() -> list[str]:
     Such a file imports one of the modules, imports a helper or a module of the product that does,
     or uses a fixture of such a helper.
     """
+    timed = _timed_helpers()
     helpers = [*TESTS.glob("*/**/conftest.py"), *TESTS.glob("support/**/*.py")]
     fixtures = {
-        name for path in helpers if _is_timed(path) for name in _FIXTURE.findall(_text(path))
+        name for path in helpers if _is_timed(path, timed) for name in _FIXTURE.findall(_text(path))
     }
     return [
         path.relative_to(ROOT).as_posix()
         for path in sorted(TESTS.rglob("test_*.py"))
-        if _is_timed(path) or fixtures & {*_WORD.findall(" ".join(_ARGUMENTS.findall(_text(path))))}
+        if _is_timed(path, timed)
+        or fixtures & {*_WORD.findall(" ".join(_ARGUMENTS.findall(_text(path))))}
     ]
 
 
-@cache
-def _is_timed(path: Path) -> bool:
-    """Return whether a module or a helper of it imports one of the modules, or the product's."""
+def _arguments(path: Path) -> frozenset[str]:
+    return frozenset(_WORD.findall(" ".join(_ARGUMENTS.findall(_text(path)))))
+
+
+def _timed_helpers() -> frozenset[Path]:
+    """Return the helpers that import one of the modules, themselves or by other helpers."""
+    helpers = [path for name in _HELPERS for path in (ROOT / name.strip(".")).rglob("*.py")]
+    found = frozenset[Path]()
+    while (more := found | {path for path in helpers if _is_timed(path, found)}) != found:
+        found = more
+    return found
+
+
+def _is_timed(path: Path, timed: frozenset[Path]) -> bool:
+    """Return whether a module imports one of the modules, a timed helper, or a product's module."""
     names = _imports(path)
     if names & _TIMED:
         return True
     for name in names:
         module = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        if module.is_file() and (
-            _is_timed(module) if name.startswith(_HELPERS) else _imports(module) & _TIMED
-        ):
+        if name.startswith(_HELPERS):
+            if module in timed:
+                return True
+        elif module.is_file() and _imports(module) & _TIMED:
             return True
     return False
 

@@ -1,17 +1,11 @@
-"""A running job as an overview, in its stream and in a terminal."""
+"""A running job as an overview, in its stream and in the status."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
-from fcntl import ioctl
 from typing import Any
 
 import httpx
@@ -48,13 +42,16 @@ def test_running_job_shows_its_worker_and_its_tokens(endless: Service, job: str)
     assert first["running"][0]["generated_tokens"] < second["running"][0]["generated_tokens"]
 
 
-def test_snapshot_for_a_pipe_and_as_json(endless: Service, job: str) -> None:
-    plain = _command(endless, "top").stdout
-    assert job[-8:] in plain
-    assert "watched  decode" in plain
+@pytest.mark.usefixtures("job")
+def test_status_shows_the_load_of_a_running_job(endless: Service) -> None:
+    def rates() -> Any:
+        found = json.loads(_command(endless, "status", "--json").stdout)["rates"]
+        return found if found and found["running"] == 1 and found["tokens_per_s"] else None
+
+    assert wait_until(rates)["queue_depth"] == 0
+    plain = _command(endless, "status").stdout
+    assert "1 running · 0 waiting" in plain
     assert "\x1b" not in plain
-    shown = json.loads(_command(endless, "top", "--json").stdout)
-    assert [row["job"] for row in shown["running"]] == [job]
 
 
 def test_log_lines_of_the_parts_are_kept(endless: Service, job: str) -> None:
@@ -64,55 +61,6 @@ def test_log_lines_of_the_parts_are_kept(endless: Service, job: str) -> None:
     assert "go on" not in str(lines)
     about = _command(endless, "logs", "--job", job, "--json").stdout.splitlines()
     assert all(job in line for line in about)
-
-
-def test_terminal_shows_the_job_and_cancels_it(endless: Service, job: str) -> None:
-    with _terminal(endless, rows=30, columns=100) as screen:
-        screen.wait_for(job[-8:])
-        screen.press("c")
-        screen.wait_for("press c again")
-        screen.press("c")
-        screen.wait_for("is cancelled")
-        screen.press("q")
-        assert screen.process.wait(WAIT_S) == 0
-    found = httpx.get(f"{endless.base_url}/v1/jobs/{job}", timeout=WAIT_S).json()
-    assert found["cancel_requested"] or found["status"] == "cancelled"
-
-
-class _Screen:
-    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
-        self.process = process
-        self._master = master
-        self._seen = ""
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def wait_for(self, text: str) -> None:
-        """Read until a text that is written in one piece has appeared."""
-        while text not in self._seen:
-            self._seen += os.read(self._master, 65_536).decode(errors="replace")
-
-
-@contextmanager
-def _terminal(service: Service, *, rows: int, columns: int) -> Iterator[_Screen]:
-    master, slave = pty.openpty()
-    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ops.cli.main", "top", "--data-dir", str(service.data_dir)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"},
-        start_new_session=True,
-    )
-    os.close(slave)
-    try:
-        yield _Screen(process, master)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
 
 
 def _command(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
