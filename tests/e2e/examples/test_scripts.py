@@ -96,9 +96,9 @@ def test_an_answer_is_proved_and_a_false_claim_is_not(
     done = wait_until(
         lambda: httpx.get(f"{url}/{job['id']}").json(), lambda seen: seen["status"] == "completed"
     )
-    said = done["output"]["text"]
+    answer = done["output"]["text"]
     words = ("disputed_answer.py", "--agent", "customer-17", "--claim")
-    true = run(example_service, tmp_path, *words, said, "--out", "true")
+    true = run(example_service, tmp_path, *words, answer, "--out", "true")
     assert "claim     true, word for word" in true
     assert "replay    same: " in true
     assert "log       verifies" in true
@@ -106,4 +106,4 @@ def test_an_answer_is_proved_and_a_false_claim_is_not(
     assert (replayed["job"], replayed["verdict"]) == (job["id"], "same")
     false = run(example_service, tmp_path, *words, "It is Rome.", "--out", "false", code=1)
     assert "claim     false: no answer has these words" in false
-    assert f"logged    {said}" in false
+    assert f"logged    {answer}" in false

@@ -164,5 +164,5 @@ def test_a_rebound_name_and_other_sites_reach_nothing(browser: Browser, service:
     assert _jobs(service) == before
     assert httpx.get(f"{service.base_url}/v1/agents/victim", timeout=60).status_code == 200
     # The same requests do what they say where no page sends them.
-    told = httpx.post(f"{service.base_url}/v1/jobs", content=b'{"prompt":"hi","max_tokens":1}')
-    assert told.status_code == 202
+    submitted = httpx.post(f"{service.base_url}/v1/jobs", content=b'{"prompt":"hi","max_tokens":1}')
+    assert submitted.status_code == 202

@@ -29,7 +29,7 @@ async def send(api: FakeApi, name: str, path: str, body: Mapping[str, Any]) -> R
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "told"),
+    ("path", "body", "status", "named"),
     [
         ("/v1/jobs", JOB, 202, "2 of the 4 waiting jobs"),
         ("/v1/jobs", JOB | {"priority": "batch"}, 202, "2 of the 4 waiting jobs"),
@@ -37,7 +37,7 @@ async def send(api: FakeApi, name: str, path: str, body: Mapping[str, Any]) -> R
     ],
 )
 def test_key_with_its_share_is_refused_and_another_is_not(
-    path: str, body: Mapping[str, Any], status: int, told: str
+    path: str, body: Mapping[str, Any], status: int, named: str
 ) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
@@ -48,7 +48,7 @@ def test_key_with_its_share_is_refused_and_another_is_not(
             assert [(await send(api, "ann", path, body)).status for _ in "12"] == [status] * 2
             refused = await send(api, "ann", path, body)
             assert (refused.status, refused.headers["x-should-retry"]) == (429, "true")
-            assert told in refused.body.decode()
+            assert named in refused.body.decode()
             assert int(refused.headers["retry-after"]) > 0
             assert (await send(api, "bob", path, body)).status == status
 
