@@ -10,7 +10,11 @@ from api.schemas.replies import JobObject
 
 
 class EventObject(TypedDict):
-    """An event of the log."""
+    """An event of the log.
+
+    ``data`` has digests of the texts that a client wrote; ``texts`` has those that are not erased,
+    by the name of their field.
+    """
 
     position: int
     stream: str
@@ -24,6 +28,7 @@ class EventObject(TypedDict):
     recorded_at: str
     prev_hash: str
     hash: str
+    texts: dict[str, Any]
 
 
 class EventList(TypedDict):

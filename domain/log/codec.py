@@ -19,14 +19,29 @@ from domain.chat import items as stream_types
 from domain.chat import logprobs
 from domain.chat.items import Body, StreamItem
 from domain.chat.logprobs import TokenLogprob
+from domain.chat.request import canonical_json
 from domain.errors import LogNewer
 from domain.events import event as event_types
 from domain.events.event import Event
 from domain.log.record import RecordedEvent
+from domain.values import Digest, digest_of
 
 #: Present schema versions; types not named here are at 1. A change of the fields of a released type
 #: increments its version, and ``tests/fixtures/events`` keeps one event of each version for good.
 SCHEMA_VERSIONS: Mapping[str, int] = {}
+
+#: Fields that a client may have written, by type of event. The log has their digests in the events
+#: and the texts as payloads, so that a deletion can erase them and the hash chain stays.
+TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "AttemptFailed": ("message",),
+    "BatchSubmitted": ("metadata",),
+    "JobCompleted": ("stop_sequence",),
+    "JobFailed": ("message",),
+    "JobSubmitted": ("model",),
+}
+#: What an event has in the place of a text that was erased.
+ERASED_TEXT = "[erased]"
+_ERASED: Mapping[str, str | None] = {"metadata": None}
 
 _EVENT_CLASSES: Mapping[str, type[Event]] = {
     cls.__name__: cls for cls in typing.get_args(event_types.Event)
@@ -52,14 +67,48 @@ def encode_event(event: Event) -> tuple[str, int, dict[str, Any]]:
     return name, SCHEMA_VERSIONS.get(name, 1), data
 
 
+def split_texts(
+    type_name: str, data: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[Digest, bytes]]:
+    """Return the data with digests in the place of its texts, and these texts."""
+    stored, texts = dict(data), dict[Digest, bytes]()
+    for name in TEXT_FIELDS.get(type_name, ()):
+        if stored[name]:
+            content = canonical_json(stored[name])
+            stored[name] = digest = digest_of(content)
+            texts[digest] = content
+    return stored, texts
+
+
+def text_digests(type_name: str, data: Mapping[str, Any]) -> dict[str, Digest]:
+    """Return the digests of the texts of stored data, by field."""
+    names = TEXT_FIELDS.get(type_name, ())
+    return {name: Digest(data[name]) for name in names if data.get(name)}
+
+
+def texts_of(recorded: RecordedEvent) -> dict[str, Any]:
+    """Return the texts of an event that are there, by field."""
+    digests = text_digests(recorded.type, recorded.data)
+    return {
+        name: json.loads(recorded.texts[digest])
+        for name, digest in digests.items()
+        if digest in recorded.texts
+    }
+
+
 def decode_recorded(recorded: RecordedEvent) -> Event:
-    """Return the event of an envelope.
+    """Return the event of an envelope; ``ERASED_TEXT`` stands for a text that is not there.
 
     Raises:
         LogNewer: A newer program wrote the event.
         ValueError: The data does not fit the type.
     """
-    return decode_event(recorded.type, recorded.schema_version, recorded.data)
+    data = recorded.data
+    if recorded.type in TEXT_FIELDS:
+        digests = text_digests(recorded.type, data)
+        erased = {name: _ERASED.get(name, ERASED_TEXT) for name in digests}
+        data = {**data, **erased, **texts_of(recorded)}
+    return decode_event(recorded.type, recorded.schema_version, data)
 
 
 def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -> Event:

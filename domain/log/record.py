@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
 
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
 from domain.events.event import Event
-from domain.values import EventId, Owner, StreamName
+from domain.values import Digest, EventId, Owner, StreamName
 
 #: ``prev_hash`` of the first event.
 GENESIS_HASH = "0" * 64
@@ -46,13 +46,16 @@ class RecordedEvent:
         version: Place in that stream, from 1.
         type: Class name of the event.
         schema_version: Version of the shape of ``data``.
-        data: The event as JSON values.
+        data: The event as JSON values; a text that a client wrote stands there as its digest
+            (``domain.log.codec.TEXT_FIELDS``).
         event_id: Id of the draft.
         correlation_id: The request that all of this belongs to.
         causation_id: The event that led to this one, if one did.
         recorded_at: RFC 3339 instant in UTC with microseconds.
         prev_hash: ``hash`` of the event at ``position - 1``.
         hash: SHA-256 in hex over the canonical JSON of all fields above.
+        texts: The texts that ``data`` has digests of, as canonical JSON; those that were erased, or
+            not read, are missing. No part of the envelope.
     """
 
     position: int
@@ -67,24 +70,30 @@ class RecordedEvent:
     recorded_at: str
     prev_hash: str
     hash: str
+    texts: Mapping[Digest, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def envelope(self) -> dict[str, Any]:
+        """Return the fields of the envelope, ``hash`` last."""
+        return {
+            "position": self.position,
+            "stream": self.stream,
+            "version": self.version,
+            "type": self.type,
+            "schema_version": self.schema_version,
+            "data": dict(self.data),
+            "event_id": self.event_id,
+            "correlation_id": self.correlation_id,
+            "causation_id": self.causation_id,
+            "recorded_at": self.recorded_at,
+            "prev_hash": self.prev_hash,
+            "hash": self.hash,
+        }
 
     def computed_hash(self) -> str:
         """Return the hash that the other fields call for."""
-        return chain_hash(
-            {
-                "position": self.position,
-                "stream": self.stream,
-                "version": self.version,
-                "type": self.type,
-                "schema_version": self.schema_version,
-                "data": self.data,
-                "event_id": self.event_id,
-                "correlation_id": self.correlation_id,
-                "causation_id": self.causation_id,
-                "recorded_at": self.recorded_at,
-                "prev_hash": self.prev_hash,
-            }
-        )
+        fields = self.envelope()
+        del fields["hash"]
+        return chain_hash(fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

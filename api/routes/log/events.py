@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
@@ -17,6 +17,7 @@ from api.schemas.base import INT64_MAX, KNOWN_NAME_PATTERN
 from api.schemas.log import EventList, EventObject
 from api.services.route_services import EventService
 from domain.errors import SemanticError
+from domain.log.codec import texts_of
 from domain.log.record import EventFilter, RecordedEvent
 from domain.values import rfc3339
 
@@ -169,20 +170,7 @@ def _frame(event: RecordedEvent) -> Frame:
 
 
 def _event(event: RecordedEvent) -> EventObject:
-    return {
-        "position": event.position,
-        "stream": event.stream,
-        "version": event.version,
-        "type": event.type,
-        "schema_version": event.schema_version,
-        "data": dict(event.data),
-        "event_id": event.event_id,
-        "correlation_id": event.correlation_id,
-        "causation_id": event.causation_id,
-        "recorded_at": event.recorded_at,
-        "prev_hash": event.prev_hash,
-        "hash": event.hash,
-    }
+    return cast("EventObject", event.envelope() | {"texts": texts_of(event)})
 
 
 EVENT_OPERATIONS: Final = (

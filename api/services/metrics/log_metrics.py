@@ -11,7 +11,7 @@ from api.services.metrics.agent_totals import AgentTotals
 from domain.engine.control import AdmissionState
 from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
-from domain.log.codec import decode_event
+from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.model.swap_totals import SwapTotals
 from domain.model.wanted_model import MODELS_STREAM, SwapState
@@ -124,7 +124,7 @@ class SwapHistory:
     def _fold(self, log: EventLog) -> None:
         fresh: list[tuple[WantedModelEvent, str, int]] = []
         for recorded in log.load(MODELS_STREAM, after_version=self._totals.version):
-            event = decode_event(recorded.type, recorded.schema_version, recorded.data)
+            event = decode_recorded(recorded)
             if isinstance(event, WantedModelEvent):
                 fresh.append((event, recorded.recorded_at, recorded.version))
         self._totals.fold(fresh)

@@ -8,13 +8,14 @@ versions of pages, is truncated. Earlier copies, and blocks that the disk keeps,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from sqlalchemy import Connection, Engine, delete
+from sqlalchemy import Connection, Engine, delete, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
@@ -22,6 +23,7 @@ from domain.events.agent import AgentForgotten
 from domain.events.log import TextsErased
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job
+from domain.log.codec import ERASED_TEXT
 from domain.log.record import AGENT_STREAM
 from domain.log.text_owners import LifeEvent, RetentionCut
 from domain.ports import Clock, IdSource
@@ -42,9 +44,10 @@ from ops.adapters.event_log.database import (
     reason_of,
     writer_engine,
 )
+from ops.adapters.event_log.row_codec import PAYLOAD, storable
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.event_log.tables import PAYLOADS
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS
 from ops.adapters.event_log.transaction import append_event
 
 #: How long to wait for a reader that still needs the old pages.
@@ -54,6 +57,8 @@ TEXTS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 #: A larger database is not rewritten while a service runs, since appends wait meanwhile.
 REWRITTEN_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Columns of the jobs tables that have texts of ``domain.log.codec.TEXT_FIELDS``.
+_COPIES: Final = ("model", "error_message", "stop_sequence")
 LOG_STREAM: Final = StreamName("log")
 
 
@@ -261,8 +266,31 @@ def _delete(connection: Connection, doomed: Mapping[str, int], found: TextMap) -
     named = texts_named_since(connection, found)
     gone = {digest: size for digest, size in doomed.items() if digest not in named}
     for digest in sorted(gone):
+        _clear_copies(connection, digest, found.copied.get(digest, set()))
         connection.execute(delete(PAYLOADS).where(PAYLOADS.c.digest == digest))
     return gone
+
+
+def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) -> None:
+    """Replace a text in the rows of jobs, as a rebuild without the text does."""
+    row = PAYLOAD.row(connection, {"digest": digest}) if jobs else None
+    if row is None:
+        return
+    text = storable(str(json.loads(row[0])))
+    for table in (JOBS, NEXT_JOBS):
+        for name in _COPIES:
+            column = table.c[name]
+            for page in _pages(sorted(jobs)):
+                connection.execute(
+                    update(table)
+                    .where(table.c.id.in_(page), column == text)
+                    .values({name: ERASED_TEXT})
+                )
+
+
+def _pages(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(jobs), TEXTS_AT_ONCE):
+        yield jobs[start : start + TEXTS_AT_ONCE]
 
 
 def _some(left: Mapping[str, int]) -> dict[str, int]:

@@ -8,15 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, select
 
 from domain.batch.state import BATCH_PREFIX
 from domain.events.agent import AgentForgotten, AgentForked, AgentRegistered, AgentTurnAdded
 from domain.events.batch import BatchFailed, BatchSubmitted, FileCreated
-from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobHidden, JobSubmitted
+from domain.events.job import (
+    AttemptFailed,
+    JobCancelled,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobHidden,
+    JobSubmitted,
+)
 from domain.events.log import ArchiveErased, TextsErased
+from domain.log.codec import TEXT_FIELDS, text_digests
 from domain.log.record import EventFilter
 from domain.log.text_owners import (
     LIFE_TYPES,
@@ -34,16 +43,18 @@ from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 #: Fields that name a text, by type of event.
 PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        cls.__name__: fields
+        cls.__name__: (*fields, *TEXT_FIELDS.get(cls.__name__, ()))
         for cls, fields in (
             (AgentRegistered, ("profile",)),
             (AgentForked, ("profile", "request", "output")),
+            (AttemptFailed, ()),
             (BatchFailed, ("errors",)),
             (BatchSubmitted, ("content", "client_name")),
             (FileCreated, ("content",)),
             (JobCancelled, ("output",)),
             (JobCompleted, ("output",)),
             (JobExpired, ("output",)),
+            (JobFailed, ()),
             (JobSubmitted, ("request", "wire", "client_name")),
         )
     }
@@ -62,6 +73,7 @@ class TextMap:
     Attributes:
         owners: They, with the digests that each refers to.
         parts: Digests of the chunks of each manifest, by its digest.
+        copied: The jobs whose rows have a copy of a text, by its digest.
         through: Position up to which every event was read; some later ones may have been.
         is_complete: Whether every archive could be read. Texts that no known owner refers to may
             belong to a job of a missing archive.
@@ -69,6 +81,7 @@ class TextMap:
 
     owners: TextOwners
     parts: Mapping[str, set[str]]
+    copied: Mapping[str, set[str]]
     through: int
     is_complete: bool
 
@@ -100,18 +113,19 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     texts: defaultdict[str, set[str]] = defaultdict(set)
     jobs = list(_jobs(engine, texts))
     parts: dict[str, set[str]] = {}
+    copied: defaultdict[str, set[str]] = defaultdict(set)
     lives: list[LifeEvent] = []
     present: set[str] = set()
     for page in _pages(engine):
         with reading(engine) as connection:
             for row in page:
-                texts[row.stream] |= _named_texts(connection, row, parts)
+                texts[row.stream] |= _named_texts(connection, row, parts, copied)
         present.update(row.stream for row in page if row.type == JobSubmitted.__name__)
         lives += (_life_event(row) for row in page if row.type in LIFE_TYPES)
     # After the table: an event that another process archives meanwhile is in one of the two.
     erased = erased_archives(engine)
     archives = _archives(engine, url)
-    is_complete = _add_archived(archives, url or "", erased, texts, lives)
+    is_complete = _add_archived(archives, url or "", erased, texts, copied, lives)
     gone = [one for one in archives if one.file in erased]
     if gone:
         last = max(one.last_position for one in gone)
@@ -119,7 +133,9 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
             replace(job, is_erased=job.position <= last and job.id not in present) for job in jobs
         ]
     owners = TextOwners(jobs, texts, lives, parts=parts)
-    return TextMap(owners=owners, parts=parts, through=through, is_complete=is_complete)
+    return TextMap(
+        owners=owners, parts=parts, copied=copied, through=through, is_complete=is_complete
+    )
 
 
 def texts_named_since(connection: Connection, found: TextMap) -> set[str]:
@@ -135,24 +151,44 @@ def texts_named_since(connection: Connection, found: TextMap) -> set[str]:
     named: set[str] = set()
     for position, stream, type_name, data in connection.execute(query).all():
         named |= found.owners.texts.get(stream, set())
-        named |= _named_texts(connection, _Row(position, stream, type_name, "", data), {})
+        named |= _named_texts(connection, _Row(position, stream, type_name, "", data), {}, {})
         if type_name == AgentTurnAdded.__name__:
             # The job has its texts from before the agent referred to it.
             named |= found.owners.texts.get(json.loads(data)["job"], set())
     return named
 
 
-def _named_texts(connection: Connection, row: _Row, parts: dict[str, set[str]]) -> set[str]:
-    """Return the digests in an event, with the chunks of a manifest; adds these to ``parts``."""
+def _named_texts(
+    connection: Connection,
+    row: _Row,
+    parts: dict[str, set[str]],
+    copied: dict[str, set[str]],
+) -> set[str]:
+    """Return the digests in an event, with the chunks of a manifest.
+
+    Args:
+        connection: In a transaction.
+        row: The event.
+        parts: Gets the chunks of a manifest.
+        copied: Gets the texts that the row of the job has too.
+    """
     names = PAYLOAD_FIELDS.get(row.type, ())
     data = json.loads(row.data) if names else {}
-    digests = {digest for name in names if (digest := data.get(name)) is not None}
+    digests = {digest for name in names if (digest := data.get(name))}
+    _add_copied(copied, row.stream, row.type, data)
     manifest = data.get("content") if row.type in _WITH_MANIFEST else None
     if manifest is not None:
         if manifest not in parts:
             parts[manifest] = _chunks(connection, manifest)
         digests |= parts[manifest]
     return digests
+
+
+def _add_copied(
+    copied: dict[str, set[str]], stream: str, type_name: str, data: Mapping[str, Any]
+) -> None:
+    for digest in text_digests(type_name, data).values():
+        copied.setdefault(digest, set()).add(stream)
 
 
 def _chunks(connection: Connection, manifest: str) -> set[str]:
@@ -226,6 +262,7 @@ def _add_archived(
     url: str,
     erased: frozenset[str],
     texts: defaultdict[str, set[str]],
+    copied: dict[str, set[str]],
     lives: list[LifeEvent],
 ) -> bool:
     """Add the texts that archived events name, and which archived jobs are hidden.
@@ -249,8 +286,9 @@ def _add_archived(
                     )
                 )
             for name in PAYLOAD_FIELDS.get(event.type, ()):
-                if (digest := event.data.get(name)) is not None:
+                if digest := event.data.get(name):
                     texts[event.stream].add(digest)
+            _add_copied(copied, event.stream, event.type, event.data)
     return all(one in present or one.file in erased for one in archives)
 
 

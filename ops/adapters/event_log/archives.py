@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from domain.values import JobStatus
 from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events, verify_file
 from ops.adapters.event_log.event_query import PAGE_EVENTS, EventQuery
+from ops.adapters.event_log.row_codec import with_texts
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS, JOBS
 
 #: Name of the archives' directory, beside the database.
@@ -127,9 +129,9 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     after, query = 0, EventQuery(engine, EventFilter())
     while True:
         for archive in _archives(engine):
-            for event in read_events(archive.path(url)) if archive.last_position > after else ():
-                if event.position > after:
-                    yield event
+            if archive.last_position > after:
+                events = _file_events(engine, archive.path(url))
+                yield from (event for event in events if event.position > after)
             after = max(after, archive.last_position)
         while page := query.after(after, PAGE_EVENTS):
             if any(archive.last_position > after for archive in _archives(engine)):
@@ -151,7 +153,7 @@ def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEven
         event
         for archive in _archives(engine)
         if archive.path(url).exists()
-        for event in read_events(archive.path(url))
+        for event in _file_events(engine, archive.path(url))
         if event.stream == stream
     )
 
@@ -216,11 +218,20 @@ def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[Rec
     """Yield the events of an archive; only those that the log kept if the file is missing."""
     path = archive.path(url)
     if path.exists():
-        yield from read_events(path)
+        yield from _file_events(engine, path)
         return
     _log.warning("the archive %s is missing: jobs that are only in it are not listed", path)
     first, last = archive.first_position, archive.last_position
     yield from EventQuery(engine, EventFilter()).each(after=first - 1, through=last)
+
+
+def _file_events(engine: Engine, path: Path) -> Iterator[RecordedEvent]:
+    """Yield the events of a file with their texts, which are in the database."""
+    events = read_events(path)
+    while page := list(itertools.islice(events, PAGE_EVENTS)):
+        with reading(engine) as connection:
+            page_with_texts = with_texts(connection, page)
+        yield from page_with_texts
 
 
 def _archives(engine: Engine) -> tuple[Archive, ...]:

@@ -50,8 +50,9 @@ class VerifiedFile:
 
 def event_line(event: RecordedEvent) -> str:
     """Return an event as a line of ASCII."""
-    fields = dataclasses.asdict(event)
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+    return (
+        json.dumps(event.envelope(), sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+    )
 
 
 def write_events(path: Path, events: Iterable[RecordedEvent]) -> int:

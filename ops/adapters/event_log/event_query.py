@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Engine, Select, literal, or_, select
 from domain.log.record import AGENT_STREAM, EventFilter, RecordedEvent
 from domain.values import Owner
 from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.row_codec import event_of
+from ops.adapters.event_log.row_codec import event_of, with_texts
 from ops.adapters.event_log.tables import AGENTS, EVENTS, JOBS, OWNED_STREAMS, WEBHOOKS
 
 #: Events read at a time.
@@ -67,7 +67,8 @@ class EventQuery:
 
     def _events(self, query: Select[Any]) -> tuple[RecordedEvent, ...]:
         with reading(self._engine) as connection:
-            return tuple(event_of(row) for row in connection.execute(query).all())
+            rows = connection.execute(query).all()
+            return with_texts(connection, [event_of(row) for row in rows])
 
 
 def _query(wanted: EventFilter) -> Select[Any]:

@@ -15,8 +15,8 @@ from domain.values import Digest, StreamName, digest_of
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.row_codec import event_of, read_head
-from ops.adapters.event_log.tables import EVENTS, PAYLOADS
+from ops.adapters.event_log.row_codec import PAYLOAD, event_of, read_head, with_texts
+from ops.adapters.event_log.tables import EVENTS
 
 #: Bounds of the pause between two reads of a log that has no new event.
 TAIL_PAUSE_MIN_S = 0.02
@@ -28,7 +28,6 @@ _STREAM = HotStatement(
     .where(EVENTS.c.stream == bindparam("stream"), EVENTS.c.version > bindparam("after_version"))
     .order_by(EVENTS.c.version)
 )
-_PAYLOAD = HotStatement(select(PAYLOADS.c.content).where(PAYLOADS.c.digest == bindparam("digest")))
 
 
 class LogReader:
@@ -45,7 +44,7 @@ class LogReader:
         """See ``EventLog.load``."""
         with reading(self._engine) as connection:
             rows = _STREAM.rows(connection, {"stream": stream, "after_version": after_version})
-        return tuple(event_of(row) for row in rows)
+            return with_texts(connection, [event_of(row) for row in rows])
 
     def read_all(
         self,
@@ -89,7 +88,7 @@ class LogReader:
     def get(self, digest: Digest) -> bytes:
         """See ``PayloadStore.get``."""
         with reading(self._engine) as connection:
-            row = _PAYLOAD.row(connection, {"digest": digest})
+            row = PAYLOAD.row(connection, {"digest": digest})
         if row is None:
             raise PayloadMissing(digest)
         content = bytes(row[0])

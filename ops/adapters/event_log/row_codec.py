@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
-from domain.log.codec import encode_event
+from domain.log.codec import TEXT_FIELDS, encode_event, split_texts, text_digests
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent, chain_hash
-from domain.values import StreamName
+from domain.values import Digest, StreamName
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.tables import EVENTS
+from ops.adapters.event_log.tables import EVENTS, PAYLOADS
 
 _COLUMNS = tuple(column.name for column in EVENTS.columns)
+PAYLOAD = HotStatement(select(PAYLOADS.c.content).where(PAYLOADS.c.digest == bindparam("digest")))
 _HEAD = HotStatement(
     select(EVENTS.c.position, EVENTS.c.hash, EVENTS.c.recorded_at)
     .order_by(EVENTS.c.position.desc())
@@ -33,7 +35,8 @@ def link(
     Raises:
         ValueError: If the event holds NaN or an infinity.
     """
-    type_name, schema_version, data = encode_event(draft.event)
+    type_name, schema_version, full = encode_event(draft.event)
+    data, texts = split_texts(type_name, full)
     fields: dict[str, Any] = {
         "position": before.position + 1,
         "stream": stream,
@@ -47,25 +50,12 @@ def link(
         "recorded_at": recorded_at,
         "prev_hash": before.hash,
     }
-    return RecordedEvent(**fields, hash=chain_hash(fields))
+    return RecordedEvent(**fields, hash=chain_hash(fields), texts=texts)
 
 
 def event_values(event: RecordedEvent) -> dict[str, Any]:
     """Return an event as values by column."""
-    return {
-        "position": event.position,
-        "stream": event.stream,
-        "version": event.version,
-        "type": event.type,
-        "schema_version": event.schema_version,
-        "data": data_text(event),
-        "event_id": event.event_id,
-        "correlation_id": event.correlation_id,
-        "causation_id": event.causation_id,
-        "recorded_at": event.recorded_at,
-        "prev_hash": event.prev_hash,
-        "hash": event.hash,
-    }
+    return event.envelope() | {"data": data_text(event)}
 
 
 def data_text(event: RecordedEvent) -> str:
@@ -85,6 +75,21 @@ def event_of(row: Sequence[Any]) -> RecordedEvent:
     except (TypeError, ValueError) as error:
         raise CorruptLog(columns["position"], "the data is not JSON") from error
     return RecordedEvent(**columns)
+
+
+def with_texts(
+    connection: Connection, events: Sequence[RecordedEvent]
+) -> tuple[RecordedEvent, ...]:
+    """Return ``events`` with their texts, as far as these are not erased."""
+    texts: dict[Digest, bytes] = {}
+    for event in events:
+        for digest in text_digests(event.type, event.data).values():
+            if digest not in texts and (row := PAYLOAD.row(connection, {"digest": digest})):
+                texts[digest] = bytes(row[0])
+    return tuple(
+        replace(event, texts=texts) if texts and event.type in TEXT_FIELDS else event
+        for event in events
+    )
 
 
 def read_head(connection: Connection) -> LogHead:

@@ -30,6 +30,7 @@ from ops.adapters.event_log.row_codec import (
     event_values,
     link,
     read_stamped_head,
+    with_texts,
 )
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
@@ -91,7 +92,7 @@ class LogTransaction:
         for event_id in {draft.event_id for one in batch for draft in one.drafts}:
             row = _BY_EVENT_ID.row(connection, {"event_id": event_id})
             if row is not None:
-                self._existing[event_id] = event_of(row)
+                (self._existing[event_id],) = with_texts(connection, [event_of(row)])
         self._projections = (
             ProjectionFold(connection, LIVE, streams | _named_jobs(batch))
             if self._are_projections_current()
@@ -169,6 +170,8 @@ class LogTransaction:
         self._keys |= keys
         self._existing |= {event.event_id: event for event in recorded}
         self._payloads |= request.payloads
+        for event in recorded:
+            self._payloads |= event.texts
 
     def _fresh_keys(self, stream: StreamName, drafts: Sequence[Draft]) -> dict[Digest, StreamName]:
         """Return the new idempotency keys of ``drafts``; raise if one is taken."""

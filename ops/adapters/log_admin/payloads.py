@@ -135,6 +135,6 @@ def _missing(
     for event in EventQuery(engine, EventFilter(types=tuple(PAYLOAD_FIELDS))).each():
         for name in PAYLOAD_FIELDS[event.type]:
             digest = event.data.get(name)
-            named = () if digest is None else (digest, *sorted(found.parts.get(digest, ())))
+            named = () if not digest else (digest, *sorted(found.parts.get(digest, ())))
             missing += (_Reference(event.position, one) for one in named if one not in stored)
     return missing, found.owners.kept(cut), erased_at

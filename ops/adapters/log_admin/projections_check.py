@@ -24,7 +24,7 @@ from ops.adapters.event_log.database import reading, snapshot
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.projections.checkpoints import read_checkpoint
 from ops.adapters.event_log.projections.fold import CATCH_UP_EVENTS_MAX, LIVE, fold_in
-from ops.adapters.event_log.row_codec import event_of, read_head
+from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, METADATA
 from ops.adapters.log_admin.verify import Progress
@@ -128,7 +128,7 @@ def _compared(
             .order_by(EVENTS.c.position)
         )
         for page in _pages(event_of(row) for row in later):
-            fold_in(scratch, LIVE, page)
+            fold_in(scratch, LIVE, with_texts(connection, page))
         for table in LIVE.tables:
             _compare(connection, scratch, table)
         return ProjectionState.VERIFIED if last == head else ProjectionState.BEHIND

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import select
@@ -21,6 +20,7 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from domain.errors import LogNewer, SemanticError
+from domain.log.codec import texts_of
 from domain.log.record import EventFilter, RecordedEvent
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
@@ -172,7 +172,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
 def printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
     """Return a function that prints an event on one line."""
     if as_json:
-        return lambda event: echo(json.dumps(dataclasses.asdict(event)))
+        return lambda event: echo(json.dumps(event.envelope() | {"texts": texts_of(event)}))
     console = Console()
     if not console.is_terminal:
         return lambda event: echo(_line(event).plain)
@@ -181,7 +181,7 @@ def printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
 
 
 def _line(event: RecordedEvent) -> Text:
-    data = json.dumps(event.data, ensure_ascii=True, separators=(",", ":"))
+    data = json.dumps({**event.data, **texts_of(event)}, ensure_ascii=True, separators=(",", ":"))
     return Text.assemble(
         (f"{event.position:>7} ", "bold"),
         (f"{event.recorded_at[:23].replace('T', ' ')} ", "dim"),

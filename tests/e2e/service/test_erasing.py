@@ -33,8 +33,10 @@ def _ask(service: Service, method: str, path: str, **more: Any) -> Any:
     return reply.json()
 
 
-def _job(service: Service, prompt: str, agent: str, *, client: str = "test") -> str:
-    body = {"prompt": prompt, "agent_id": agent, "max_tokens": 6}
+def _job(
+    service: Service, prompt: str, agent: str, *, client: str = "test", model: str = "claude-x"
+) -> str:
+    body = {"prompt": prompt, "agent_id": agent, "max_tokens": 6, "model": model}
     job = _ask(service, "POST", "/v1/jobs", json=body, headers={"user-agent": client})
     assert job["status"] == "completed", job
     return str(job["id"])
@@ -47,16 +49,18 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     kept = "what the reader asked, 2648"
 
     names = {"file": "the-names-of-all-agents-7391.jsonl", "client": "curl of the writer, 7391"}
+    names["model"] = "claude-of-the-writer-7391"
 
     upload = {"file": (names["file"], secrets["file"].encode() * 100)}
     file = _ask(service, "POST", "/v1/files", data={"purpose": "batch"}, files=upload)
     _ask(service, "POST", "/v1/agents", json={"id": "guide", "max_tokens": 6})
     turn = _ask(service, "POST", "/v1/agents/guide/generate", json={"prompt": secrets["agent"]})
-    written = _job(service, secrets["writer"], "writer", client=names["client"])
+    written = _job(service, secrets["writer"], "writer", client=names["client"], model=names["model"])
     read = _job(service, kept, "reader")
     assert _ask(service, "GET", f"/v1/files/{file['id']}")["filename"] == names["file"]
     story = _ask(service, "GET", f"/v1/jobs/{written}/timeline")
     assert names["client"] in story["steps"][0]["text"]
+    assert names["model"] in story["steps"][0]["text"]
     for secret in (*secrets.values(), *names.values(), kept):
         assert holders(data, secret), "the test looks in the wrong place"
     items = {job: f"job:{job}:items" for job in (turn["id"], written, read)}

@@ -14,11 +14,16 @@ from domain.agent.state import Profile
 from domain.events.agent import AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
+from domain.events.job import AttemptFailed, JobFailed
+from domain.log.codec import ERASED_TEXT, decode_recorded
 from domain.not_found import AgentNotFound, PayloadMissing
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
 from ops.adapters.erasing.erase import erase_agent
+from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
 from ops.adapters.redis.client import Keys, connect
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
@@ -94,7 +99,7 @@ def test_no_byte_of_an_erased_agent_is_left_and_the_chain_verifies(url: str, dat
     result = _erase("--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert (report["jobs"], report["payloads"], report["shared"]) == (3, 3, 1)
+    assert (report["jobs"], report["payloads"], report["shared"]) == (3, 3, 2)
     for secret in SECRETS:
         assert _holds(data, secret) == []
     verify(url)
@@ -265,3 +270,77 @@ def test_an_erasing_that_is_killed_can_be_repeated(url: str, data: Path) -> None
     assert deaths > 10
     assert verify(url).position == before.position + 1
     assert _holds(data, SECRETS[0]) == []
+
+
+@pytest.mark.parametrize("is_rebuilding", [False, True])
+def test_words_of_a_client_in_events_and_rows_go_with_its_texts(
+    url: str, data: Path, *, is_rebuilding: bool
+) -> None:
+    """Names of models, error texts and stop texts: a rebuild then leads to the same rows."""
+    words = [f"alice wrote the {name} 7391" for name in ("model", "error", "end", "stop")]
+    model, error, end, stop = words
+    happened: dict[str, list[Event]] = {
+        "job-6": [
+            replace(submitted(agent="alice"), model=model),
+            started(),
+            AttemptFailed(attempt=1, error="engine_lost", message=error, retryable=True),
+            AttemptFailed(attempt=1, error="invalid_request", message=end, retryable=False),
+            JobFailed(error="invalid_request", message=end),
+        ],
+        "job-7": [
+            replace(submitted(agent="alice"), model=model),
+            started(),
+            replace(completed(), stop_sequence=stop),
+        ],
+    }
+    with open_log(url, clock=SystemClock()) as log:
+        for job, events_ in happened.items():
+            drafts = [draft(event) for event in events_]
+            log.append(StreamName(job), drafts, expected_version=0)
+        view = log.views.get(JobId("job-6"))
+        assert view is not None
+        assert (view.model, view.error_message) == (model, end)
+        loaded = [decode_recorded(event) for event in log.load(StreamName("job-6"))]
+        assert loaded == happened["job-6"]
+    if is_rebuilding:
+        rebuild_projections(url)
+    for word in words:
+        assert _holds(data, word.encode()), "the test looks in the wrong place"
+
+    assert _erase().exit_code == 0
+    for word in words:
+        assert _holds(data, word.encode()) == []
+    verify(url)
+    engine = reader_engine(url)
+    assert verify_projections(engine, url) is ProjectionState.VERIFIED
+    engine.dispose()
+    with open_log(url, clock=SystemClock()) as log:
+        failed, stopped = log.views.get(JobId("job-6")), log.views.get(JobId("job-7"))
+        assert failed is not None
+        assert stopped is not None
+        assert (failed.model, failed.error, failed.error_message) == (
+            ERASED_TEXT,
+            "invalid_request",
+            ERASED_TEXT,
+        )
+        assert stopped.stop_sequence == ERASED_TEXT
+        others = log.views.get(JobId("job-2"))
+        assert others is not None
+        assert others.model == submitted().model
+
+
+def test_a_word_that_another_job_needs_stays(url: str) -> None:
+    failure = AttemptFailed(attempt=0, error="invalid_request", message="both", retryable=False)
+    with open_log(url, clock=SystemClock()) as log:
+        for job, agent in (("job-8", "alice"), ("job-9", "bob")):
+            happened = (submitted(agent=agent), failure, JobFailed(error="e", message="both"))
+            drafts = [draft(event) for event in happened]
+            log.append(StreamName(job), drafts, expected_version=0)
+    assert _erase().exit_code == 0
+    with open_log(url, clock=SystemClock()) as log:
+        view = log.views.get(JobId("job-9"))
+        assert view is not None
+        assert view.error_message == "both"
+        assert decode_recorded(log.load(StreamName("job-9"))[-1]) == JobFailed(
+            error="e", message="both"
+        )

@@ -19,6 +19,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from domain.errors import CorruptLog, LogUnavailable
+from domain.events.job import JobCancelRequested
+from domain.log.codec import texts_of
 from domain.log.record import EventFilter
 from domain.not_found import PayloadMissing
 from domain.values import AgentId, JobId, StreamName
@@ -302,9 +304,11 @@ def test_whoever_does_not_get_the_turn_in_time_is_told(
 
 def test_a_text_with_a_nul_character_is_no_trouble(log: SqlEventLog, postgres_url: str) -> None:
     model = "a\0b \ud800 é"
-    (event,) = log.append(StreamName("job-n"), [draft(submitted(model=model))], expected_version=0)
-    assert log.read_all() == (event,)
-    assert event.data["model"] == model
+    drafts = [draft(submitted(model=model)), draft(JobCancelRequested(reason=model))]
+    events = log.append(StreamName("job-n"), drafts, expected_version=0)
+    assert log.read_all() == events
+    assert texts_of(log.read_all()[0]) == {"model": model}
+    assert events[1].data["reason"] == model
     view = log.views.get(JobId("job-n"))
     assert view is not None
     assert view.model == "a\\x00b \\ud800 é"

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from domain.agent.state import Profile
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX
+from domain.chat.request import canonical_json
 from domain.events.agent import AgentTurnAdded
 from domain.events.batch import BatchDeleted, BatchEnded, BatchSubmitted, FileCreated, FileDeleted
 from domain.events.event import Event
@@ -27,6 +28,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.payloads import verify_payloads
+from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
 from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, verify
@@ -66,6 +68,11 @@ class _Life:
     number: int
     texts: set[str] = field(default_factory=set)
     turns: list[str] = field(default_factory=list)
+
+
+def _word(text: str) -> str:
+    """Return the digest of a text that stands in an event and in the row of its job."""
+    return digest_of(canonical_json(text))
 
 
 class Retention(RuleBasedStateMachine):
@@ -111,10 +118,11 @@ class Retention(RuleBasedStateMachine):
 
     def _end(self, name: str, text: int) -> None:
         said = f"answer {text}".encode()
-        event = replace(completed(), output=digest_of(said))
+        stop = f"stop {text % 3}"
+        event = replace(completed(), output=digest_of(said), stop_sequence=stop)
         self._append(name, started(), event, version=1, texts=[said])
         self.jobs[name].ended_s = self.clock.monotonic()
-        self.jobs[name].texts.add(digest_of(said))
+        self.jobs[name].texts |= {digest_of(said), _word(stop)}
 
     @precondition(lambda self: any(job.ended_s is not None for job in self.jobs.values()))
     @rule(data=strategies.data())
@@ -246,6 +254,8 @@ class Retention(RuleBasedStateMachine):
         assert self._stored() == self._needed(has_age=has_age) & stored
         verify(self.url)
         verify_payloads(self.reader, archives_of=self.url)
+        # Rows have copies of words: those of an erased job are what a rebuild makes of it.
+        assert verify_projections(self.reader, self.url) is ProjectionState.VERIFIED
 
     @invariant()
     def what_is_needed_is_there(self) -> None:
@@ -301,10 +311,11 @@ class Retention(RuleBasedStateMachine):
 
     def _submit(self, text: str, *, agent: str | None = None, batch: str | None = None) -> str:
         name = self._name("job-")
-        event = replace(submitted(agent=agent), request=digest_of(text.encode()))
+        model = f"model {len(self.jobs) % 3}"
+        event = replace(submitted(agent=agent, model=model), request=digest_of(text.encode()))
         cause = batch or "req-1"
         self._append(name, event, texts=[text.encode()], cause=cause)
-        self.jobs[name] = _Owner({event.request}, agent=agent, batch=batch)
+        self.jobs[name] = _Owner({event.request, _word(model)}, agent=agent, batch=batch)
         return name
 
     def _append(

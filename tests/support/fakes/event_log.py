@@ -343,6 +343,8 @@ class InMemoryEventLog:
             rows, usage = self._projected(recorded)
             self._events.extend(recorded)
             self._payloads = {**payloads, **self._payloads}
+            for event in recorded:
+                self._payloads |= event.texts
             self.views.rows = rows
             self.usage.changes += usage
             by_id |= {event.event_id: event for event in recorded}

@@ -22,7 +22,7 @@ from ops.adapters.event_log.projections.checkpoints import (
 from ops.adapters.event_log.projections.jobs import JobFold, named_job
 from ops.adapters.event_log.projections.owners import OwnerFold
 from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
-from ops.adapters.event_log.row_codec import event_of
+from ops.adapters.event_log.row_codec import event_of, with_texts
 from ops.adapters.event_log.tables import (
     AGENTS,
     EVENTS,
@@ -120,7 +120,11 @@ class ProjectionFold:
 def fold_in(
     connection: Connection, projections: ProjectionSet, events: Sequence[RecordedEvent]
 ) -> None:
-    """Fold the next events into projections and move their checkpoint to the last of them."""
+    """Fold the next events into projections and move their checkpoint to the last of them.
+
+    Args:
+        events: With their texts.
+    """
     jobs = {job for event in events if (job := named_job(event)) is not None}
     fold = ProjectionFold(connection, projections, jobs)
     fold.fold(events)
@@ -143,7 +147,7 @@ def catch_up(connection: Connection, projections: ProjectionSet) -> Checkpoint:
     ).all()
     if not rows:
         return before
-    events = [event_of(row) for row in rows]
+    events = with_texts(connection, [event_of(row) for row in rows])
     fold_in(connection, projections, events)
     return Checkpoint(version=before.version, position=events[-1].position)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,7 +78,7 @@ def test_a_change_of_any_field_breaks_the_link(field: str, value: Any) -> None:
 
 def test_the_list_of_fields_above_is_complete() -> None:
     marks = test_a_change_of_any_field_breaks_the_link.pytestmark
-    assert {name for name, _ in marks[0].args[1]} == {field.name for field in fields(RecordedEvent)}
+    assert {name for name, _ in marks[0].args[1]} == _linked(worker_event()).envelope().keys()
 
 
 def test_an_event_whose_own_hash_was_made_to_fit_breaks_the_next_link() -> None:
@@ -107,7 +107,7 @@ def test_a_value_that_json_cannot_hold_is_not_recorded() -> None:
 @given(events())
 def test_the_hash_of_the_stored_text_is_the_hash_of_the_event(event: Event) -> None:
     recorded = _linked(event)
-    values = [getattr(recorded, one.name) for one in fields(recorded)][:-1]
+    values = list(recorded.envelope().values())[:-1]
     values[5] = data_text(recorded)
     if json.loads(values[5]) == recorded.data and "\\ud" not in values[5]:
         assert chain_hash_of_text(values) == recorded.hash
@@ -117,7 +117,7 @@ def test_the_hash_of_the_stored_text_covers_the_cause() -> None:
     caused = replace(draft(worker_event(), event_id="e2"), causation_id=EventId("e1"))
     stream, at = StreamName("job-1"), "2026-01-01T00:00:00.000000Z"
     recorded = link(caused, stream=stream, version=1, before=GENESIS, recorded_at=at)
-    values = [getattr(recorded, one.name) for one in fields(recorded)][:-1]
+    values = list(recorded.envelope().values())[:-1]
     values[5] = data_text(recorded)
     assert chain_hash_of_text(values) == recorded.hash == recorded.computed_hash()
     assert (
@@ -138,7 +138,7 @@ def test_the_hash_of_the_stored_text_covers_the_cause() -> None:
 )
 def test_a_field_of_another_type_has_no_hash(place: int, value: Any) -> None:
     recorded = _linked(worker_event())
-    values = [getattr(recorded, one.name) for one in fields(recorded)][:-1]
+    values = list(recorded.envelope().values())[:-1]
     values[5] = data_text(recorded)
     values[place] = value
     with pytest.raises((TypeError, ValueError)):

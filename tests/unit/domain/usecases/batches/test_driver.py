@@ -18,6 +18,7 @@ from domain.errors import (
     NotRetryable,
     Overloaded,
 )
+from domain.log.codec import texts_of
 from domain.log.trace import parse_traceparent
 from domain.not_found import BatchNotFound, ModelNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
@@ -142,7 +143,7 @@ def test_line_that_is_no_request_cannot_be_retried(error: InvalidRequest | Model
         with pytest.raises(NotRetryable, match=error.message):
             world.retries.retry(job_id, reason="api")
         failed = world.log.load(StreamName(job_id))[-1]
-        assert (failed.type, failed.data["message"]) == ("JobFailed", error.message)
+        assert (failed.type, texts_of(failed)["message"]) == ("JobFailed", error.message)
 
 
 def test_lines_wait_outside_the_queue_until_it_has_room() -> None:

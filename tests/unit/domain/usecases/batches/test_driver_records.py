@@ -11,6 +11,7 @@ import pytest
 from domain.batch.ports import BatchLine
 from domain.batch.state import Batch, BatchId, job_of_line
 from domain.errors import InvalidRequest
+from domain.log.codec import texts_of
 from domain.log.trace import new_trace, parse_traceparent
 from domain.usecases.batches.driver import file_of_part
 from domain.values import Digest, Owner, SamplingWish, StreamName, digest_of
@@ -53,7 +54,7 @@ class WiredLines(PlainLines):
 
 def recorded(world: BatchWorld, batch_id: BatchId, line: int, kind: str) -> Mapping[str, Any]:
     events = world.log.read_all(stream=StreamName(job_of_line(batch_id, line)), types=[kind])
-    return events[0].data
+    return {**events[0].data, **texts_of(events[0])}
 
 
 def test_job_of_a_line_has_the_terms_of_its_batch() -> None:

@@ -17,6 +17,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, EngineLost, InvalidRequest
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.kv.hashing import hash_ids
+from domain.log.codec import texts_of
 from domain.log.trace import new_trace, trace_id_of
 from domain.usecases.jobs.attempts import AttemptReport
 from domain.usecases.jobs.commit import LoadedJob, commit
@@ -87,8 +88,8 @@ def die(world: JobWorld, job_id: JobId, **changes: Any) -> None:
 
 def data_of(world: JobWorld, job_id: JobId, event: str) -> dict[str, Any]:
     """Return the fields of the last event of a type."""
-    found = [one.data for one in world.log.load(StreamName(job_id)) if one.type == event]
-    return dict(found[-1])
+    found = [one for one in world.log.load(StreamName(job_id)) if one.type == event]
+    return {**found[-1].data, **texts_of(found[-1])}
 
 
 class TestTask:

@@ -9,6 +9,7 @@ import pytest
 
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.job.ports import WorkerPulse
+from domain.log.codec import texts_of
 from domain.model.presence import LoadedModels
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.stranded import ABSENT_S, REMOVED_S, StrandedJobs
@@ -229,4 +230,4 @@ def test_attempt_whose_worker_is_gone_ends_with_the_reason(
     last = world.log.load(StreamName(job_id))[-1]
     assert (last.type, last.data["error"]) == ("AttemptFailed", "engine_lost")
     assert last.data["retryable"] is True
-    assert "the worker is gone" in last.data["message"]
+    assert "the worker is gone" in texts_of(last)["message"]
