@@ -55,7 +55,9 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     file = _ask(service, "POST", "/v1/files", data={"purpose": "batch"}, files=upload)
     _ask(service, "POST", "/v1/agents", json={"id": "guide", "max_tokens": 6})
     turn = _ask(service, "POST", "/v1/agents/guide/generate", json={"prompt": secrets["agent"]})
-    written = _job(service, secrets["writer"], "writer", client=names["client"], model=names["model"])
+    written = _job(
+        service, secrets["writer"], "writer", client=names["client"], model=names["model"]
+    )
     read = _job(service, kept, "reader")
     assert _ask(service, "GET", f"/v1/files/{file['id']}")["filename"] == names["file"]
     story = _ask(service, "GET", f"/v1/jobs/{written}/timeline")
