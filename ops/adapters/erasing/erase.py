@@ -47,7 +47,7 @@ from ops.adapters.event_log.database import (
 from ops.adapters.event_log.row_codec import PAYLOAD, storable
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS, TEXT_COLUMNS
 from ops.adapters.event_log.transaction import append_event
 
 #: How long to wait for a reader that still needs the old pages.
@@ -57,8 +57,6 @@ TEXTS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 #: A larger database is not rewritten while a service runs, since appends wait meanwhile.
 REWRITTEN_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Columns of the jobs tables that have texts of ``domain.log.codec.TEXT_FIELDS``.
-_COPIES: Final = ("model", "error_message", "stop_sequence")
 LOG_STREAM: Final = StreamName("log")
 
 
@@ -278,7 +276,7 @@ def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) ->
         return
     text = storable(str(json.loads(row[0])))
     for table in (JOBS, NEXT_JOBS):
-        for name in _COPIES:
+        for name in TEXT_COLUMNS:
             column = table.c[name]
             for page in _pages(sorted(jobs)):
                 connection.execute(

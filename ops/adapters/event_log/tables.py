@@ -356,3 +356,5 @@ CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 LOG_FORMAT: Table = METADATA.tables["log_format"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]
+#: Columns of the tables of jobs that have copies of texts of ``domain.log.codec.TEXT_FIELDS``.
+TEXT_COLUMNS = frozenset({"model", "error_message", "stop_sequence"})

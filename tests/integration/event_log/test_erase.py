@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.agent.state import Profile
+from domain.errors import CorruptLog
 from domain.events.agent import AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
@@ -344,3 +345,21 @@ def test_a_word_that_another_job_needs_stays(url: str) -> None:
         assert decode_recorded(log.load(StreamName("job-9"))[-1]) == JobFailed(
             error="e", message="both"
         )
+
+
+def test_a_word_that_comes_again_after_its_erasure_verifies(url: str) -> None:
+    """A fold finds the text that a later job stored; the row of the erased job has it no more."""
+    failed = JobFailed(error="e", message="the words of alice, again")
+    for agent, job in (("alice", "job-8"), ("bob", "job-9")):
+        with open_log(url, clock=SystemClock()) as log:
+            drafts = [draft(submitted(agent=agent)), draft(failed)]
+            log.append(StreamName(job), drafts, expected_version=0)
+        if agent == "alice":
+            assert _erase().exit_code == 0
+    engine = reader_engine(url)
+    assert verify_projections(engine, url) is ProjectionState.VERIFIED
+    with closing(raw_connection(url)) as raw:
+        raw.execute("UPDATE jobs SET error_message = 'forged' WHERE id = 'job-9'").fetchall()
+    with pytest.raises(CorruptLog):
+        verify_projections(engine, url)
+    engine.dispose()
