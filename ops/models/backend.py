@@ -18,6 +18,8 @@ BACKENDS: Final = MappingProxyType(
         "mlx-cpu": "the CPU",
     }
 )
+#: OpenBLAS, which the extra ``cpu`` installs beside ``mlx-cpu``.
+_OPENBLAS: Final = "scipy-openblas32"
 #: The library that each of these packages has, and that a build of MLX from its source has too.
 _LIBRARY: Final = "lib/libmlx.*"
 
@@ -40,6 +42,13 @@ def clashing_backends(backends: Sequence[str]) -> str | None:
         return None
     names = " and ".join(backends)
     return f"{names} have the same files: install with one of the extras cpu, cuda12 and cuda13"
+
+
+def slow_blas(backends: Sequence[str]) -> str | None:
+    """Return what to install where MLX computes on a CPU with a slow BLAS, ``None`` elsewhere."""
+    if "mlx-cpu" not in backends or _is_installed(_OPENBLAS):
+        return None
+    return f"its matrices are multiplied slowly: pip install {_OPENBLAS}"
 
 
 def _is_installed(name: str) -> bool:

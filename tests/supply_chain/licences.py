@@ -26,6 +26,8 @@ VENDORED: Final = ROOT / "api" / "ui" / "static" / "vendor" / "pins.json"
 PERMISSIVE: Final = frozenset(
     "0BSD Apache-2.0 BSD-2-Clause BSD-3-Clause CC0-1.0 CNRI-Python ISC MIT PSF-2.0 Zlib".split()  # noqa: SIM905
 )
+#: libgfortran: the exception frees programs that contain it from the conditions of the GPL.
+_WITH_EXCEPTION: Final = "GPL-3.0-or-later WITH GCC-exception-3.1"
 #: Licences whose conditions hold for the package's own files, and the packages that have them.
 WEAK_COPYLEFT: Final = {
     "MPL-2.0": frozenset({"certifi", "orjson", "tqdm"}),
@@ -125,7 +127,7 @@ def with_table(page: str) -> str:
 
 
 def _parts(spdx: str) -> list[str]:
-    return [one for one in re.split(r"[ ()]+|AND|OR", spdx) if one]
+    return [one for one in re.split(r"[ ()]+|AND|OR", spdx.replace(_WITH_EXCEPTION, "")) if one]
 
 
 def main() -> int:

@@ -21,7 +21,13 @@ from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_versi
 from ops.adapters.log_admin.server_report import report_server
 from ops.adapters.log_admin.stored import measure_stored
 from ops.broker.server_binary import find_server
-from ops.models.backend import BACKENDS, clashing_backends, installed_backends, missing_backend
+from ops.models.backend import (
+    BACKENDS,
+    clashing_backends,
+    installed_backends,
+    missing_backend,
+    slow_blas,
+)
 from ops.models.files import directory_of
 from ops.models.hub_cache import is_hub_id
 from ops.models.registry import first_model
@@ -153,6 +159,9 @@ def check_mlx() -> Check:
     if fault is not None:
         return Check("mlx", "fail", f"{found}: {fault}")
     device = BACKENDS[backends[0]] if backends else "a backend that was built with it"
+    warning = slow_blas(backends)
+    if warning is not None:
+        return Check("mlx", "warn", f"{found}, on {device}: {warning}")
     return Check("mlx", "ok", f"{found}, on {device}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
+import worker.demo_model
 from tests.support.clients.claude_code import ClaudeCode, started
-from tests.support.models.tiny_models import make_quick_demo
 from tests.support.processes.service import Service
 
 
@@ -62,7 +63,7 @@ def test_a_continued_session_reads_only_what_is_new(
 
 def test_a_session_goes_on_after_a_swap(claude_binary: Path, tmp_path: Path) -> None:
     for name in ("day", "night"):
-        make_quick_demo(tmp_path / name)
+        shutil.copytree(Path(worker.demo_model.__file__).parent, tmp_path / name)
     config = tmp_path / "semantic.toml"
     config.write_text(
         "".join(f'[models.{one}]\nsource = "{tmp_path / one}"\n' for one in ("day", "night"))

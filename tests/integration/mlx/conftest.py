@@ -7,7 +7,23 @@ from typing import Any
 
 import pytest
 
+from tests.support.models.blas import use_reference
 from tests.support.models.runner_probe import Bench, MakeBench
+from worker.engine.mlx.model import cpu, loader
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _reference_blas() -> Iterator[None]:
+    """Multiply with the BLAS whose sums do not depend on the number of rows.
+
+    Tests of this directory compare answers computed alone and together, to the last bit; sums of
+    OpenBLAS differ by some 1e-6 with the number of rows.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if cpu.computes_on_cpu():
+            patch.setattr(loader, "use_openblas", lambda: False)
+            use_reference()
+        yield
 
 
 @pytest.fixture

@@ -186,12 +186,12 @@ def test_a_pinned_budget_stays_and_the_device_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("device_mb", "reserve_mb", "is_granted"),
-    [(1000, 100, True), (1000, 995, False), (18, 2, True), (18, 5, False), (18, 0, True)],
+    [(1000, 100, True), (1000, 995, False), (30, 2, True), (30, 10, False), (30, 0, True)],
 )
 def test_memory_is_set_aside_where_the_model_keeps_most_of_its_context(
     device_mb: int, reserve_mb: int, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
 ) -> None:
-    # Weights of 6 MB, contexts of 0.9 kB a token.
+    # Weights of 12 MB, contexts of 1.8 kB a token.
     step = StepMemory(fixed_bytes=5 * MB, token_bytes=7)
     monkeypatch.setattr(at_load, "measure_step", lambda *_, **__: step)
     small = SmallDevice(device_mb * MB)
@@ -250,8 +250,8 @@ def test_a_garbled_file_of_steps_is_empty(tmp_path: Path, content: str) -> None:
 
 
 def test_a_context_is_lowered_to_what_the_device_holds() -> None:
-    # Weights of 6 MB, contexts of 0.9 kB a token, and steps.
-    budget = DeviceBudget(device=SmallDevice(18 * MB), batch=1)
+    # Weights of 12 MB, contexts of 1.8 kB a token, and steps.
+    budget = DeviceBudget(device=SmallDevice(30 * MB), batch=1)
     _, lowered = loaded(budget, context_length=8192)
     assert 0 < lowered < 8192
 

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from ops.models import backend
-from ops.models.backend import clashing_backends, installed_backends, missing_backend
+from ops.models.backend import (
+    clashing_backends,
+    installed_backends,
+    missing_backend,
+    slow_blas,
+)
 
 
 @pytest.fixture
@@ -60,3 +65,15 @@ def test_two_backends_have_the_same_files(installed: set[str]) -> None:
 def test_this_environment_has_one_backend() -> None:
     assert missing_backend() is None
     assert clashing_backends(installed_backends()) is None
+
+
+def test_a_cpu_without_openblas_is_slow(installed: set[str]) -> None:
+    installed.add("mlx-cpu")
+    assert "pip install scipy-openblas32" in (slow_blas(installed_backends()) or "")
+    installed.add("scipy-openblas32")
+    assert slow_blas(installed_backends()) is None
+
+
+def test_a_gpu_needs_no_openblas(installed: set[str]) -> None:
+    installed.add("mlx-cuda-13")
+    assert slow_blas(installed_backends()) is None

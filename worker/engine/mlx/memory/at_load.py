@@ -268,7 +268,8 @@ class DeviceBudget:
         """Return the remembered or measured step; either way the network is warm."""
         shape = f"{piece_tokens} {self.batch} {ragged} mlx {version('mlx')}"
         name = mx.device_info().get("device_name", "")
-        key = f"{fingerprint} {computation_of(network)} {name} {shape}"
+        weights = parameter_bytes(network)
+        key = f"{fingerprint} {weights} {computation_of(network)} {name} {shape}"
         if self.steps is not None and (known := self.steps.get(key)) is not None:
             warm_up(network)
             return known

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import mlx.core as mx
 import mlx_lm.utils
 import structlog
 from huggingface_hub import snapshot_download
@@ -26,6 +27,8 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
 from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.model.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
@@ -87,8 +90,12 @@ def load_weights(
         mlx_lm.utils.maybe_set_recommended_wired_limit()
     try:
         network, tokenizer, config = mlx_lm.utils.load(
-            str(model_dir), tokenizer_config=dict(_TOKENIZER), return_config=True
+            str(model_dir), tokenizer_config=dict(_TOKENIZER), lazy=True, return_config=True
         )
+        if computes_on_cpu():
+            use_openblas()
+            in_single_precision(network, ProcessDevice().memory().usable_bytes)
+        mx.eval(network.parameters())
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
