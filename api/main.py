@@ -10,7 +10,7 @@ from ops.liveness.imports import resting_collector
 def main() -> int:
     """Run the api until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
     with resting_collector():
-        from api.composition import main as run_api  # noqa: PLC0415 - imported in this block
+        from api.framework.composition import main as run_api  # noqa: PLC0415 - imported in this block
     return run_api()
 
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from api.access.ownership import OwnershipCheck
-from api.access.webhook_policy import WebhookPolicy
-from api.background.batch_lines import BatchLines
-from api.background.tasks import BlockingCalls
 from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
-from domain.log.ports import PayloadStore
 from domain.not_found import BatchNotFound
-from domain.ports import Clock, IdSource
+from domain.ports import IdSource
 from domain.usecases.batches.batches import BatchRecords
-from domain.usecases.batches.files import FileRecords
 from domain.values import rfc3339
 
 #: Bytes of an answer of many lines that go out together.
@@ -27,61 +20,6 @@ _HEX: Final = re.compile(r"[0-9a-f]{32}")
 _JOB_PREFIX: Final = "job-"
 
 BlockCall = Callable[[Callable[[], bytes]], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRules:
-    """Limits of batches and files.
-
-    Attributes:
-        open_max: Most batches that may be open at once.
-        lines_max: Most requests of an Anthropic batch.
-        file_lines_max: Most lines of an OpenAI batch.
-        file_bytes_max: Most bytes of one file.
-        window_s: How long a batch may take, in seconds.
-        results_kept_s: How long the results of an Anthropic batch can be read after its creation.
-        file_kept_s: How long a file is kept if its owner sets no time.
-    """
-
-    open_max: int = 100
-    lines_max: int = 100_000
-    file_lines_max: int = 50_000
-    file_bytes_max: int = 200_000_000
-    window_s: int = 24 * 3600
-    results_kept_s: int = 29 * 24 * 3600
-    file_kept_s: int = 30 * 24 * 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchServices:
-    """Batches and files of the routes.
-
-    Attributes:
-        records: The batches and their jobs.
-        payloads: Contents of files and batches.
-        ids: Fresh ids.
-        clock: Now.
-        call: Runs what blocks.
-        lines: Parses and renders lines.
-        wake: Wakes the batch driver.
-        rules: Limits.
-        webhook_policy: Which URLs a batch may name.
-        require_admission: Raises ``Draining`` while no new work is accepted.
-        ownership: Which files a batch may read.
-    """
-
-    records: BatchRecords
-    files: FileRecords
-    payloads: PayloadStore
-    ids: IdSource
-    clock: Clock
-    call: BlockingCalls
-    ownership: OwnershipCheck
-    lines: BatchLines
-    wake: Callable[[], None]
-    rules: BatchRules = BatchRules()
-    webhook_policy: WebhookPolicy = WebhookPolicy()
-    require_admission: Callable[[], None] = lambda: None
 
 
 def new_batch_id(ids: IdSource) -> BatchId:

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from api.background.batches import wire_id
-from api.background.tasks import BlockingCalls
 from api.protocols.batches.endpoints import ANTHROPIC
 from api.schemas.webhooks import WebhookObject
 from domain.batch.state import Batch
-from domain.usecases.webhooks import WebhookRetry, batch_event
+from domain.usecases.webhooks import batch_event
 from domain.webhook.delivery import Webhook
-from domain.webhook.ports import WebhookStore
 
 #: Most webhooks in the object of a job.
 SHOWN_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookServices:
-    """The webhooks of the routes.
-
-    Attributes:
-        retries: Sends webhooks again.
-        call: Runs what blocks.
-    """
-
-    store: WebhookStore
-    retries: WebhookRetry
-    call: BlockingCalls
 
 
 def webhook_object(webhook: Webhook) -> WebhookObject:

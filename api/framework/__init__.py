@@ -1,1 +1,1 @@
-"""The web framework, and the life of the process that runs it."""
+"""The web framework, the composition of the process, and its life."""

@@ -10,7 +10,7 @@ from api.http.caller import Access
 from api.http.messages import Reply, StreamReply
 from api.http.parameters import Parameter
 
-#: A coroutine function of a request and the service that it uses.
+#: A coroutine function of the app and a request.
 Endpoint = Callable[..., Awaitable[Reply | StreamReply]]
 
 

@@ -1,1 +1,1 @@
-"""Operations of the API: each parses a request, calls a service and replies, without Robyn."""
+"""Operations of the API: each parses a request, uses the app and replies, without Robyn."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.replies import json_reply
@@ -38,7 +39,6 @@ from api.schemas.openai_completions import (
     TextCompletion,
 )
 from api.schemas.replies import ChatCompletion
-from api.services.route_services import Generation
 from api.streaming.job_stream import JobStream, OpenJob, abandoned_on_error, collect_job
 from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
 from api.submission.submit_choices import open_choices
@@ -50,17 +50,17 @@ from domain.values import JobId
 
 
 async def create_completion(
-    request: Request, generation: Generation, kind: CompletionKind
+    app: App, request: Request, kind: CompletionKind
 ) -> Reply | StreamReply:
     """Answer a turn or a text, once or several times; the reply repeats the model name."""
-    submission = generation.submission
-    parse = partial(kind.parse, request.body, request.headers, defaults=generation.defaults)
+    submission = app.submission
+    parse = partial(kind.parse, request.body, request.headers, defaults=app.defaults)
     parsed, jobs = await open_choices(submission, parse, request, protocol=kind.protocol)
     envelope = CompletionEnvelope(
         kind=kind,
         jobs=tuple(job.id for job in jobs),
         model=parsed.chat.model,
-        created=int(generation.clock.now().timestamp()),
+        created=int(app.clock.now().timestamp()),
         answers_each=parsed.answers_each,
     )
     headers = {JOB_HEADER: ", ".join(envelope.jobs)}
@@ -68,9 +68,9 @@ async def create_completion(
     if attached:
         headers[ATTACHED_HEADER] = attached[0]
     if parsed.stream:
-        return await _stream(jobs, envelope, parsed, request, generation, headers)
+        return await _stream(jobs, envelope, parsed, request, app, headers)
     answers = await collect_jobs(jobs)
-    headers |= await attempt_headers(jobs[0].id, answers[0].started, generation)
+    headers |= await attempt_headers(jobs[0].id, answers[0].started, app)
     return json_reply(assemble(envelope, answers), headers=headers)
 
 
@@ -79,58 +79,58 @@ async def _stream(
     envelope: CompletionEnvelope,
     parsed: ParsedRequest,
     request: Request,
-    generation: Generation,
+    app: App,
     headers: dict[str, str],
 ) -> StreamReply:
     async with abandoned_on_error(jobs, refusal=OTHER_FAILED):
-        started = await _first_item(jobs, generation)
-        headers |= await attempt_headers(jobs[0].id, started, generation)
+        started = await _first_item(jobs, app)
+        headers |= await attempt_headers(jobs[0].id, started, app)
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(
         MergedItems(jobs),
         encoder,
-        ping_s=generation.ping_s,
+        ping_s=app.ping_s,
         reading=JobReadings([job.reading for job in jobs]),
     )
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def _first_item(jobs: Sequence[OpenJob], generation: Generation) -> Started | None:
+async def _first_item(jobs: Sequence[OpenJob], app: App) -> Started | None:
     """Return the first item of the first job; raise the failure of any job that began with one."""
-    started = await first_item(jobs[0], generation.opening_s)
+    started = await first_item(jobs[0], app.opening_s)
     for job in jobs[1:]:
         # These jobs may wait until the first one has ended: only stored items count.
         await first_item(job, 0)
     return started
 
 
-async def create_embeddings(request: Request, generation: Generation) -> Reply:
+async def create_embeddings(app: App, request: Request) -> Reply:
     """Return the vectors of texts, in their order; the reply repeats the model name."""
-    parse = partial(embeddings.parse, request.body, request.headers, generation.defaults)
-    _, job = await generation.submission.open(parse, request, protocol=EMBEDDINGS_PROTOCOL)
+    parse = partial(embeddings.parse, request.body, request.headers, app.defaults)
+    _, job = await app.submission.open(parse, request, protocol=EMBEDDINGS_PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: job.id}
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
     await collect_job(job, is_reply=False)
     async with abandoned_on_error([job]):
-        view, vectors = await generation.call(_vectors_of, job.id, generation)
+        view, vectors = await app.call(_vectors_of, job.id, app)
         if view.answered_by is not None:
             headers[MODEL_HEADER] = plain_header(view.answered_by)
-        reply = await generation.call(_vector_reply, request, view, vectors, headers)
+        reply = await app.call(_vector_reply, request, view, vectors, headers)
     job.reading.delivered()
     return reply
 
 
-def _vectors_of(job_id: JobId, generation: Generation) -> tuple[JobView, Vectors]:
+def _vectors_of(job_id: JobId, app: App) -> tuple[JobView, Vectors]:
     """Return the job and its vectors; blocks.
 
     Raises:
         PayloadMissing: The vectors were erased.
     """
-    view = generation.records.views.get(job_id)
+    view = app.records.views.get(job_id)
     if view is None:
         raise JobNotFound(job_id)
-    stored = generation.records.read_stored(view)
+    stored = app.records.read_stored(view)
     if stored is None or stored.vectors is None:
         raise PayloadMissing(view.output or view.id)
     return view, stored.vectors

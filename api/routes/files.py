@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from api.background.batches import BatchServices, Blocks, later, new_file_id
+from api.app import App
+from api.background.batches import Blocks, later, new_file_id
 from api.errors import TransportError
 from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
@@ -42,25 +43,23 @@ _ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
 _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 
-async def create_file(request: Request, batches: BatchServices) -> Reply:
+async def create_file(app: App, request: Request) -> Reply:
     """Store an uploaded file."""
-    return json_reply(await batches.call(_object, _keep, request, batches))
+    return json_reply(await app.call(_object, _keep, app, request))
 
 
-async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
+async def list_stored_files(app: App, request: Request) -> Reply:
     """List files, newest first by default."""
     after, purpose = _AFTER.read(request), _PURPOSE.read(request)
-    page = await batches.call(
-        batches.files.page,
+    page = await app.call(
+        app.file_records.page,
         limit=_LIMIT.read(request),
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
         oldest_first=_ORDER.read(request) is Order.ASC,
         owner=request.caller.sees,
     )
-    data = await batches.call(
-        lambda: [file_object(file, batches.payloads.get) for file in page.rows]
-    )
+    data = await app.call(lambda: [file_object(file, app.payloads.get) for file in page.rows])
     body: FileList = {
         "object": "list",
         "data": data,
@@ -71,27 +70,27 @@ async def list_stored_files(request: Request, batches: BatchServices) -> Reply:
     return json_reply(body)
 
 
-async def get_file(request: Request, batches: BatchServices) -> Reply:
+async def get_file(app: App, request: Request) -> Reply:
     """Return one file."""
-    return json_reply(await batches.call(_object, _find, request, batches))
+    return json_reply(await app.call(_object, _find, app, request))
 
 
-async def delete_stored_file(request: Request, batches: BatchServices) -> Reply:
+async def delete_stored_file(app: App, request: Request) -> Reply:
     """Delete a file; batches that were created from it continue."""
-    file = await batches.call(_find, request, batches)
-    await batches.call(batches.files.delete, file.id, correlation_id=request.id)
+    file = await app.call(_find, app, request)
+    await app.call(app.file_records.delete, file.id, correlation_id=request.id)
     body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
     return json_reply(body)
 
 
-async def file_content(request: Request, batches: BatchServices) -> StreamReply:
+async def file_content(app: App, request: Request) -> StreamReply:
     """Return the content of a file."""
-    file = await batches.call(_find, request, batches)
-    pieces = await batches.call(_content, file, batches)
-    return StreamReply(pieces=Blocks(pieces, batches.call), content_type=_OCTETS)
+    file = await app.call(_find, app, request)
+    pieces = await app.call(_content, file, app)
+    return StreamReply(pieces=Blocks(pieces, app.call), content_type=_OCTETS)
 
 
-def find_file(file_id: str, batches: BatchServices) -> StoredFile:
+def find_file(file_id: str, app: App) -> StoredFile:
     """Return a file by its id; blocks.
 
     Raises:
@@ -99,12 +98,12 @@ def find_file(file_id: str, batches: BatchServices) -> StoredFile:
     """
     if not _ID.fullmatch(file_id):
         raise FileNotFound(file_id)
-    return batches.files.load(FileId(file_id))
+    return app.file_records.load(FileId(file_id))
 
 
-def _keep(request: Request, batches: BatchServices) -> StoredFile:
+def _keep(app: App, request: Request) -> StoredFile:
     upload = parse_upload(request.headers.get("content-type", ""), request.body)
-    rules = batches.rules
+    rules = app.batch_settings
     if len(upload.file) > rules.file_bytes_max:
         msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
         raise TransportError(413, "file_too_large", msg)
@@ -118,11 +117,11 @@ def _keep(request: Request, batches: BatchServices) -> StoredFile:
         purpose=form.purpose,
         bytes=packed.bytes,
         content=packed.digest,
-        expires_at=later(batches.clock.now(), kept_s),
+        expires_at=later(app.clock.now(), kept_s),
         owner=request.caller.owner,
     )
-    return batches.files.keep(
-        new_file_id(batches.ids),
+    return app.file_records.keep(
+        new_file_id(app.ids),
         created,
         correlation_id=request.id,
         payloads=packed.payloads,
@@ -133,22 +132,20 @@ def _number_or_text(text_: str) -> int | str:
     return int(text_) if _DIGITS.fullmatch(text_) else text_
 
 
-def _object(
-    of: Callable[[Request, BatchServices], StoredFile], request: Request, batches: BatchServices
-) -> FileObject:
-    return file_object(of(request, batches), batches.payloads.get)
+def _object(of: Callable[[App, Request], StoredFile], app: App, request: Request) -> FileObject:
+    return file_object(of(app, request), app.payloads.get)
 
 
-def _find(request: Request, batches: BatchServices) -> StoredFile:
-    return find_file(_FILE_ID.read(request), batches)
+def _find(app: App, request: Request) -> StoredFile:
+    return find_file(_FILE_ID.read(request), app)
 
 
-def _content(file: StoredFile, batches: BatchServices) -> Iterator[bytes]:
+def _content(file: StoredFile, app: App) -> Iterator[bytes]:
     facts = file.facts
     if facts.content is not None:
-        return read_content(facts.content, batches.payloads.get)
-    batch = batches.records.load(BatchId(facts.batch or ""))
-    results = batches.lines.results(batch)
+        return read_content(facts.content, app.payloads.get)
+    batch = app.batch_records.load(BatchId(facts.batch or ""))
+    results = app.batch_lines.results(batch)
     return (line for part, line in results if part == facts.part)
 
 

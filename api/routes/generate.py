@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import structlog
 
+from api.app import App
 from api.http.messages import JOB_HEADER, Reply, StreamReply
 from api.http.replies import json_reply
 from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
-from api.services.route_services import Generation
 from api.streaming.job_stream import (
     Encoder,
     JobStream,
@@ -49,7 +49,7 @@ GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
 
 async def answer_open(
     job: OpenJob,
-    generation: Generation,
+    app: App,
     *,
     stream: bool,
     encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
@@ -59,7 +59,6 @@ async def answer_open(
 
     Args:
         job: Closed with its answer.
-        generation: The times of a stream, and the cache diagnosis of the job.
         stream: Whether the request wants a stream.
         encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
             none has come in time.
@@ -73,19 +72,17 @@ async def answer_open(
         headers[ATTACHED_HEADER] = job.attached
     if stream:
         async with abandoned_on_error([job]):
-            started = await first_item(job, generation.opening_s)
+            started = await first_item(job, app.opening_s)
             stream_encoder = encoder(job.id, started)
-            headers |= await attempt_headers(job.id, started, generation)
-        pieces = JobStream(job.items, stream_encoder, ping_s=generation.ping_s, reading=job.reading)
+            headers |= await attempt_headers(job.id, started, app)
+        pieces = JobStream(job.items, stream_encoder, ping_s=app.ping_s, reading=job.reading)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
-    headers |= await attempt_headers(job.id, answer.started, generation)
+    headers |= await attempt_headers(job.id, answer.started, app)
     return json_reply(assemble(job.id, answer), headers=headers)
 
 
-async def attempt_headers(
-    job_id: JobId, started: Started | None, generation: Generation
-) -> dict[str, str]:
+async def attempt_headers(job_id: JobId, started: Started | None, app: App) -> dict[str, str]:
     """Return the headers with the model and the cache diagnosis of a job.
 
     There are none before its prompt is known, nor while the log cannot be read. The head of a
@@ -94,7 +91,7 @@ async def attempt_headers(
     if started is None:
         return {}
     try:
-        return await generation.call(_attempt_headers, job_id, generation)
+        return await app.call(_attempt_headers, job_id, app)
     except SemanticError as error:
         structlog.get_logger(__name__).warning(
             "attempt_headers_failed", job_id=job_id, error=error.code
@@ -102,12 +99,12 @@ async def attempt_headers(
         return {}
 
 
-def _attempt_headers(job_id: JobId, generation: Generation) -> dict[str, str]:
+def _attempt_headers(job_id: JobId, app: App) -> dict[str, str]:
     headers: dict[str, str] = {}
-    view = generation.records.views.get(job_id)
+    view = app.records.views.get(job_id)
     if view is not None and view.answered_by is not None:
         headers[MODEL_HEADER] = plain_header(view.answered_by)
-    diagnosis = generation.records.diagnose(job_id)
+    diagnosis = app.records.diagnose(job_id)
     if diagnosis is not None:
         headers[CACHE_HEADER] = cache_header(diagnosis)
     return headers

@@ -6,37 +6,37 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.replies import Health, Root
 from api.services.health import Finding, Level, finding_of, worst
-from api.services.route_services import StatusService
 
 #: Longest time for the answer of a part, in seconds; later it counts as unavailable.
 CHECK_TIMEOUT_S: Final = 3.0
 
 
-async def live(request: Request, status: StatusService) -> Reply:
+async def live(app: App, request: Request) -> Reply:
     """Return that the process answers."""
-    del request, status
+    del app, request
     health: Health = {"status": "ok", "checks": {}, "reasons": []}
     return json_reply(health)
 
 
-async def startup(request: Request, status: StatusService) -> Reply:
+async def startup(app: App, request: Request) -> Reply:
     """Return whether the log and the broker answer; a model may still be loading."""
     del request
-    checks = status.health
-    return await _health(status, {"log": checks.check_log, "broker": checks.check_broker})
+    checks = app.health
+    return await _health(app, {"log": checks.check_log, "broker": checks.check_broker})
 
 
-async def ready(request: Request, status: StatusService) -> Reply:
+async def ready(app: App, request: Request) -> Reply:
     """Return whether a generation would be answered, and what would delay it."""
     del request
-    checks = status.health
+    checks = app.health
     return await _health(
-        status,
+        app,
         {
             "log": checks.check_log,
             "broker": checks.check_broker,
@@ -48,13 +48,13 @@ async def ready(request: Request, status: StatusService) -> Reply:
     )
 
 
-async def root(request: Request, status: StatusService) -> Reply:
+async def root(app: App, request: Request) -> Reply:
     """Return the name of the service and links; some clients send ``HEAD /`` first."""
     del request
     body: Root = {
         "name": "semantic",
-        "version": status.version,
-        "model": status.model,
+        "version": app.version,
+        "model": app.model,
         "links": {
             "openapi": "/openapi.json",
             "models": "/v1/models",
@@ -67,8 +67,8 @@ async def root(request: Request, status: StatusService) -> Reply:
     return json_reply(body)
 
 
-async def _health(status: StatusService, checks: Mapping[str, Callable[[], Finding]]) -> Reply:
-    results = await asyncio.gather(*(_run(check, status) for check in checks.values()))
+async def _health(app: App, checks: Mapping[str, Callable[[], Finding]]) -> Reply:
+    results = await asyncio.gather(*(_run(check, app) for check in checks.values()))
     found = dict(zip(checks, results, strict=True))
     level = worst(results)
     health: Health = {
@@ -85,10 +85,10 @@ async def _health(status: StatusService, checks: Mapping[str, Callable[[], Findi
     return json_reply(health)
 
 
-async def _run(check: Callable[[], Finding], status: StatusService) -> Finding:
+async def _run(check: Callable[[], Finding], app: App) -> Finding:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            return await status.call(finding_of, check)
+            return await app.call(finding_of, check)
     except TimeoutError:
         return Finding(f"no answer within {CHECK_TIMEOUT_S:g} s", Level.UNAVAILABLE)
 

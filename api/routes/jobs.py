@@ -7,27 +7,34 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from api.http.messages import JOB_HEADER, Reply, Request
+from api.app import App
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
-from api.http.parameters import choice, moment, page_size, path, text
+from api.http.parameters import choice, header, moment, page_size, path, query, text
 from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
+from api.presenters.jobs import rounded
 from api.protocols.native import jobs as native
+from api.protocols.native.stream import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.routes.generate import (
     ATTACHED_HEADER,
     KEY_REUSED,
     MODEL_UNKNOWN,
     QUEUE_FULL,
 )
-from api.routes.job_stream import AFTER, LAST_EVENT_ID, stream_job
+from api.routes.job_objects import load_job, summarise_job, wait_of
 from api.schemas.base import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
 from api.schemas.jobs import JobBody
 from api.schemas.replies import JobList, JobObject
-from api.services.route_services import JobService
+from api.streaming.item_buffer import ItemBuffer
+from api.streaming.job_stream import JobStream
+from api.submission.submit import Parse
+from domain.chat.items import Progress, StreamItem
+from domain.errors import SemanticError
 from domain.job.eta import retry_after_s
 from domain.job.view import JobView
 from domain.usecases.jobs.submit import Accepted
-from domain.values import JobId, JobStatus, Priority
+from domain.values import JobId, JobStatus, Priority, WaitingFor
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
@@ -40,14 +47,25 @@ _AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAM
 _MODEL: Final = text("model", "only jobs whose request names this model")
 _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
+_CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
+_AFTER: Final = query(
+    "after", _CURSOR, partial(parse_cursor, field="after"), NO_ITEM, "id of the last item received"
+)
+_LAST_EVENT_ID: Final = header(
+    "Last-Event-ID",
+    _CURSOR,
+    partial(parse_cursor, field="Last-Event-ID"),
+    None,
+    "like the parameter after, over which it takes precedence",
+)
 
 
-async def create_job(request: Request, jobs: JobService) -> Reply:
+async def create_job(app: App, request: Request) -> Reply:
     """Accept a job; the client may wait for its end for a while."""
     wait_s = PREFERRED_WAIT_S.read(request)
-    parse = partial(native.parse, request.body, request.headers, defaults=jobs.defaults)
-    accepted, job = await jobs.call(jobs.create, parse, request)
-    return await accepted_reply(accepted, job, wait_s, request, jobs)
+    parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
+    accepted, job = await app.call(_accept, app, parse, request)
+    return await accepted_reply(accepted, job, wait_s, request, app)
 
 
 async def accepted_reply(
@@ -55,7 +73,7 @@ async def accepted_reply(
     job: JobObject,
     wait_s: int | None,
     request: Request,
-    jobs: JobService,
+    app: App,
     *,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Reply:
@@ -64,8 +82,8 @@ async def accepted_reply(
     ``more`` are further headers.
     """
     if wait_s is not None:
-        await jobs.items.wait_for_end(accepted.job_id, wait_s, request)
-        job = await jobs.call(jobs.load, accepted.job_id, request.caller)
+        await app.items.wait_for_end(accepted.job_id, wait_s, request)
+        job = await app.call(load_job, app, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -76,11 +94,11 @@ async def accepted_reply(
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
 
-async def list_jobs(request: Request, jobs: JobService) -> Reply:
+async def list_jobs(app: App, request: Request) -> Reply:
     """List jobs, newest first."""
     before = _BEFORE.read(request)
-    page = await jobs.call(
-        jobs.records.views.page,
+    page = await app.call(
+        app.records.views.page,
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
         status=_STATUS.read(request),
@@ -92,31 +110,81 @@ async def list_jobs(request: Request, jobs: JobService) -> Reply:
     )
     body: JobList = {
         "object": "list",
-        "data": await jobs.call(_objects, page.jobs, jobs),
+        "data": await app.call(_objects, page.jobs, app),
         "has_more": page.has_more,
         "next_before": page.jobs[-1].id if page.has_more else None,
     }
     return json_reply(body)
 
 
-async def get_job(request: Request, jobs: JobService) -> Reply:
+async def get_job(app: App, request: Request) -> Reply:
     """Return one job, with its answer once it has one."""
-    job = await jobs.call(jobs.load, JobId(_JOB_ID.read(request)), request.caller)
+    job = await app.call(load_job, app, JobId(_JOB_ID.read(request)), request.caller)
     return json_reply(job)
 
 
-async def cancel_job(request: Request, jobs: JobService) -> Reply:
+async def stream_job(app: App, request: Request) -> Reply | StreamReply:
+    """Stream the items after a cursor; a client that leaves ends the stream and not the job.
+
+    The stream ends with ``model_changed`` if the client has output of another model.
+
+    A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
+    """
+    job_id = JobId(request.params["job_id"])
+    cursor = _cursor(request)
+    items = await app.items.reattach(job_id, after=cursor.n, attempt=cursor.attempt)
+    if items is None:
+        return Reply(status=204)
+    # Item 0 is no output, so a client that has no other one can begin anew.
+    buffer = ItemBuffer(items, request, attempt=cursor.attempt if cursor.n > 0 else 0)
+    news = partial(_queue_progress, job_id, app) if cursor.n < 0 else None
+    pieces = JobStream(buffer, NativeEncoder(), ping_s=app.ping_s, news=news)
+    return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
+
+
+def _cursor(request: Request) -> Cursor:
+    # Both are parsed, so that an invalid one is always refused. The header takes precedence: an
+    # ``EventSource`` adds it to an address whose query stays the same.
+    after, last_event_id = _AFTER.read(request), _LAST_EVENT_ID.read(request)
+    return after if last_event_id is None else last_event_id
+
+
+async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
+    """Return the place of a waiting job and its estimates, ``None`` if it runs."""
+    try:
+        view = await app.call(app.records.views.get, job_id)
+        foreseen = None if view is None else await app.call(wait_of, app, view)
+    except SemanticError:
+        return None  # the stream continues without it
+    if view is None or foreseen is None:
+        return None
+    waits_for_model = foreseen.waiting_for is WaitingFor.MODEL
+    if foreseen.position is None and not waits_for_model:
+        return None
+    body = Progress(
+        phase="queued",
+        done=0,
+        total=foreseen.position or 0,
+        starts_in_s=rounded(foreseen.start_s),
+        finishes_in_s=rounded(foreseen.end_s),
+        waiting_for=foreseen.waiting_for or WaitingFor.PLACE,
+        model=(view.bound_model or "") if waits_for_model else "",
+    )
+    return StreamItem(n=None, attempt=1, body=body)
+
+
+async def cancel_job(app: App, request: Request) -> Reply:
     """Cancel a job; one that has ended stays as it is."""
     job_id = JobId(_JOB_ID.read(request))
-    await jobs.call(jobs.cancellation.cancel, job_id, reason="api")
-    return json_reply(await jobs.call(jobs.load, job_id, request.caller))
+    await app.call(app.cancellation.cancel, job_id, reason="api")
+    return json_reply(await app.call(load_job, app, job_id, request.caller))
 
 
-async def retry_job(request: Request, jobs: JobService) -> Reply:
+async def retry_job(app: App, request: Request) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await jobs.call(jobs.retries.retry, job_id, reason="api")
-    job = await jobs.call(jobs.load, job_id, request.caller)
+    await app.call(app.retries.retry, job_id, reason="api")
+    job = await app.call(load_job, app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 
@@ -128,8 +196,14 @@ def _look_again(job: JobObject) -> str:
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
 
 
-def _objects(views: Sequence[JobView], jobs: JobService) -> list[JobObject]:
-    return [jobs.summarise(view) for view in views]
+def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
+    """Accept a job and return it as clients see it; see ``Submission.accept``."""
+    accepted = app.submission.accept(parse, request, protocol="jobs")
+    return accepted, load_job(app, accepted.job_id, request.caller)
+
+
+def _objects(views: Sequence[JobView], app: App) -> list[JobObject]:
+    return [summarise_job(app, view) for view in views]
 
 
 JOB_OPERATIONS: Final = (
@@ -168,7 +242,7 @@ JOB_OPERATIONS: Final = (
         stream_job,
         id="streamJob",
         summary="Stream the numbered items of a job from any position",
-        parameters=(_JOB_ID, AFTER, LAST_EVENT_ID),
+        parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID),
         is_streamed=True,
         responses={204: "The job has ended and the client has all of its items"},
     ),

@@ -6,8 +6,8 @@ import json
 from datetime import datetime
 from typing import Any, Final
 
+from api.app import App
 from api.background.batches import (
-    BatchServices,
     Blocks,
     batch_id_of,
     find_batch,
@@ -58,64 +58,64 @@ _AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=
 _BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
 
 
-async def create_message_batch(request: Request, batches: BatchServices) -> Reply:
+async def create_message_batch(app: App, request: Request) -> Reply:
     """Accept a batch; a request that is not valid gets its error as its result."""
-    await batches.call(batches.require_admission)
-    batch = await batches.call(_accept, request, batches)
-    batches.wake()
-    return json_reply(await batches.call(_object, batch, request, batches))
+    await app.call(app.controls.require_admission)
+    batch = await app.call(_accept, app, request)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, request, app))
 
 
-async def list_message_batches(request: Request, batches: BatchServices) -> Reply:
+async def list_message_batches(app: App, request: Request) -> Reply:
     """List batches, newest first."""
-    return json_reply(await batches.call(_list, request, batches))
+    return json_reply(await app.call(_list, app, request))
 
 
-async def get_message_batch(request: Request, batches: BatchServices) -> Reply:
+async def get_message_batch(app: App, request: Request) -> Reply:
     """Return one batch."""
-    batch = await batches.call(_find, request, batches)
-    return json_reply(await batches.call(_object, batch, request, batches))
+    batch = await app.call(_find, app, request)
+    return json_reply(await app.call(_object, batch, request, app))
 
 
-async def cancel_message_batch(request: Request, batches: BatchServices) -> Reply:
+async def cancel_message_batch(app: App, request: Request) -> Reply:
     """Cancel a batch; one that has ended stays as it is."""
-    batch = await batches.call(_find, request, batches)
-    batch = await batches.call(batches.records.cancel, batch.id)
-    batches.wake()
-    return json_reply(await batches.call(_object, batch, request, batches))
+    batch = await app.call(_find, app, request)
+    batch = await app.call(app.batch_records.cancel, batch.id)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, request, app))
 
 
-async def delete_message_batch(request: Request, batches: BatchServices) -> Reply:
+async def delete_message_batch(app: App, request: Request) -> Reply:
     """Delete a batch that has ended."""
-    batch = await batches.call(_find, request, batches)
+    batch = await app.call(_find, app, request)
     name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
-    await batches.call(batches.records.delete, batch.id)
+    await app.call(app.batch_records.delete, batch.id)
     body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
     return json_reply(body)
 
 
-async def message_batch_results(request: Request, batches: BatchServices) -> StreamReply:
+async def message_batch_results(app: App, request: Request) -> StreamReply:
     """Return the results, a line for each request in the order of the requests."""
-    batch = await batches.call(_find, request, batches)
+    batch = await app.call(_find, app, request)
     name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
-    if _archived_at(batch, batches) is not None:
+    if _archived_at(batch, app) is not None:
         msg = f"the results of batch {name} have expired"
         raise NotFound(msg)
-    lines = (line for _, line in batches.lines.results(batch))
-    return StreamReply(pieces=Blocks(lines, batches.call), content_type=JSONL)
+    lines = (line for _, line in app.batch_lines.results(batch))
+    return StreamReply(pieces=Blocks(lines, app.call), content_type=JSONL)
 
 
-def _accept(request: Request, batches: BatchServices) -> Batch:
+def _accept(app: App, request: Request) -> Batch:
     body = parse_body(MessageBatchBody, request.body, BATCH)
-    rules = batches.rules
+    rules = app.batch_settings
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
         raise InvalidRequest(msg, field="requests")
-    batches.records.require_room(batches_max=rules.open_max, owner=request.caller.sharer)
+    app.batch_records.require_room(batches_max=rules.open_max, owner=request.caller.sharer)
     seen: set[str] = set()
     for index, one in enumerate(body.requests):
         if one.custom_id in seen:
@@ -129,15 +129,15 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
         endpoint=MESSAGES_PATH,
         content=packed.digest,
         lines=packed.lines,
-        expires_at=later(batches.clock.now(), rules.window_s),
+        expires_at=later(app.clock.now(), rules.window_s),
         client_name=next(iter(client), None),
-        webhook=batches.webhook_policy.url_of(body.webhook),
+        webhook=app.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),
         owner=request.caller.owner,
-        cache_owner=batches.ownership.cache_owner_of(request.caller),
+        cache_owner=app.ownership.cache_owner_of(request.caller),
     )
-    return batches.records.accept(
-        new_batch_id(batches.ids),
+    return app.batch_records.accept(
+        new_batch_id(app.ids),
         submitted,
         correlation_id=request.id,
         payloads={**packed.payloads, **client},
@@ -155,11 +155,11 @@ def _line(custom_id: str, params: dict[str, Any]) -> bytes:
     return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
 
 
-def _list(request: Request, batches: BatchServices) -> MessageBatchList:
+def _list(app: App, request: Request) -> MessageBatchList:
     limit = _LIMIT.read(request)
     after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
     try:
-        page = batches.records.page(
+        page = app.batch_records.page(
             (ANTHROPIC,),
             limit=limit,
             after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
@@ -170,7 +170,7 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
         raise InvalidRequest(
             error.message, field="after_id" if before is None else "before_id"
         ) from error
-    data = [_object(batch, request, batches) for batch in page.rows]
+    data = [_object(batch, request, app) for batch in page.rows]
     return {
         "data": data,
         "has_more": page.has_more,
@@ -179,27 +179,29 @@ def _list(request: Request, batches: BatchServices) -> MessageBatchList:
     }
 
 
-def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), batches.records)
+def _find(app: App, request: Request) -> Batch:
+    return find_batch(
+        _BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), app.batch_records
+    )
 
 
-def _object(batch: Batch, request: Request, batches: BatchServices) -> MessageBatch:
+def _object(batch: Batch, request: Request, app: App) -> MessageBatch:
     return message_batch_object(
         batch,
-        batch_progress(batch, batches),
-        archived_at=_archived_at(batch, batches),
+        batch_progress(batch, app),
+        archived_at=_archived_at(batch, app),
         origin=_origin(request),
     )
 
 
-def batch_progress(batch: Batch, batches: BatchServices) -> BatchCounts:
+def batch_progress(batch: Batch, app: App) -> BatchCounts:
     """Return the numbers of requests by state as they are now; blocks."""
-    return batch_counts(batch, None if batch.counts else batches.records.views.tally(batch.id))
+    return batch_counts(batch, None if batch.counts else app.batch_records.views.tally(batch.id))
 
 
-def _archived_at(batch: Batch, batches: BatchServices) -> str | None:
-    kept_s = batches.rules.results_kept_s
-    if not is_reached(batch.created_at, kept_s, batches.clock.now()):
+def _archived_at(batch: Batch, app: App) -> str | None:
+    kept_s = app.batch_settings.results_kept_s
+    if not is_reached(batch.created_at, kept_s, app.clock.now()):
         return None
     return later(datetime.fromisoformat(batch.created_at), kept_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
@@ -15,21 +16,20 @@ from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
 from api.routes.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.schemas.anthropic import CountBody, MessagesBody
 from api.schemas.replies import AnthropicMessage, TokenCount
-from api.services.route_services import Generation
 from domain.errors import ModelNotReady
 
 
-async def create_message(request: Request, generation: Generation) -> Reply | StreamReply:
+async def create_message(app: App, request: Request) -> Reply | StreamReply:
     """Answer a turn; the reply repeats the model name of the request, since any name is served.
 
     Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
-    parse = partial(anthropic.parse, request.body, request.headers, generation.defaults)
-    parsed, job = await generation.submission.open(parse, request, protocol="anthropic")
+    parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
+    parsed, job = await app.submission.open(parse, request, protocol="anthropic")
     chat = parsed.chat
     return await answer_open(
         job,
-        generation,
+        app,
         stream=parsed.stream,
         encoder=lambda job_id, started: AnthropicEncoder(
             job_id=job_id,
@@ -49,25 +49,23 @@ async def create_message(request: Request, generation: Generation) -> Reply | St
     )
 
 
-async def count_tokens(request: Request, generation: Generation) -> Reply:
+async def count_tokens(app: App, request: Request) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
     try:
-        tokens = await generation.counts.run(
-            request.caller.sharer, partial(_count, request, generation)
-        )
+        tokens = await app.counts.run(request.caller.sharer, partial(_count, app, request))
     except TimeoutError:
         msg = "no worker with a loaded model has counted the prompt in time"
         raise ModelNotReady(msg) from None
     return json_reply({"input_tokens": tokens})
 
 
-def _count(request: Request, generation: Generation) -> int:
-    parsed = anthropic.parse_count(request.body, request.headers, generation.defaults)
-    submission = generation.submission
+def _count(app: App, request: Request) -> int:
+    parsed = anthropic.parse_count(request.body, request.headers, app.defaults)
+    submission = app.submission
     identify = submission.commands.ownership.identify
     identity = identify(request.caller, parsed.agent, is_named=False)
     chat = submission.match_history(parsed.chat, identity.agent, identity.answers_to)
-    return generation.counter.count(chat)
+    return app.counter.count(chat)
 
 
 MESSAGE_OPERATIONS: Final = (

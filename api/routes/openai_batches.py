@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final, cast
 
+from api.app import App
 from api.background.batches import (
-    BatchServices,
     batch_id_of,
     find_batch,
     later,
@@ -47,61 +47,63 @@ _AFTER: Final = text(
 )
 
 
-async def create_batch(request: Request, batches: BatchServices) -> Reply:
+async def create_batch(app: App, request: Request) -> Reply:
     """Accept the requests in a file; the batch thread validates them next."""
-    await batches.call(batches.require_admission)
-    batch = await batches.call(_accept, request, batches)
-    batches.wake()
-    return json_reply(await batches.call(_object, batch, batches))
+    await app.call(app.controls.require_admission)
+    batch = await app.call(_accept, app, request)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, app))
 
 
-async def list_openai_batches(request: Request, batches: BatchServices) -> Reply:
+async def list_openai_batches(app: App, request: Request) -> Reply:
     """List batches, newest first."""
-    return json_reply(await batches.call(_list, request, batches))
+    return json_reply(await app.call(_list, app, request))
 
 
-async def get_batch(request: Request, batches: BatchServices) -> Reply:
+async def get_batch(app: App, request: Request) -> Reply:
     """Return one batch."""
-    batch = await batches.call(_find, request, batches)
-    return json_reply(await batches.call(_object, batch, batches))
+    batch = await app.call(_find, app, request)
+    return json_reply(await app.call(_object, batch, app))
 
 
-async def cancel_openai_batch(request: Request, batches: BatchServices) -> Reply:
+async def cancel_openai_batch(app: App, request: Request) -> Reply:
     """Cancel a batch; a repeated request changes nothing."""
-    batch = await batches.call(_find, request, batches)
+    batch = await app.call(_find, app, request)
     if openai_batch_status(batch) in _ENDED:
         raise BatchAlreadyEnded(wire_id(batch.id, OPENAI_BATCH_PREFIX), openai_batch_status(batch))
-    batch = await batches.call(batches.records.cancel, batch.id)
-    batches.wake()
-    return json_reply(await batches.call(_object, batch, batches))
+    batch = await app.call(app.batch_records.cancel, batch.id)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, app))
 
 
-def _accept(request: Request, batches: BatchServices) -> Batch:
+def _accept(app: App, request: Request) -> Batch:
     body = parse_body(BatchBody, request.body)
-    file = find_file(body.input_file_id, batches)
-    batches.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
+    file = find_file(body.input_file_id, app)
+    app.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
     if file.facts.purpose != "batch" or file.facts.content is None:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
-    batches.records.require_room(batches_max=batches.rules.open_max, owner=request.caller.sharer)
+    app.batch_records.require_room(
+        batches_max=app.batch_settings.open_max, owner=request.caller.sharer
+    )
     client = client_payload(request)
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
-        lines=count_lines(file.facts.content, batches.payloads.get),
-        expires_at=later(batches.clock.now(), batches.rules.window_s),
+        lines=count_lines(file.facts.content, app.payloads.get),
+        expires_at=later(app.clock.now(), app.batch_settings.window_s),
         client_name=next(iter(client), None),
         input_file=file.id,
         metadata=body.metadata,
         output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
-        webhook=batches.webhook_policy.url_of(body.webhook),
+        webhook=app.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),
         owner=request.caller.owner,
-        cache_owner=batches.ownership.cache_owner_of(request.caller),
+        cache_owner=app.ownership.cache_owner_of(request.caller),
     )
-    return batches.records.accept(
-        new_batch_id(batches.ids),
+    return app.batch_records.accept(
+        new_batch_id(app.ids),
         submitted,
         correlation_id=request.id,
         payloads=client,
@@ -109,10 +111,10 @@ def _accept(request: Request, batches: BatchServices) -> Batch:
     )
 
 
-def _list(request: Request, batches: BatchServices) -> BatchList:
+def _list(app: App, request: Request) -> BatchList:
     after = _AFTER.read(request)
     try:
-        page = batches.records.page(
+        page = app.batch_records.page(
             PROTOCOLS,
             limit=_LIMIT.read(request),
             after=batch_id_of(after, OPENAI_BATCH_PREFIX) if after is not None else None,
@@ -120,7 +122,7 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
         )
     except BatchNotFound as error:
         raise InvalidRequest(error.message, field="after") from error
-    data = [_object(batch, batches) for batch in page.rows]
+    data = [_object(batch, app) for batch in page.rows]
     return {
         "object": "list",
         "data": data,
@@ -130,34 +132,34 @@ def _list(request: Request, batches: BatchServices) -> BatchList:
     }
 
 
-def _find(request: Request, batches: BatchServices) -> Batch:
-    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, batches.records)
+def _find(app: App, request: Request) -> Batch:
+    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, app.batch_records)
 
 
-def _object(batch: Batch, batches: BatchServices) -> BatchObject:
+def _object(batch: Batch, app: App) -> BatchObject:
     return openai_batch_object(
         batch,
-        batch_progress(batch, batches),
-        faults=_faults(batch, batches),
-        output_file=_file(batch, "output", batches),
-        error_file=_file(batch, "error", batches),
+        batch_progress(batch, app),
+        faults=_faults(batch, app),
+        output_file=_file(batch, "output", app),
+        error_file=_file(batch, "error", app),
     )
 
 
-def _faults(batch: Batch, batches: BatchServices) -> list[BatchFault] | None:
+def _faults(batch: Batch, app: App) -> list[BatchFault] | None:
     if batch.errors is None:
         return None
     try:
-        return cast("list[BatchFault]", json.loads(batches.payloads.get(batch.errors)))
+        return cast("list[BatchFault]", json.loads(app.payloads.get(batch.errors)))
     except PayloadMissing:
         return []
 
 
-def _file(batch: Batch, part: str, batches: BatchServices) -> str | None:
+def _file(batch: Batch, part: str, app: App) -> str | None:
     if batch.state is not BatchState.ENDED:
         return None
     try:
-        return find_file(file_of_part(batch.id, part), batches).id
+        return find_file(file_of_part(batch.id, part), app).id
     except FileNotFound:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
@@ -30,7 +31,6 @@ from api.schemas.responses import (
     ResponseObject,
     ResponsesBody,
 )
-from api.services.route_services import ResponseService
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream, abandoned_on_error
 from domain.job.commands import Hide
@@ -52,61 +52,60 @@ _ORDER: Final = choice("order", "newest first if desc", Order, default=Order.DES
 _AFTER: Final = text("after", "only items behind this one, in the order of the list")
 
 
-async def create_response(request: Request, service: ResponseService) -> Reply | StreamReply:
+async def create_response(app: App, request: Request) -> Reply | StreamReply:
     """Answer a turn, or accept it as a background response."""
-    parsed, is_background = await service.call(_parse, request, service)
+    parsed, is_background = await app.call(_parse, app, request)
     if is_background:
-        return await _in_background(parsed, request, service)
-    generation = service.generation
-    _, job = await generation.submission.open(lambda: parsed, request, protocol=PROTOCOL)
+        return await _in_background(parsed, request, app)
+    _, job = await app.submission.open(lambda: parsed, request, protocol=PROTOCOL)
     async with abandoned_on_error([job]):
-        envelope = await service.call(service.reader.load_envelope, job.id)
+        envelope = await app.call(app.response_reader.load_envelope, job.id)
     return await answer_open(
         job,
-        generation,
+        app,
         stream=parsed.stream,
         encoder=lambda _, __: ResponsesEncoder(envelope, request_id=request.id),
         assemble=lambda _, answer: ended_response(envelope, answer),
     )
 
 
-async def get_response(request: Request, service: ResponseService) -> Reply | StreamReply:
+async def get_response(app: App, request: Request) -> Reply | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
     response_id = _RESPONSE_ID.read(request)
     if not is_stream:
-        return json_reply(await service.call(service.reader.load_object, response_id))
-    found = await service.call(service.reader.load, response_id)
-    return await _stream(found.envelope, -1 if after is None else after, request, service)
+        return json_reply(await app.call(app.response_reader.load_object, response_id))
+    found = await app.call(app.response_reader.load, response_id)
+    return await _stream(found.envelope, -1 if after is None else after, request, app)
 
 
-async def cancel_response(request: Request, service: ResponseService) -> Reply:
+async def cancel_response(app: App, request: Request) -> Reply:
     """Cancel a response; one that has ended stays as it is."""
     response_id = _RESPONSE_ID.read(request)
-    found = await service.call(service.reader.load, response_id)
-    await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
-    await service.items.wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request)
-    return json_reply(await service.call(service.reader.load_object, response_id))
+    found = await app.call(app.response_reader.load, response_id)
+    await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
+    await app.items.wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request)
+    return json_reply(await app.call(app.response_reader.load_object, response_id))
 
 
-async def delete_response(request: Request, service: ResponseService) -> Reply:
+async def delete_response(app: App, request: Request) -> Reply:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
-    found = await service.call(service.reader.load, response_id)
+    found = await app.call(app.response_reader.load, response_id)
     if not found.job.status.is_terminal:
-        await service.call(service.cancellation.cancel, found.envelope.job_id, reason="api")
-    ids = service.generation.defaults.ids
-    log = service.reader.records.log
-    await service.call(commit, found.envelope.job_id, Hide(), log=log, ids=ids)
+        await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
+    ids = app.defaults.ids
+    log = app.response_reader.records.log
+    await app.call(commit, found.envelope.job_id, Hide(), log=log, ids=ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
 
 
-async def list_input_items(request: Request, service: ResponseService) -> Reply:
+async def list_input_items(app: App, request: Request) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
     limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-    items = await service.call(
-        service.reader.input_items, _RESPONSE_ID.read(request), request.caller
+    items = await app.call(
+        app.response_reader.input_items, _RESPONSE_ID.read(request), request.caller
     )
     if order is Order.DESC:
         items.reverse()
@@ -125,37 +124,33 @@ async def list_input_items(request: Request, service: ResponseService) -> Reply:
     return json_reply(body)
 
 
-def _parse(request: Request, service: ResponseService) -> tuple[ParsedRequest, bool]:
+def _parse(app: App, request: Request) -> tuple[ParsedRequest, bool]:
     wire = responses.read_body(request.body)
-    requested, before = service.reader.resolve(wire, request.caller)
-    parsed = responses.parse_request(
-        wire, requested, before, request.headers, service.generation.defaults
-    )
+    requested, before = app.response_reader.resolve(wire, request.caller)
+    parsed = responses.parse_request(wire, requested, before, request.headers, app.defaults)
     return parsed, requested.is_background
 
 
-async def _in_background(
-    parsed: ParsedRequest, request: Request, service: ResponseService
-) -> Reply | StreamReply:
-    accept = service.generation.submission.accept
-    accepted = await service.call(accept, lambda: parsed, request, protocol=PROTOCOL)
+async def _in_background(parsed: ParsedRequest, request: Request, app: App) -> Reply | StreamReply:
+    accept = app.submission.accept
+    accepted = await app.call(accept, lambda: parsed, request, protocol=PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
-    envelope = await service.call(service.reader.load_envelope, accepted.job_id)
+    envelope = await app.call(app.response_reader.load_envelope, accepted.job_id)
     if parsed.stream:
-        return await _stream(envelope, -1, request, service)
-    body: ResponseObject = await service.call(service.reader.load_object, envelope.id)
+        return await _stream(envelope, -1, request, app)
+    body: ResponseObject = await app.call(app.response_reader.load_object, envelope.id)
     return json_reply(body, headers=headers)
 
 
 async def _stream(
-    envelope: ResponseEnvelope, after: int, request: Request, service: ResponseService
+    envelope: ResponseEnvelope, after: int, request: Request, app: App
 ) -> StreamReply:
     """Stream the events of a response; a client that leaves ends the stream and not the job."""
-    buffer = ItemBuffer(await service.items.reattach_first(envelope.job_id), request)
+    buffer = ItemBuffer(await app.items.reattach_first(envelope.job_id), request)
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
-    pieces = JobStream(buffer, encoder, ping_s=service.generation.ping_s)
+    pieces = JobStream(buffer, encoder, ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: envelope.job_id})
 
 

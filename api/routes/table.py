@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final
 
 from api.access.ownership import require_scope
+from api.app import App
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Place
@@ -33,14 +31,13 @@ from api.routes.messages import MESSAGE_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS
 from api.routes.responses import RESPONSE_OPERATIONS
 from api.routes.webhooks import WEBHOOK_OPERATIONS
-from api.services.route_services import OwnershipService, Services, StatusService
 from api.ui.page import page_routes
 
 
-async def get_openapi(request: Request, status: StatusService) -> Reply:
+async def get_openapi(app: App, request: Request) -> Reply:
     """Return the OpenAPI document."""
     del request
-    return Reply(body=await status.call(status.document.read, OPERATIONS))
+    return Reply(body=await app.call(app.openapi.read, OPERATIONS))
 
 
 OPENAPI_OPERATIONS: Final = (
@@ -52,45 +49,49 @@ OPENAPI_OPERATIONS: Final = (
         reply=dict[str, Any],
     ),
 )
-#: The operations of each field of ``Services``.
-_OPERATIONS_OF: Final[Mapping[str, tuple[Operation, ...]]] = MappingProxyType(
-    {
-        "generation": (*MESSAGE_OPERATIONS, *COMPLETION_OPERATIONS),
-        "responses": RESPONSE_OPERATIONS,
-        "batches": (*MESSAGE_BATCH_OPERATIONS, *FILE_OPERATIONS, *BATCH_OPERATIONS),
-        "jobs": JOB_OPERATIONS,
-        "agents": (*AGENT_OPERATIONS, *AGENT_CACHE_OPERATIONS),
-        "webhooks": WEBHOOK_OPERATIONS,
-        "events": (*EVENT_OPERATIONS, *CHECK_OPERATIONS, *TIMELINE_OPERATIONS),
-        "engine": ENGINE_OPERATIONS,
-        "metrics": METRIC_OPERATIONS,
-        "models": (*MODEL_OPERATIONS, *CLIENT_OPERATIONS),
-        "swaps": SWAP_OPERATIONS,
-        "status": (*HEALTH_OPERATIONS, *STATUS_OPERATIONS, *OPENAPI_OPERATIONS),
-        "overview": OVERVIEW_OPERATIONS,
-        "usage": USAGE_OPERATIONS,
-    }
-)
 #: All operations.
-OPERATIONS: Final = tuple(chain.from_iterable(_OPERATIONS_OF.values()))
+OPERATIONS: Final = (
+    *MESSAGE_OPERATIONS,
+    *COMPLETION_OPERATIONS,
+    *RESPONSE_OPERATIONS,
+    *MESSAGE_BATCH_OPERATIONS,
+    *FILE_OPERATIONS,
+    *BATCH_OPERATIONS,
+    *JOB_OPERATIONS,
+    *AGENT_OPERATIONS,
+    *AGENT_CACHE_OPERATIONS,
+    *WEBHOOK_OPERATIONS,
+    *EVENT_OPERATIONS,
+    *CHECK_OPERATIONS,
+    *TIMELINE_OPERATIONS,
+    *ENGINE_OPERATIONS,
+    *METRIC_OPERATIONS,
+    *MODEL_OPERATIONS,
+    *CLIENT_OPERATIONS,
+    *SWAP_OPERATIONS,
+    *HEALTH_OPERATIONS,
+    *STATUS_OPERATIONS,
+    *OPENAPI_OPERATIONS,
+    *OVERVIEW_OPERATIONS,
+    *USAGE_OPERATIONS,
+)
 
 
-def routes(services: Services) -> tuple[Route, ...]:
-    """Return the routes over the services, and those of the page."""
+def routes(app: App) -> tuple[Route, ...]:
+    """Return the routes of all operations, and those of the page."""
     bound = tuple(
         Route(
             method=operation.method,
             pattern=operation.path,
-            handler=_bind(operation, getattr(services, field), services.ownership),
+            handler=_bind(operation, app),
             takes_upload=operation.takes_upload,
         )
-        for field, operations in _OPERATIONS_OF.items()
-        for operation in operations
+        for operation in OPERATIONS
     )
     return (*bound, *page_routes())
 
 
-def _bind(operation: Operation, service: object, ownership: OwnershipService) -> Handler:
+def _bind(operation: Operation, app: App) -> Handler:
     """Return the handler of an operation: it checks the key, and then answers."""
     path_parameters = [one for one in operation.parameters if one.place is Place.PATH]
 
@@ -100,7 +101,7 @@ def _bind(operation: Operation, service: object, ownership: OwnershipService) ->
         if caller.sees is not None and request.params:
             for parameter in path_parameters:
                 parameter.read(request)  # a name that is not valid is no missing thing
-            await ownership.call(ownership.check.require_named, caller, request.params)
-        return await operation.endpoint(request, service)
+            await app.call(app.ownership.require_named, caller, request.params)
+        return await operation.endpoint(app, request)
 
     return handle

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.background.webhooks import WebhookServices, webhook_object
+from api.app import App
+from api.background.webhooks import webhook_object
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import choice, page_size, path, text
@@ -19,11 +20,11 @@ _BEFORE: Final = text("before", "only webhooks older than this one", pattern=WEB
 _STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
 
 
-async def list_webhooks(request: Request, webhooks: WebhookServices) -> Reply:
+async def list_webhooks(app: App, request: Request) -> Reply:
     """List webhooks, newest first."""
     limit, before = _LIMIT.read(request), _BEFORE.read(request)
-    found = await webhooks.call(
-        webhooks.store.page,
+    found = await app.call(
+        app.webhook_store.page,
         limit=limit + 1,
         before=WebhookId(before) if before else None,
         state=_STATE.read(request),
@@ -39,10 +40,10 @@ async def list_webhooks(request: Request, webhooks: WebhookServices) -> Reply:
     return json_reply(body)
 
 
-async def retry(request: Request, webhooks: WebhookServices) -> Reply:
+async def retry(app: App, request: Request) -> Reply:
     """Deliver a webhook again; the webhook thread sends it within a second."""
-    revived = await webhooks.call(
-        webhooks.retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
+    revived = await app.call(
+        app.webhook_retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
     )
     return json_reply(webhook_object(revived), status=202)
 
@@ -52,7 +53,7 @@ WEBHOOK_OPERATIONS: Final = (
         "GET /v1/webhooks",
         list_webhooks,
         id="listWebhooks",
-        summary="List webhooks, newest first",
+        summary="List app, newest first",
         parameters=(_LIMIT, _BEFORE, _STATE),
         reply=WebhookList,
     ),

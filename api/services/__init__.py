@@ -1,1 +1,1 @@
-"""One service for each kind of request, and their composition from the ports of the process."""
+"""What handlers read beside the domain: agents, responses, health, the overview and metrics."""

@@ -11,7 +11,6 @@ from typing import Final
 from typing_extensions import TypedDict
 
 from api.background.live_rates import LiveRates, waiting_jobs
-from api.background.tasks import BlockingCalls
 from api.presenters.overview import (
     finished_row,
     rates_object,
@@ -124,8 +123,6 @@ class OverviewService:
         disk_floor: The free space of the log's disk, and the floor under new work.
         clock: Now.
         version: Of this software.
-        call: Runs what blocks.
-        ping_s: Most seconds of silence on a stream.
     """
 
     views: JobViews
@@ -140,8 +137,6 @@ class OverviewService:
     disk_floor: DiskFloor
     clock: Clock
     version: str
-    call: BlockingCalls
-    ping_s: float
     _seen: SeenWorkers = field(default_factory=SeenWorkers, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 

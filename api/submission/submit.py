@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -19,7 +19,6 @@ from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
 from api.streaming.job_stream import OpenJob, open_job
 from api.submission.job_commands import JobCommands
-from api.submission.job_rules import JobRules
 from api.submission.model_binding import ModelBinding
 from api.submission.prepared_request import PreparedRequest, asked_of
 from domain.chat.request import ChatRequest
@@ -39,7 +38,8 @@ from domain.usecases.jobs.submit import (
     require_share,
 )
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import AgentId, JobId, Owner, rfc3339
+from domain.values import AgentId, JobId, Owner, Priority, rfc3339
+from ops.setting_groups.service import JobSettings
 
 #: Jobs with the same digest, newest first, that a repeat may join.
 ALIKE_MAX: Final = 16
@@ -61,7 +61,7 @@ class Submission:
         clock: For deadlines.
         eta: The time until the queue has room.
         require_admission: Raises ``Draining`` while no new jobs are accepted.
-        rules: Rules of every job.
+        settings: Limits of every job.
         agents: Limits of every agent.
         models: Binds requests to models.
         commands: Makes the jobs of requests.
@@ -79,8 +79,8 @@ class Submission:
     clock: Clock
     eta: EtaSource
     require_admission: Callable[[], None]
-    rules: JobRules = JobRules()
-    agents: AgentLimits = field(default_factory=AgentLimits)
+    settings: JobSettings
+    agents: AgentLimits
     models: ModelBinding
     commands: JobCommands
     call: BlockingCalls
@@ -182,7 +182,7 @@ class Submission:
         target = job_to_join(alike, repeat, state)
         if target is None and is_read_by_another(alike, repeat, state):
             # The client may have closed that connection a moment ago and repeats on another one.
-            await self.readers.connections.wait_for_departure(self.rules.dedup_grace_s)
+            await self.readers.connections.wait_for_departure(self.settings.dedup_grace_s)
             alike = await self.call(self._alike, command)
             target = job_to_join(alike, repeat, state)
         return target
@@ -238,14 +238,14 @@ class Submission:
             return
         self.require_admission()
         self.models.require(first)
-        limit = self.rules.queue_limit_of(first.priority)
+        limit = self.settings.queue_limit_of(first.priority)
         require_room(
             first.priority,
             jobs_max=limit,
             views=views,
             eta=self.eta,
             jobs=fresh,
-            memory_wait_s=self.rules.memory_wait_of(first),
+            memory_wait_s=self._memory_wait_of(first),
             model=first.bound_model,
             has_own_line=self.models.loaded.has_own_line,
         )
@@ -261,6 +261,13 @@ class Submission:
                 has_own_line=self.models.loaded.has_own_line,
             )
         self.agents.require_place(first.agent, views, fresh)
+
+    def _memory_wait_of(self, job: SubmitJob) -> float:
+        """Return how long others may wait for memory before a job is refused; 0 for any time."""
+        if job.request.embedding is not None:
+            return 0.0  # vectors take no memory of contexts
+        waits = job.waits_for_model or job.priority is not Priority.INTERACTIVE
+        return 0.0 if waits else self.settings.memory_wait_s
 
     def record(
         self, command: SubmitJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
@@ -281,7 +288,7 @@ class Submission:
         """Parse, and record the job unless an earlier one may be joined or several are wanted."""
         parsed = parse()
         command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=False)
-        since = self.clock.now() - timedelta(seconds=self.rules.join_window_s)
+        since = self.clock.now() - timedelta(seconds=self.settings.join_window_s)
         repeat = RequestRepeat(
             is_retry=is_retry(request.headers),
             has_session=parsed.agent is not None,

@@ -10,6 +10,7 @@ import psutil
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MAX, EngineValues
+from domain.values import Priority
 from domain.webhook.delivery import SCHEDULE_S
 from ops.setting_groups.api_keys import KeyScope, read_keys
 from ops.setting_groups.group import SettingGroup
@@ -277,6 +278,10 @@ class JobSettings(SettingGroup):
     join_window_s: float = Field(
         default=600.0, ge=0, description="after its end a job can be joined by a retry"
     )
+
+    def queue_limit_of(self, priority: Priority) -> int:
+        """Return the most jobs of a queue that may wait."""
+        return self.queue_limit if priority is Priority.INTERACTIVE else self.batch_queue_limit
 
     @property
     def keeps_standby(self) -> bool:

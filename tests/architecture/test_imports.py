@@ -30,7 +30,7 @@ PURE = {
     *("types", "typing", "urllib.parse"),
 }
 STARTS = {
-    "import api.composition": HEAVY,
+    "import api.framework.composition": HEAVY,
     "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis"},
     "import ops.broker.__main__": HEAVY | {"dramatiq", "httpx", "redis", "sqlalchemy"},
     "from worker.standby import preload; preload()": HEAVY - OF_A_MODEL,

@@ -7,11 +7,11 @@ from typing import Final, Literal, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import text
 from api.http.replies import json_reply
-from api.services.route_services import ModelService
 from domain.model.inventory import ModelState, ModelStatus
 from ops.clients.claude_code import ServedModel
 from ops.clients.set_up import KEY_NAME, client_set_ups
@@ -56,9 +56,9 @@ class ClientList(TypedDict):
     key_variable: str | None
 
 
-async def list_clients(request: Request, service: ModelService) -> Reply:
+async def list_clients(app: App, request: Request) -> Reply:
     """Return lines to paste for every client, with the address that this request used."""
-    models = await service.call(service.stock.all)
+    models = await app.call(app.model_stock.all)
     model = _served(models)
     base_url = _BASE_URL.read(request) or f"http://{_host(request)}"
     keyed = any(name in request.headers for name in _KEY_HEADERS)

@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.base import parse_body
 from api.schemas.engine import EngineFigures, EngineObject, EngineWorker, ReasonBody, TuningBody
-from api.services.route_services import EngineService
 from domain.engine.control import AdmissionState, EngineControl, EngineTuning, EngineValues
 from domain.errors import InvalidRequest, QueueUnavailable
 from domain.job.ports import WorkerPulse
@@ -23,13 +23,13 @@ from domain.values import Priority
 _NO_BODY: Final = b"{}"
 
 
-async def get_engine(request: Request, engine: EngineService) -> Reply:
+async def get_engine(app: App, request: Request) -> Reply:
     """Return the values in force and the admission of jobs."""
     del request
-    return json_reply(await engine.call(lambda: _engine(engine.controls.current(), engine)))
+    return json_reply(await app.call(lambda: _engine(app.controls.current(), app)))
 
 
-async def tune_engine(request: Request, engine: EngineService) -> Reply:
+async def tune_engine(app: App, request: Request) -> Reply:
     """Change values of the engine; all workers apply them within a second."""
     body = parse_body(TuningBody, request.body)
     given = body.model_dump(include=body.model_fields_set)
@@ -40,24 +40,24 @@ async def tune_engine(request: Request, engine: EngineService) -> Reply:
         return replace(tuning, **given)
 
     def tune() -> EngineObject:
-        return _engine(engine.controls.tune(change, correlation_id=request.id), engine)
+        return _engine(app.controls.tune(change, correlation_id=request.id), app)
 
-    return json_reply(await engine.call(tune))
+    return json_reply(await app.call(tune))
 
 
-async def _admit(admission: AdmissionState, request: Request, engine: EngineService) -> Reply:
+async def _admit(admission: AdmissionState, app: App, request: Request) -> Reply:
     reason = parse_body(ReasonBody, request.body or _NO_BODY).reason
 
     def change() -> EngineObject:
-        control = engine.controls.set_admission(admission, reason=reason, correlation_id=request.id)
-        return _engine(control, engine)
+        control = app.controls.set_admission(admission, reason=reason, correlation_id=request.id)
+        return _engine(control, app)
 
-    return json_reply(await engine.call(change))
+    return json_reply(await app.call(change))
 
 
-def _engine(control: EngineControl, engine: EngineService) -> EngineObject:
+def _engine(control: EngineControl, app: App) -> EngineObject:
     try:
-        pulses = engine.pulses.alive()
+        pulses = app.pulses.alive()
     except QueueUnavailable:
         pulses = ()
     workers = [_worker(pulse) for pulse in pulses]
@@ -66,11 +66,11 @@ def _engine(control: EngineControl, engine: EngineService) -> EngineObject:
         "admission": control.admission.value,
         "reason": control.reason,
         "since": control.since,
-        "values": _figures(control.tuning.over(engine.settings)),
+        "values": _figures(control.tuning.over(app.engine_settings)),
         "tuned": [name for name, value in asdict(control.tuning).items() if value is not None],
-        "settings": _figures(engine.settings),
+        "settings": _figures(app.engine_settings),
         "running": sum(worker["running"] for worker in workers),
-        "waiting": sum(sum(engine.views.waiting(priority).values()) for priority in Priority),
+        "waiting": sum(sum(app.views.waiting(priority).values()) for priority in Priority),
         "workers": workers,
     }
 

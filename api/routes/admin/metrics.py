@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
-from api.services.metrics.service import MetricsService
 
 
-async def get_metrics(request: Request, metrics: MetricsService) -> Reply:
+async def get_metrics(app: App, request: Request) -> Reply:
     """Return all metrics, in the format that the scraper prefers."""
-    body, content_type = await metrics.call(metrics.scrape, request.headers.get("accept"))
+    body, content_type = await app.call(app.metrics_page.scrape, request.headers.get("accept"))
     return Reply(body=body, content_type=content_type)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.replies import ModelList, ModelObject
-from api.services.route_services import ModelService
 from domain.model.inventory import ModelStatus
 from domain.not_found import ModelNotFound
 from ops.models.summary import ModelSummaries, model_summaries
@@ -22,12 +22,12 @@ LOAD_FAILED: Final = "its last load failed"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_models(request: Request, service: ModelService) -> Reply:
+async def list_models(app: App, request: Request) -> Reply:
     """List the registered models, each under all its names, the loaded one first."""
     del request
     models = [
         _model(name, model)
-        for model in await service.call(service.stock.all)
+        for model in await app.call(app.model_stock.all)
         for name in _names(model)
     ]
     page: ModelList = {
@@ -40,24 +40,24 @@ async def list_models(request: Request, service: ModelService) -> Reply:
     return json_reply(page)
 
 
-async def get_model(request: Request, service: ModelService) -> Reply:
+async def get_model(app: App, request: Request) -> Reply:
     """Return one model by its name or an alias."""
     name = _MODEL_ID.read(request)
-    models = await service.call(service.stock.all)
+    models = await app.call(app.model_stock.all)
     for model in models:
         if name in _names(model):
             return json_reply(_model(name, model))
     raise ModelNotFound(name, known=tuple(model.entry.name for model in models))
 
 
-async def list_registered_models(request: Request, service: ModelService) -> Reply:
+async def list_registered_models(app: App, request: Request) -> Reply:
     """List the registered models with their states, and the patterns that follow the loaded one.
 
     Sources, directories and errors of loads have paths of this machine; a key that sees only what
     is its own gets the name of the model instead.
     """
-    models = await service.call(service.stock.all)
-    page = model_summaries(models, service.stock.registry().following)
+    models = await app.call(app.model_stock.all)
+    page = model_summaries(models, app.model_stock.registry().following)
     if request.caller.sees is not None:
         for one in page["data"]:
             one["source"], one["directory"] = one["name"], None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Any, Final
 
+from api.app import App
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import choice
@@ -14,7 +15,6 @@ from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.presenters.overview import history_point
 from api.schemas.overview import HistoryObject, OverviewObject
-from api.services.overview import OverviewService
 from domain.errors import SemanticError
 
 #: Seconds between two objects of the stream.
@@ -40,23 +40,23 @@ _RANGE: Final = choice(
 )
 
 
-async def get_overview(request: Request, service: OverviewService) -> Reply:
+async def get_overview(app: App, request: Request) -> Reply:
     """Return what the service does now."""
-    return json_reply(await service.call(service.current, request.caller.sees))
+    return json_reply(await app.call(app.overview.current, request.caller.sees))
 
 
-async def follow_overview(request: Request, service: OverviewService) -> StreamReply:
+async def follow_overview(app: App, request: Request) -> StreamReply:
     """Stream what the service does, each second while it changes."""
     # The first read precedes the reply, so that an unavailable log is an error with a status.
-    first = await service.call(service.current, request.caller.sees)
-    return StreamReply(pieces=_follow(first, request, service))
+    first = await app.call(app.overview.current, request.caller.sees)
+    return StreamReply(pieces=_follow(first, request, app))
 
 
-async def get_history(request: Request, service: OverviewService) -> Reply:
+async def get_history(app: App, request: Request) -> Reply:
     """Return the rates of the last time, in steps."""
     wanted = _RANGE.read(request)
     length_s, step_s = _SIZES[wanted]
-    points = await service.call(service.history, length_s, step_s)
+    points = await app.call(app.overview.history, length_s, step_s)
     body: HistoryObject = {
         "object": "history",
         "range": wanted.value,
@@ -66,25 +66,23 @@ async def get_history(request: Request, service: OverviewService) -> Reply:
     return json_reply(body)
 
 
-async def _follow(
-    overview: OverviewObject, request: Request, service: OverviewService
-) -> AsyncIterator[bytes]:
+async def _follow(overview: OverviewObject, request: Request, app: App) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     shown: dict[str, Any] = {}
-    ping_at_s = loop.time() + service.ping_s
+    ping_at_s = loop.time() + app.ping_s
     while True:
         content = {name: value for name, value in overview.items() if name != "at"}
         if content != shown:
             shown = content
             yield encode([Frame(event="overview", data=dict(overview))])
-            ping_at_s = loop.time() + service.ping_s
+            ping_at_s = loop.time() + app.ping_s
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
-            ping_at_s = loop.time() + service.ping_s
+            ping_at_s = loop.time() + app.ping_s
         if await request.ends_within(LOOK_S):
             return
         try:
-            overview = await service.call(service.current, request.caller.sees)
+            overview = await app.call(app.overview.current, request.caller.sees)
         except SemanticError as error:
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return

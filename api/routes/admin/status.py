@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.replies import json_reply
 from api.schemas.status import KeyObject, StatusObject
-from api.services.route_services import StatusService
 from domain.errors import QueueUnavailable
 from domain.values import JobStatus
 
 
-async def get_status(request: Request, status: StatusService) -> Reply:
+async def get_status(app: App, request: Request) -> Reply:
     """Return the jobs by status, the head of the log, and figures of the engine."""
     del request
-    return json_reply(await status.call(_status, status))
+    return json_reply(await app.call(_status, app))
 
 
-async def get_key(request: Request, status: StatusService) -> Reply:
+async def get_key(app: App, request: Request) -> Reply:
     """Return the name and the scope of the key of this request."""
-    del status
+    del app
     caller = request.caller
     body: KeyObject = {
         "object": "key",
@@ -35,17 +35,17 @@ async def get_key(request: Request, status: StatusService) -> Reply:
     return json_reply(body)
 
 
-def _status(status: StatusService) -> StatusObject:
+def _status(app: App) -> StatusObject:
     try:
-        pulses = status.pulses.alive()
+        pulses = app.pulses.alive()
     except QueueUnavailable:
         pulses = ()
     caches = (asdict(pulse.cache) for pulse in pulses if pulse.cache is not None)
     drafts = (asdict(pulse.drafts) for pulse in pulses if pulse.drafts is not None)
-    counts, head = status.views.counts(), status.log.head()
+    counts, head = app.views.counts(), app.log.head()
     return {
         "object": "status",
-        "version": status.version,
+        "version": app.version,
         "model": next((pulse.model.id for pulse in pulses if pulse.model is not None), None),
         "cache": next(caches, None),
         "drafts": next(drafts, None),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
@@ -15,13 +17,14 @@ from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.presenters.swaps import swap_object
 from api.schemas.swaps import SwapObject
-from api.services.route_services import SwapService
-from domain.errors import SemanticError
+from domain.errors import QueueUnavailable, SemanticError
+from domain.job.ports import ControlTopic
+from domain.model.registry import ModelKind, require_kind
 from domain.model.wanted_model import (
     DRAIN_S,
     Swap,
 )
-from domain.not_found import SwapNotFound
+from domain.not_found import ModelNotFound, SwapNotFound, WorkerNotFound
 
 #: Longest drain, in seconds.
 DRAIN_S_MAX: Final = 24 * 3600
@@ -39,53 +42,96 @@ _WORKER: Final = text(
 )
 
 
-async def load_model(request: Request, service: SwapService) -> Reply:
+async def load_model(app: App, request: Request) -> Reply:
     """Let the workers serve a registered model; one that is loaded is loaded anew."""
     name, drain_s, worker = _NAME.read(request), _DRAIN_S.read(request), _WORKER.read(request)
-    swap = await service.call(
+    swap = await app.call(
         partial(
-            service.request, name, drain_s=drain_s, worker=worker or "", correlation_id=request.id
+            _request_swap,
+            app,
+            name,
+            drain_s=drain_s,
+            worker=worker or "",
+            correlation_id=request.id,
         )
     )
     headers = {"location": f"/admin/swaps/{swap.id}", "retry-after": "1"}
     return json_reply(swap_object(swap), status=202, headers=headers)
 
 
-async def get_swap(request: Request, service: SwapService) -> Reply | StreamReply:
+def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlation_id: str) -> Swap:
+    """Record that another model is wanted, and notify the workers; blocks.
+
+    Args:
+        name: A registered name or an alias.
+        drain_s: Seconds that running jobs have to finish.
+        worker: Id or place of the only worker that is meant; empty for all workers.
+
+    Raises:
+        InvalidRequest: The model computes vectors; it serves beside the others.
+        ModelNotFound: No model is registered by that name.
+        WorkerNotFound: No living worker has that id or place.
+        LogUnavailable: Nothing was written.
+    """
+    registry = app.registry()
+    entry = registry.get(name)
+    if entry is None:
+        raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
+    require_kind(entry, ModelKind.CHAT)
+    swap = app.swaps.request(
+        entry.name,
+        drain_s=drain_s,
+        place=_place_of(app, worker) if worker else "",
+        correlation_id=correlation_id,
+    )
+    with suppress(QueueUnavailable):  # the workers look at the log by themselves too
+        app.cancellation.signals.nudge(ControlTopic.MODELS)
+    return swap
+
+
+def _place_of(app: App, worker: str) -> str:
+    alive = app.pulses.alive()
+    for pulse in alive:
+        if pulse.place and worker in {pulse.worker, pulse.place}:
+            return pulse.place
+    raise WorkerNotFound(worker, known=[one.place or one.worker for one in alive])
+
+
+async def get_swap(app: App, request: Request) -> Reply | StreamReply:
     """Return a swap; stream its states where the client accepts a stream."""
     swap_id = _SWAP_ID.read(request)
-    swap = await service.call(_read, swap_id, service)
+    swap = await app.call(_read, swap_id, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
-        return StreamReply(pieces=_follow(swap, request, service))
+        return StreamReply(pieces=_follow(swap, request, app))
     return json_reply(swap_object(swap, names_files=request.caller.sees is None))
 
 
-def _read(swap_id: str, service: SwapService) -> Swap:
-    swap = service.swaps.read_all().get(swap_id)
+def _read(swap_id: str, app: App) -> Swap:
+    swap = app.swaps.read_all().get(swap_id)
     if swap is None:
         raise SwapNotFound(swap_id)
     return swap
 
 
-async def _follow(swap: Swap, request: Request, service: SwapService) -> AsyncIterator[bytes]:
+async def _follow(swap: Swap, request: Request, app: App) -> AsyncIterator[bytes]:
     """Yield the swap now and after each change, up to its end."""
     loop = asyncio.get_running_loop()
     shown: Swap | None = None
-    ping_at_s = loop.time() + service.ping_s
+    ping_at_s = loop.time() + app.ping_s
     while not (request.gone.is_set() or request.ending.is_set()):
         if swap != shown:
             shown = swap
             shown_as = swap_object(swap, names_files=request.caller.sees is None)
             yield encode([Frame(event="swap", data=dict(shown_as))])
-            ping_at_s = loop.time() + service.ping_s
+            ping_at_s = loop.time() + app.ping_s
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
-            ping_at_s = loop.time() + service.ping_s
+            ping_at_s = loop.time() + app.ping_s
         if not swap.state.is_open:
             return
         await asyncio.sleep(LOOK_S)
         try:
-            swap = await service.call(_read, swap.id, service)
+            swap = await app.call(_read, swap.id, app)
         except SemanticError as error:
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import choice, moment, page_size
 from api.http.replies import json_reply
 from api.schemas.overview import UsageObject
-from api.services.route_services import UsageService
 from domain.usage.ports import UsageGroup
 from domain.usage.report import report_usage
 
@@ -21,11 +21,11 @@ _SINCE: Final = moment("since", "count from the hour of this instant on; from th
 _LIMIT: Final = page_size(default=1000, most=_ROWS_MAX)
 
 
-async def get_usage(request: Request, service: UsageService) -> Reply:
+async def get_usage(app: App, request: Request) -> Reply:
     """Return the sums of ended jobs."""
-    report = await service.call(
+    report = await app.call(
         report_usage,
-        service.usage,
+        app.metrics.usage,
         _BY.read(request),
         since=_SINCE.read(request),
         limit=_LIMIT.read(request),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import flag, page_size, path, text
@@ -13,6 +14,7 @@ from api.presenters.agents import listed_agent_object
 from api.protocols.native.agents import profile_of
 from api.protocols.native.stream import NativeEncoder
 from api.routes.generate import ATTACHED_HEADER, QUEUE_FULL
+from api.routes.job_objects import load_job
 from api.routes.jobs import accepted_reply
 from api.schemas.agents import (
     KNOWN_AGENT_PATTERN,
@@ -25,7 +27,6 @@ from api.schemas.agents import (
 )
 from api.schemas.base import parse_body
 from api.schemas.replies import JobObject
-from api.services.route_services import AgentService
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream
 from api.submission.agent_turns import AddedTurn
@@ -47,26 +48,26 @@ _SEEN: Final = flag(
 )
 
 
-async def create_agent(request: Request, agents: AgentService) -> Reply:
+async def create_agent(app: App, request: Request) -> Reply:
     """Create an agent; a repeated request returns the same agent."""
     wire = parse_body(AgentBody, request.body or _NO_BODY)
-    agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids)
-    owner = await agents.call(agents.ownership.claim_agent, request.caller, agent_id)
-    agent, is_new = await agents.call(
-        agents.records.register,
+    agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
+    owner = await app.call(app.ownership.claim_agent, request.caller, agent_id)
+    agent, is_new = await app.call(
+        app.agent_records.register,
         agent_id,
         profile_of(wire),
         correlation_id=request.id,
         owner=owner,
     )
-    return await _agent_reply(agent, agents, status=201 if is_new else 200)
+    return await _agent_reply(agent, app, status=201 if is_new else 200)
 
 
-async def list_all(request: Request, agents: AgentService) -> Reply:
+async def list_all(app: App, request: Request) -> Reply:
     """List agents, newest first, or all that were seen, the latest seen first."""
     before = _BEFORE.read(request)
-    page = await agents.call(
-        agents.records.page,
+    page = await app.call(
+        app.agent_records.page,
         limit=_LIMIT.read(request),
         before=AgentId(before) if before is not None else None,
         is_registered=not _SEEN.read(request),
@@ -81,71 +82,71 @@ async def list_all(request: Request, agents: AgentService) -> Reply:
     return json_reply(body)
 
 
-async def get_agent(request: Request, agents: AgentService) -> Reply:
+async def get_agent(app: App, request: Request) -> Reply:
     """Return one agent with its latest turns."""
-    agent = await agents.call(agents.records.load, _agent_id(request))
-    return await _agent_reply(agent, agents)
+    agent = await app.call(app.agent_records.load, _agent_id(request))
+    return await _agent_reply(agent, app)
 
 
-async def delete_agent(request: Request, agents: AgentService) -> Reply:
+async def delete_agent(app: App, request: Request) -> Reply:
     """Delete an agent and cancel its open turn."""
-    agent = await agents.call(
-        agents.records.delete,
+    agent = await app.call(
+        app.agent_records.delete,
         _agent_id(request),
         correlation_id=request.id,
     )
-    status = await agents.call(agents.records.last_status, agent)
+    status = await app.call(app.agent_records.last_status, agent)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
-        await agents.call(agents.jobs.cancellation.cancel, agent.last, reason="agent_deleted")
+        await app.call(app.cancellation.cancel, agent.last, reason="agent_deleted")
     body: DeletedAgent = {"id": agent.id, "object": "agent", "deleted": True}
     return json_reply(body)
 
 
-async def generate_turn(request: Request, agents: AgentService) -> Reply | StreamReply:
+async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     """Add a turn; return its job at once or after its end, or stream its items."""
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
-    added = await agents.call(agents.turns.add, _agent_id(request), wire, request)
+    added = await app.call(app.agent_turns.add, _agent_id(request), wire, request)
     if wire.stream:
-        return await _stream(added, request, agents)
-    job = await agents.call(agents.jobs.load, added.accepted.job_id, request.caller)
+        return await _stream(added, request, app)
+    job = await app.call(load_job, app, added.accepted.job_id, request.caller)
     headers = {TURN_HEADER: str(added.turn)}
-    return await accepted_reply(added.accepted, job, wait_s, request, agents.jobs, more=headers)
+    return await accepted_reply(added.accepted, job, wait_s, request, app, more=headers)
 
 
-async def fork_agent(request: Request, agents: AgentService) -> Reply:
+async def fork_agent(app: App, request: Request) -> Reply:
     """Create an agent with the history of this one up to one of its turns."""
     wire = parse_body(ForkBody, request.body or _NO_BODY)
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
         msg = "a fork needs a name of its own"
         raise InvalidRequest(msg, field="id")
     parent_id = _agent_id(request)
-    child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(agents.ids)
-    fork_owner = agents.ownership.owner_of_fork
-    owner = await agents.call(fork_owner, request.caller, parent_id, child_id)
-    child = await agents.call(
-        agents.records.fork,
+    child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
+    fork_owner = app.ownership.owner_of_fork
+    owner = await app.call(fork_owner, request.caller, parent_id, child_id)
+    child = await app.call(
+        app.agent_records.fork,
         parent_id,
         child_id,
         from_turn=wire.from_turn,
         correlation_id=request.id,
         owner=owner,
     )
-    return await _agent_reply(child, agents, status=201)
+    return await _agent_reply(child, app, status=201)
 
 
-async def _stream(added: AddedTurn, request: Request, agents: AgentService) -> StreamReply:
+async def _stream(added: AddedTurn, request: Request, app: App) -> StreamReply:
     job_id = added.accepted.job_id
     headers = {JOB_HEADER: job_id, TURN_HEADER: str(added.turn)}
     if added.accepted.attached is not None:
         headers[ATTACHED_HEADER] = added.accepted.attached
-    buffer = ItemBuffer(await agents.jobs.items.reattach_first(job_id), request)
-    pieces = JobStream(buffer, NativeEncoder(), ping_s=agents.jobs.ping_s)
+    buffer = ItemBuffer(await app.items.reattach_first(job_id), request)
+    pieces = JobStream(buffer, NativeEncoder(), ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def _agent_reply(agent: Agent, agents: AgentService, *, status: int = 200) -> Reply:
-    shown = await agents.call(agents.reader.present, agent)
+async def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:
+    shown = await app.call(app.agent_reader.present, agent)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.presenters.agents import contexts_object
 from api.schemas.agents import KNOWN_AGENT_PATTERN, AgentCache, AgentContextMaps, ForgottenCache
-from api.services.route_services import AgentService
 from domain.values import AgentId
 
 _AGENT_ID: Final = path("agent_id", pattern=KNOWN_AGENT_PATTERN, example="writer")
 
 
-async def get_cache(request: Request, agents: AgentService) -> Reply:
+async def get_cache(app: App, request: Request) -> Reply:
     """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await agents.call(agents.reader.load_cache, _agent_id(request)))
+    return json_reply(await app.call(app.agent_reader.load_cache, _agent_id(request)))
 
 
-async def forget_cache(request: Request, agents: AgentService) -> Reply:
+async def forget_cache(app: App, request: Request) -> Reply:
     """Delete the blocks that only this agent's contexts use."""
     agent_id = _agent_id(request)
-    await agents.call(agents.reader.is_registered, agent_id)
-    blocks = await agents.call(agents.contexts.forget, agent_id, correlation_id=request.id)
+    await app.call(app.agent_reader.is_registered, agent_id)
+    blocks = await app.call(app.agent_contexts.forget, agent_id, correlation_id=request.id)
     body: ForgottenCache = {
         "object": "agent.cache",
         "agent_id": agent_id,
@@ -35,11 +35,11 @@ async def forget_cache(request: Request, agents: AgentService) -> Reply:
     return json_reply(body)
 
 
-async def get_blocks(request: Request, agents: AgentService) -> Reply:
+async def get_blocks(app: App, request: Request) -> Reply:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
-    registered = await agents.call(agents.reader.is_registered, agent_id)
-    contexts = await agents.call(agents.contexts.read, agent_id, request.caller.sees)
+    registered = await app.call(app.agent_reader.is_registered, agent_id)
+    contexts = await app.call(app.agent_contexts.read, agent_id, request.caller.sees)
     return json_reply(contexts_object(agent_id, contexts, registered=registered))
 
 

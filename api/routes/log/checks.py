@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from api.app import App
 from api.http.caller import Access
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
@@ -13,7 +14,6 @@ from api.http.replies import json_reply
 from api.presenters.jobs import job_object
 from api.schemas.base import INT64_MAX
 from api.schemas.log import ChainCheck, EventMark, PastStateObject
-from api.services.route_services import EventService
 from domain.log.record import LogHead
 from domain.usecases.chain_check import check_stretch
 from domain.usecases.past_state import read_past_state
@@ -33,10 +33,10 @@ _AT: Final = whole_number(
 _JOBS: Final = page_size(default=20, most=100, description="largest number of jobs")
 
 
-async def check_chain(request: Request, service: EventService) -> Reply:
+async def check_chain(app: App, request: Request) -> Reply:
     """Check the hash chain of the events after a position."""
-    found = await service.call(
-        check_stretch, service.log, after=_AFTER.read(request), limit=_EVENTS.read(request)
+    found = await app.call(
+        check_stretch, app.log, after=_AFTER.read(request), limit=_EVENTS.read(request)
     )
     fault = found.fault
     body: ChainCheck = {
@@ -56,10 +56,10 @@ async def check_chain(request: Request, service: EventService) -> Reply:
     return json_reply(body)
 
 
-async def get_state(request: Request, service: EventService) -> Reply:
+async def get_state(app: App, request: Request) -> Reply:
     """Return the state after the event at a position."""
-    found = await service.call(
-        read_past_state, service.log, at=_AT.read(request), jobs_max=_JOBS.read(request)
+    found = await app.call(
+        read_past_state, app.log, at=_AT.read(request), jobs_max=_JOBS.read(request)
     )
     event = found.event
     body: PastStateObject = {

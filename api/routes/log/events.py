@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, cast
 
+from api.app import App
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Place, moment, page_size, text, texts, whole_number
@@ -15,7 +16,6 @@ from api.http.replies import json_reply
 from api.http.sse import Comment, Frame, encode
 from api.schemas.base import INT64_MAX, KNOWN_NAME_PATTERN
 from api.schemas.log import EventList, EventObject
-from api.services.route_services import EventService
 from domain.errors import SemanticError
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter, RecordedEvent
@@ -68,19 +68,19 @@ class _Selection:
     events: EventFilter
 
 
-async def list_events(request: Request, service: EventService) -> Reply | StreamReply:
+async def list_events(app: App, request: Request) -> Reply | StreamReply:
     """List events in order after a position, or newest first before one; or stream them."""
     selection, limit, before = _selection(request), _LIMIT.read(request), _BEFORE.read(request)
     if before is not None:
-        return await _newest_first(selection, before, limit, service)
+        return await _newest_first(selection, before, limit, app)
     if _EVENT_STREAM in request.headers.get("accept", ""):
         # The first read precedes the reply, so that an unavailable log is an error with a status.
-        first = await _read(selection, selection.after, PAGE_MAX, service)
+        first = await _read(selection, selection.after, PAGE_MAX, app)
         is_resumed = _LAST_EVENT_ID.read(request) is not None
-        if not first and is_resumed and _is_past(selection, service):
+        if not first and is_resumed and _is_past(selection, app):
             return Reply(status=204)  # an ``EventSource`` does not reconnect after it
-        return StreamReply(pieces=_tail(first, selection, request, service))
-    events = await _read(selection, selection.after, limit + 1, service)
+        return StreamReply(pieces=_tail(first, selection, request, app))
+    events = await _read(selection, selection.after, limit + 1, app)
     page = events[:limit]
     body: EventList = {
         "object": "list",
@@ -92,12 +92,8 @@ async def list_events(request: Request, service: EventService) -> Reply | Stream
     return json_reply(body)
 
 
-async def _newest_first(
-    selection: _Selection, before: int, limit: int, service: EventService
-) -> Reply:
-    found = await service.call(
-        service.log.select_before, selection.events, before=before, limit=limit + 1
-    )
+async def _newest_first(selection: _Selection, before: int, limit: int, app: App) -> Reply:
+    found = await app.call(app.log.select_before, selection.events, before=before, limit=limit + 1)
     page = [event for event in reversed(found) if event.position > selection.after]
     has_more = len(page) > limit
     body: EventList = {
@@ -125,44 +121,44 @@ def _selection(request: Request) -> _Selection:
 
 
 async def _read(
-    selection: _Selection, after: int, limit: int, service: EventService
+    selection: _Selection, after: int, limit: int, app: App
 ) -> tuple[RecordedEvent, ...]:
-    return await service.call(service.log.select, selection.events, after=after, limit=limit)
+    return await app.call(app.log.select, selection.events, after=after, limit=limit)
 
 
 async def _tail(
-    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, service: EventService
+    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, app: App
 ) -> AsyncIterator[bytes]:
     """Yield events with their positions as ids, until a side leaves or no event can follow."""
     loop = asyncio.get_running_loop()
     after = selection.after
     yield encode([Comment("open")])
-    ping_at_s = loop.time() + service.ping_s
+    ping_at_s = loop.time() + app.ping_s
     while True:
         if page:
             after = page[-1].position
             yield encode([_frame(event) for event in page])
-            ping_at_s = loop.time() + service.ping_s
-        elif _is_past(selection, service) or await request.ends_within(TAIL_PAUSE_S):
+            ping_at_s = loop.time() + app.ping_s
+        elif _is_past(selection, app) or await request.ends_within(TAIL_PAUSE_S):
             return
         elif loop.time() >= ping_at_s:
             yield encode([Comment("ping")])
-            ping_at_s = loop.time() + service.ping_s
+            ping_at_s = loop.time() + app.ping_s
         if request.gone.is_set() or request.ending.is_set():
             return
         try:
-            page = await _read(selection, after, PAGE_MAX, service)
+            page = await _read(selection, after, PAGE_MAX, app)
         except SemanticError as error:
             # The client reconnects after the last id that it has; nothing is lost.
             yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
             return
 
 
-def _is_past(selection: _Selection, service: EventService) -> bool:
+def _is_past(selection: _Selection, app: App) -> bool:
     """Return whether no further event can match the selection."""
     if selection.events.until is None:
         return False
-    return selection.events.until < rfc3339(service.clock.now() - timedelta(seconds=WRITER_LAG_S))
+    return selection.events.until < rfc3339(app.clock.now() - timedelta(seconds=WRITER_LAG_S))
 
 
 def _frame(event: RecordedEvent) -> Frame:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import path
 from api.http.replies import json_reply
 from api.schemas.base import JOB_ID_PATTERN
 from api.schemas.log import JobTimeline
-from api.services.route_services import EventService
 from domain.job.bars import bars_of
 from domain.job.timeline import Timeline
 from domain.not_found import JobNotFound
@@ -21,15 +21,13 @@ from domain.values import JobId, rfc3339
 _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
 
 
-async def get_timeline(request: Request, service: EventService) -> Reply:
+async def get_timeline(app: App, request: Request) -> Reply:
     """Return the steps of a job and the time between them."""
     job_id = JobId(_JOB_ID.read(request))
-    timeline = await service.call(
-        partial(read_timeline, service.log, job_id, payloads=service.payloads)
-    )
+    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
     if timeline is None:
         raise JobNotFound(job_id)
-    return json_reply(_timeline(timeline, at=rfc3339(service.clock.now())))
+    return json_reply(_timeline(timeline, at=rfc3339(app.clock.now())))
 
 
 def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:

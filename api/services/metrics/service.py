@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from api.background.tasks import BlockingCalls
 from api.http_server.request_counts import RequestCounts
 from api.services.metrics.fleet_metrics import FleetMetrics, add_figure
 from api.services.metrics.log_metrics import LogMetrics
@@ -96,14 +95,12 @@ class MetricsService:
         fleet: Metrics of the workers.
         api: Metrics of this process.
         aliases: Whether families are repeated under the names of vLLM.
-        call: Runs what blocks.
     """
 
     log: LogMetrics
     fleet: FleetMetrics
     api: ApiMetrics
     aliases: bool
-    call: BlockingCalls
 
     def scrape(self, accept: str | None) -> tuple[bytes, str]:
         """Return the text of a scrape and its content type; blocks.

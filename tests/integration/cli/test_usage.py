@@ -142,7 +142,7 @@ def test_log_is_read_where_the_service_answers_a_part_or_another_log_may_be_mean
 def test_the_api_returns_the_same_report() -> None:
     async def scenario(api: FakeApi) -> None:
         assert isinstance(api.log, InMemoryEventLog)
-        clock = api.ports.clock
+        clock = api.app.clock
         assert isinstance(clock, FakeClock)
         _fill(api.log, clock)
         for group in UsageGroup:

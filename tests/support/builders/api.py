@@ -11,17 +11,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
+from api.app import App
 from api.background.eta import LiveEta
 from api.background.live_rates import LiveRates
 from api.background.tasks import BoundedCalls
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
-from api.services.compose import compose
 from api.services.metrics.ports import MetricPorts
-from api.services.ports import ApiPorts
-from api.services.route_services import Services
-from api.submission.job_rules import JobRules
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
@@ -48,6 +45,7 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
+from ops.setting_groups.service import JobSettings
 from tests.support.builders.batch_services import batch_lines
 from tests.support.builders.job_events import start_command
 from tests.support.fakes.batches import InMemoryBatchViews
@@ -68,11 +66,15 @@ CARD = ModelCard(
 REGISTRY = ModelRegistry(
     [ModelEntry(name="demo", source="semantic-demo", aliases=("claude-demo",))], following=("*",)
 )
+#: Waits that no test needs are short.
+SETTINGS = JobSettings(
+    max_tokens_default=64, memory_wait_s=0, disconnect_grace_s=0, dedup_grace_s=0.01
+)
 PATIENCE_S = 60.0
 
 
 class FakeApi:
-    """The routes, the ports behind them, and the actions of a worker.
+    """The routes, the app behind them, and the actions of a worker.
 
     Attributes:
         grace_over: Until it is set, jobs whose client left wait for its next try.
@@ -86,14 +88,14 @@ class FakeApi:
         self.executor, self.counting = ThreadPoolExecutor(4), ThreadPoolExecutor(2)
         self.models = LoadedModels(self.broker.pulses, clock)
         controls = EngineControls(log=self.log, ids=ids, signals=self.broker.signals)
-        self.ports = ApiPorts(
+        self.app = App(
             log=self.log,
             payloads=self.log,
             owners=self.log,
             views=self.log.views,
             metrics=MetricPorts(queue=self.log.queue_views, usage=self.log.usage),
             eta=self._eta(clock, controls),
-            submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
+            job_submission=JobSubmission(log=self.log, queue=self.broker.queue, ids=ids),
             cancellation=JobCancellation(
                 log=self.log,
                 payloads=self.log,
@@ -128,8 +130,7 @@ class FakeApi:
             rates=LiveRates(self.broker.pulses, self.log.views, clock),
             registry=lambda: REGISTRY,
             inspect_model=lambda _: None,
-            max_tokens_default=64,
-            rules=JobRules(disconnect_grace_s=0, dedup_grace_s=0.01),
+            job_settings=SETTINGS,
             ping_s=ping_s,
             pause=self._pause,
         )
@@ -156,16 +157,16 @@ class FakeApi:
         """Return bounded calls on the threads for token counts."""
         return BoundedCalls(self.counting, "token counts", most=most, wait_s=wait_s)
 
-    @property
-    def services(self) -> Services:
-        return compose(self.ports)
-
     async def _pause(self, seconds: float) -> None:
         assert seconds > 0
         await self.grace_over.wait()
 
     def use(self, **changes: Any) -> None:
-        self.ports = replace(self.ports, **changes)
+        self.app = replace(self.app, **changes)
+
+    def use_limits(self, **changes: Any) -> None:
+        """Change settings of jobs."""
+        self.use(job_settings=self.app.job_settings.model_copy(update=changes))
 
     async def send(
         self,
@@ -177,7 +178,7 @@ class FakeApi:
         headers: Mapping[str, str] | None = None,
     ) -> Reply | StreamReply:
         path, _, query = target.partition("?")
-        route, params = _find(routes(self.services), method, path)
+        route, params = _find(routes(self.app), method, path)
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         base = request or Request(id="req-1", method=method, path=path)
         sent = replace(
@@ -229,7 +230,7 @@ class FakeApi:
     def begin(self, job_id: JobId) -> None:
         """Record that a worker has begun a job."""
         command = start_command("w1", model="demo", prompt_tokens=5, cached_tokens=2)
-        commit(job_id, command, log=self.log, ids=self.ports.ids)
+        commit(job_id, command, log=self.log, ids=self.app.ids)
 
     def complete(
         self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
@@ -254,7 +255,7 @@ class FakeApi:
             job_id,
             command,
             log=self.log,
-            ids=self.ports.ids,
+            ids=self.app.ids,
             payloads={command.output: payload},
         )
 
@@ -280,7 +281,7 @@ async def fake_api(*, ping_s: float = 60.0) -> AsyncIterator[FakeApi]:
     try:
         yield api
         api.grace_over.set()
-        assert await api.ports.background.drain(scaled(PATIENCE_S))
+        assert await api.app.background.drain(scaled(PATIENCE_S))
         assert api.broker.items.followers == 0
         await eventually(lambda: len(asyncio.all_tasks()) == 1)
     finally:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from api.app import App
 from api.background.batch_lines import BatchLines
 from api.protocols.shared.parsed_request import RequestDefaults
-from api.services.ports import ApiPorts
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.driver import BatchDriver
-from domain.usecases.batches.files import FileRecords
 from ops.clock import RandomIds
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -30,16 +28,16 @@ def batch_lines(log: InMemoryEventLog, views: InMemoryBatchViews) -> BatchLines:
     )
 
 
-def advance(ports: ApiPorts) -> int:
+def advance(app: App) -> int:
     """Advance every open batch by one step and return how many remain open."""
     driver = BatchDriver(
-        batches=BatchRecords(log=ports.log, views=ports.batch_views, ids=ports.ids),
-        files=FileRecords(log=ports.log, views=ports.batch_views, ids=ports.ids, clock=ports.clock),
-        jobs=ports.views,
-        payloads=ports.payloads,
-        submission=ports.submission,
-        cancellation=ports.cancellation,
-        clock=ports.clock,
-        protocol=ports.batch_lines,
+        batches=app.batch_records,
+        files=app.file_records,
+        jobs=app.views,
+        payloads=app.payloads,
+        submission=app.job_submission,
+        cancellation=app.cancellation,
+        clock=app.clock,
+        protocol=app.batch_lines,
     )
     return driver.advance()

@@ -128,8 +128,7 @@ def test_client_that_stops_reading_leaves_no_reader() -> None:
 def test_client_that_leaves_behind_the_last_piece_is_no_reader_any_more() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            rules = api.ports.rules
-            api.use(rules=type(rules)(disconnect_grace_s=1, dedup_grace_s=0.01))
+            api.use_limits(disconnect_grace_s=1)
             host = _generating(api, LIMITS)
             async with _client(host, "POST /stream") as (connection, transport):
                 job_id = await api.only_job()
@@ -137,7 +136,7 @@ def test_client_that_leaves_behind_the_last_piece_is_no_reader_any_more() -> Non
                 connection.pause_writing()
                 api.publish(job_id, *ANSWER)
                 await eventually(lambda: b"message_stop" in transport.sent)
-                assert api.ports.connections.state(job_id) is Readership.READING
-            assert api.ports.connections.state(job_id) is Readership.LOST
+                assert api.app.connections.state(job_id) is Readership.READING
+            assert api.app.connections.state(job_id) is Readership.LOST
 
     asyncio.run(scenario())

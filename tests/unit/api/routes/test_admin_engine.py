@@ -109,7 +109,7 @@ def test_paused_jobs_are_accepted_and_wait_for_the_operator() -> None:
 
 def test_paused_queue_is_full_at_its_limit() -> None:
     async def scenario(api: FakeApi) -> None:
-        api.use(rules=api.ports.rules.__class__(queue_limit=1))
+        api.use_limits(queue_limit=1)
         await api.json("POST", "/admin/pause")
         await api.json("POST", "/v1/jobs", {"prompt": "a"}, status=202)
         refused = await api.send("POST", "/v1/jobs", {"prompt": "b"})
@@ -135,7 +135,7 @@ def test_drain_refuses_new_work_and_keeps_the_accepted(path: str, body: dict[str
         api.worker_is("ready")
         kept = await api.json("POST", "/v1/jobs", {"prompt": "kept"}, status=202)
         assert (await api.json("POST", "/admin/drain"))["admission"] == "draining"
-        api.ports.clock.advance(1)  # type: ignore[attr-defined]  # a fake
+        api.app.clock.advance(1)  # type: ignore[attr-defined]  # a fake
         refused = await api.send("POST", path, body)
         assert isinstance(refused, Reply)
         assert refused.status == 503

@@ -27,7 +27,7 @@ async def fault(api: FakeApi, sent: FuzzRequest) -> str | None:
         target = read_target(sent.target.encode("ascii"))
         path = target.path
         check_content(sent.headers)
-        if sent.method not in RouteTable(routes(api.services)).allowed(target.route_path):
+        if sent.method not in RouteTable(routes(api.app)).allowed(target.route_path):
             return None
         request = Request(id="req-1", method=sent.method, path=path)
         request.gone.set()

@@ -44,12 +44,12 @@ async def _batch(api: FakeApi, endpoint: str, *bodies: dict[str, Any]) -> str:
     created = await api.json("POST", "/v1/batches", asked)
     assert created["endpoint"] == endpoint
     for _ in range(2):
-        advance(api.ports)
+        advance(api.app)
     return f"/v1/batches/{created['id']}"
 
 
 async def _results(api: FakeApi, path: str, part: str) -> list[Any]:
-    advance(api.ports)
+    advance(api.app)
     shown = await api.json("GET", path)
     assert shown["status"] == "completed"
     return await lines_of(api, f"/v1/files/{shown[f'{part}_file_id']}/content")
@@ -127,7 +127,7 @@ def test_line_with_an_unknown_model_fails_alone_and_one_of_an_absent_model_waits
         lines = [good | {"model": name} for name in ("nothing", "other", "m")]
         path = await _batch(api, _CHAT, *lines)
         answer(api, "Hello")
-        advance(api.ports)
+        advance(api.app)
         assert (await api.json("GET", path))["status"] == "in_progress"
         (parked,) = (await api.json("GET", "/v1/jobs?status=queued"))["data"]
         assert (parked["waiting_for"], parked["bound_model"]) == ("model", "other")
@@ -151,7 +151,7 @@ def test_line_of_another_endpoint_fails_the_file() -> None:
             "completion_window": "24h",
         }
         created = await api.json("POST", "/v1/batches", asked)
-        advance(api.ports)
+        advance(api.app)
         shown = await api.json("GET", f"/v1/batches/{created['id']}")
         assert (shown["status"], shown["errors"]["data"][0]["code"]) == (
             "failed",

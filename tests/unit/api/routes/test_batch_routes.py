@@ -11,13 +11,14 @@ import anthropic.types.messages
 import openai.types
 import pytest
 
-from api.background.batches import BatchRules, Blocks
+from api.background.batches import Blocks
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
 from domain.job.commands import FailAttempt
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
+from ops.setting_groups.service import BatchSettings
 from tests.support.builders.api import FakeApi, fake_api, pieces_of
 from tests.support.builders.batch_services import advance
 from tests.support.fakes.time import FakeClock
@@ -37,11 +38,11 @@ def scenario(play: Callable[[FakeApi], Coroutine[Any, Any, None]]) -> None:
 
 
 def limit(api: FakeApi, **limits: int) -> None:
-    api.use(batch_rules=BatchRules(**limits))
+    api.use(batch_settings=BatchSettings(**limits))
 
 
 def wait(api: FakeApi, seconds: float) -> None:
-    clock = api.ports.clock
+    clock = api.app.clock
     assert isinstance(clock, FakeClock)
     clock.advance(seconds)
 
@@ -53,7 +54,7 @@ def requests(*names: str) -> dict[str, Any]:
 async def new_batch(api: FakeApi, *names: str) -> str:
     created = await api.json("POST", "/v1/messages/batches", requests(*names))
     anthropic.types.messages.MessageBatch.model_validate_json(json.dumps(created))
-    advance(api.ports)
+    advance(api.app)
     return f"/v1/messages/batches/{created['id']}"
 
 
@@ -107,7 +108,7 @@ async def new_openai_batch(api: FakeApi, *names: str) -> str:
     created = await api.json("POST", "/v1/batches", body)
     openai.types.Batch.model_validate_json(json.dumps(created))
     assert created["status"] == "validating"
-    advance(api.ports)
+    advance(api.app)
     return f"/v1/batches/{created['id']}"
 
 
@@ -115,7 +116,7 @@ def test_counts_stay_processing_until_the_end_while_progress_moves() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a", "b")
         answer(api, "Hello")
-        advance(api.ports)
+        advance(api.app)
         shown = await api.json("GET", path)
         assert shown["request_counts"] == {
             "processing": 2, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0,
@@ -143,9 +144,9 @@ def test_lines_end_with_their_jobs_or_with_the_window() -> None:
         path = await new_batch(api, "answered", "failed", "late")
         answer(api, "Hello")
         failed = Failed(error="engine_failure", message="out of luck", retryable=False)
-        commit(take(api), FailAttempt(attempt=0, failure=failed), log=api.log, ids=api.ports.ids)
+        commit(take(api), FailAttempt(attempt=0, failure=failed), log=api.log, ids=api.app.ids)
         wait(api, DAY_S)
-        assert advance(api.ports) == 0
+        assert advance(api.app) == 0
         first, second, third = await lines_of(api, f"{path}/results")
         assert first["result"]["message"]["content"] == [{"type": "text", "text": "Hello"}]
         assert second["result"]["error"]["error"] == {"type": "api_error", "message": "out of luck"}
@@ -165,7 +166,7 @@ def test_results_are_archived_after_their_time() -> None:
         limit(api, results_kept_s=100)
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.ports)
+        advance(api.app)
         assert (await api.json("GET", path))["results_url"].endswith("/results")
         wait(api, 100)
         shown = await api.json("GET", path)
@@ -198,7 +199,7 @@ def test_url_of_the_results_has_the_host_of_the_request() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.ports)
+        advance(api.app)
         for headers, origin in (
             ({}, ""),
             ({"host": "there:1"}, "http://there:1"),
@@ -251,7 +252,7 @@ def test_openai_batch_expires_at_the_end_of_its_window() -> None:
         path = await new_openai_batch(api, "a", "b")
         answer(api, "Hello")
         wait(api, DAY_S)
-        advance(api.ports)
+        advance(api.app)
         shown = await api.json("GET", path)
         openai.types.Batch.model_validate_json(json.dumps(shown))
         assert shown["status"] == "expired"
@@ -324,7 +325,7 @@ def test_file_without_lines_fails_its_batch(content: bytes) -> None:
             "completion_window": "24h",
         }
         created = await api.json("POST", "/v1/batches", body)
-        advance(api.ports)
+        advance(api.app)
         failed = await api.json("GET", f"/v1/batches/{created['id']}")
         assert (failed["status"], failed["errors"]["data"][0]["code"]) == ("failed", "empty_file")
 
@@ -370,7 +371,7 @@ def test_results_reply_is_a_stream_of_json_lines() -> None:
     async def play(api: FakeApi) -> None:
         path = await new_batch(api, "a")
         answer(api, "Hello")
-        advance(api.ports)
+        advance(api.app)
         reply = await api.send("GET", f"{path}/results")
         assert isinstance(reply, StreamReply)
         assert reply.content_type == "application/x-jsonl"

@@ -78,7 +78,7 @@ def _complete(api: FakeApi, job_id: JobId) -> None:
         timings=Timings(),
     )
     payloads = {command.output: payload}
-    commit(job_id, command, log=api.log, ids=api.ports.ids, payloads=payloads)
+    commit(job_id, command, log=api.log, ids=api.app.ids, payloads=payloads)
     started = Started(prompt_tokens=5, cached_tokens=0)
     api.publish(job_id, started, Finished(stop_reason=StopReason.END_TURN, usage=USAGE))
 
@@ -227,8 +227,8 @@ def test_a_model_that_no_worker_embeds_with_is_not_loaded() -> None:
             reply = await api.send("POST", PATH, BODY)
             assert isinstance(reply, Reply)
             assert reply.status == 409
-            assert api.ports.models.is_absent("notes")
-            swapping = LoadedModels(api.broker.pulses, api.ports.clock, swaps_on_demand=True)
+            assert api.app.models.is_absent("notes")
+            swapping = LoadedModels(api.broker.pulses, api.app.clock, swaps_on_demand=True)
             api.use(models=swapping)
             again = await api.send("POST", PATH, BODY)
             assert isinstance(again, Reply)
@@ -295,10 +295,10 @@ def test_vectors_are_delivered_once_they_are_read(monkeypatch: pytest.MonkeyPatc
     async def scenario() -> None:
         async with fake_api() as api:
             _serve(api, "notes")
-            api.use(rules=replace(api.ports.rules, disconnect_grace_s=1))
+            api.use_limits(disconnect_grace_s=1)
 
             def noted(records: JobRecords, view: JobView) -> StoredAnswer | None:
-                states.append(api.ports.connections.state(view.id))
+                states.append(api.app.connections.state(view.id))
                 if len(states) == 1:
                     raise LogUnavailable("the test took the log away")
                 return read_stored(records, view)
@@ -310,13 +310,13 @@ def test_vectors_are_delivered_once_they_are_read(monkeypatch: pytest.MonkeyPatc
             failed = await asking
             assert isinstance(failed, Reply)
             assert failed.status == 503
-            assert api.ports.connections.state(job_id) is Readership.LOST
+            assert api.app.connections.state(job_id) is Readership.LOST
             # The repeat of the client gets the vectors of the same job.
             again = await api.send("POST", PATH, BODY, headers={"x-stainless-retry-count": "1"})
             assert isinstance(again, Reply)
             assert [one["embedding"] for one in _data(again)] == VECTORS
             assert list(api.log.views.rows) == [job_id]
-            assert api.ports.connections.state(job_id) is Readership.DELIVERED
+            assert api.app.connections.state(job_id) is Readership.DELIVERED
             assert states == [Readership.READING, Readership.READING]
 
     asyncio.run(scenario())
@@ -326,7 +326,7 @@ def test_waiting_vectors_take_no_place_of_waiting_answers() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             _serve(api, "notes")
-            api.use(rules=replace(api.ports.rules, queue_limit=1))
+            api.use_limits(queue_limit=1)
             request = any_request()
             waiting = asyncio.create_task(api.send("POST", PATH, BODY, request=request))
             await api.only_job()

@@ -116,7 +116,7 @@ def test_an_invalid_cursor_is_refused(cursor: str) -> None:
 def test_a_stream_with_an_end_has_the_events_before_it_and_ends() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            clock: Any = api.ports.clock
+            clock: Any = api.app.clock
             _append(api, "w-1", "w-2")
             clock.advance(60)
             _append(api, "w-1")

@@ -48,7 +48,7 @@ def test_answer_is_whole_although_the_log_cannot_explain_it(
             assert set(reply.headers) == {"x-semantic-job"}
             whole = await pieces_of(reply) if isinstance(reply, StreamReply) else reply.body
             assert b"Hello" in whole
-            assert api.ports.connections.state(job_id) is Readership.DELIVERED
+            assert api.app.connections.state(job_id) is Readership.DELIVERED
 
     asyncio.run(scenario())
 

@@ -240,7 +240,7 @@ def test_unavailable_broker_is_reported_by_a_status(body: dict[str, Any]) -> Non
             assert isinstance(reply, Reply)
             assert reply.status == 503
             assert json.loads(reply.body)["error"]["type"] == "overloaded_error"
-            assert await api.ports.background.drain(1)
+            assert await api.app.background.drain(1)
             # The queue would run the job without a reader.
             assert api.event_types() == ["JobSubmitted", "JobCancelRequested"]
 
@@ -256,7 +256,7 @@ def test_broker_that_fails_in_mid_answer_ends_the_stream_with_an_error() -> None
             api.publish(job_id, ANSWER[0])
             api.broker.down = True
             assert events_in(await pieces_of(reply))[-1].json["error"]["type"] == "overloaded_error"
-            assert await api.ports.background.drain(1)
+            assert await api.app.background.drain(1)
             assert api.log.views.rows[job_id].cancel_requested
 
     asyncio.run(scenario())

@@ -140,7 +140,7 @@ def test_operators_stop_the_admission(event: Any, status: int, reason: str) -> N
 def test_process_that_ends_refuses() -> None:
     def prepare(api: FakeApi) -> None:
         pulse(api)
-        api.ports.draining.set()
+        api.app.draining.set()
 
     assert ready(prepare, REFUSING)["reasons"] == ["admission: the api is draining"]
 

@@ -11,7 +11,6 @@ import pytest
 
 from api.background.eta import FRESH_S
 from api.http.messages import Reply, StreamReply
-from api.submission.job_rules import JobRules
 from domain.chat.items import Finished, Started, Text
 from domain.job.commands import CompleteAttempt
 from domain.job.fair_scheduler import TurnState
@@ -60,7 +59,7 @@ async def measured(api: FakeApi) -> None:
         token_hash="0",
         timings=Timings(prefill_ms=1000, decode_ms=2000),
     )
-    ids, payloads = api.ports.ids, {command.output: output}
+    ids, payloads = api.app.ids, {command.output: output}
     commit(job_id, command, log=api.log, ids=ids, payloads=payloads)
     api.broker.queue.ack(job_id)
 
@@ -152,7 +151,7 @@ def test_jobs_have_no_estimate_while_no_worker_is_ready() -> None:
 def test_retry_after_is_the_estimate_of_a_full_queue_and_of_an_open_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(rules=JobRules(queue_limit=2))
+            api.use_limits(queue_limit=2)
             await measured(api)
             worker_is_ready(api)
             running = JobId((await new_job(api))["id"])
@@ -165,7 +164,7 @@ def test_retry_after_is_the_estimate_of_a_full_queue_and_of_an_open_job() -> Non
             refused = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
             assert isinstance(refused, Reply)
             assert (refused.status, refused.headers["retry-after"]) == (429, "3")
-            clock: Any = api.ports.clock
+            clock: Any = api.app.clock
             clock.advance(FRESH_S + 1.5)
             later = await api.send("POST", "/v1/jobs", {"prompt": "hi"})
             assert isinstance(later, Reply)
@@ -210,7 +209,7 @@ def test_full_memory_refuses_interactive_requests_after_a_wait(
 ) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(rules=JobRules(memory_wait_s=120.0))
+            api.use_limits(memory_wait_s=120.0)
             cache = CacheFigures(ram_blocks=1, ram_used_bytes=1, ram_budget_bytes=1, full_s=full_s)
             pulse = WorkerPulse(worker=WorkerId("w1"), pid=1, state="ready", model=CARD)
             api.broker.pulses.beat(replace(pulse, cache=cache))

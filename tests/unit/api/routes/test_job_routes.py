@@ -327,7 +327,7 @@ def test_events_are_paged_and_filtered() -> None:
             )
             types = [event["type"] for event in some["data"]]
             assert types == ["JobSubmitted", "JobCancelled"]
-            clock: Any = api.ports.clock
+            clock: Any = api.app.clock
             clock.advance(60)
             await _new_job(api, agent_id="ann")
 

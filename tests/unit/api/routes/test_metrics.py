@@ -40,7 +40,7 @@ class Scrape:
 
 
 def use(api: FakeApi, **changes: Any) -> None:
-    api.use(metrics=replace(api.ports.metrics, **changes))
+    api.use(metrics=replace(api.app.metrics, **changes))
 
 
 async def scrape(api: FakeApi) -> Scrape:
@@ -88,7 +88,7 @@ def test_ended_and_open_jobs_are_counted() -> None:
 
 def test_swaps_are_those_of_the_log() -> None:
     async def scenario(api: FakeApi) -> None:
-        swaps = ModelSwaps(log=api.log, ids=api.ports.ids)
+        swaps = ModelSwaps(log=api.log, ids=api.app.ids)
         swap = swaps.request("other")
         worker = WorkerId("w1")
         swaps.apply(AdvanceSwap(swap=swap.id, worker=worker, phase=SwapState.LOADING))
@@ -123,14 +123,14 @@ def test_scrape_while_the_broker_is_away_has_what_the_log_proves() -> None:
 def test_counters_of_the_process_go_on_in_the_next_one(tmp_path: Path) -> None:
     async def first(api: FakeApi) -> None:
         use(api, counters=CounterFile(tmp_path / "api.counters.json"))
-        api.ports.metrics.requests.record("/v1/jobs/{job_id}", 200)
-        api.ports.metrics.tries[WebhookState.FAILED] += 1
+        api.app.metrics.requests.record("/v1/jobs/{job_id}", 200)
+        api.app.metrics.tries[WebhookState.FAILED] += 1
         found = await scrape(api)
         assert found.value("http_requests_total", route="/v1/jobs/{job_id}", status="200") == 1
 
     async def second(api: FakeApi) -> None:
         use(api, counters=CounterFile(tmp_path / "api.counters.json"))
-        api.ports.metrics.requests.record("/v1/jobs/{job_id}", 200)
+        api.app.metrics.requests.record("/v1/jobs/{job_id}", 200)
         found = await scrape(api)
         assert found.value("http_requests_total", route="/v1/jobs/{job_id}", status="200") == 2
         assert found.value("webhook_attempts_total", outcome="failed") == 1

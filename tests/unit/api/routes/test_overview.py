@@ -69,7 +69,7 @@ async def look(api: FakeApi) -> Any:
 
 
 def advance(api: FakeApi, seconds: float) -> None:
-    clock = api.ports.clock
+    clock = api.app.clock
     assert isinstance(clock, FakeClock)
     clock.advance(seconds)
 
@@ -208,7 +208,7 @@ def test_step_that_does_not_return_shows_the_worker_as_stuck() -> None:
 
 def test_death_shows_for_a_while_and_an_orderly_end_does_not() -> None:
     async def scenario(api: FakeApi) -> None:
-        overview = api.services.overview
+        overview = api.app.overview
         api.broker.pulses.beat(pulse(W1))
         api.broker.pulses.beat(pulse(WorkerId("w2"), state="draining"))
         assert [one["state"] for one in overview.current()["workers"]] == ["ready", "draining"]
@@ -237,7 +237,7 @@ def test_lost_broker_is_a_problem_and_no_error() -> None:
 
 def test_finished_job_says_why_the_cache_missed() -> None:
     async def scenario(api: FakeApi) -> None:
-        overview = api.services.overview
+        overview = api.app.overview
         jobs = [await submit(api, "ann"), await submit(api, "ann"), await submit(api)]
         for job in jobs[:2]:
             api.begin(job)
@@ -296,7 +296,7 @@ def test_history_has_the_rates_between_the_samples() -> None:
         for tokens in (100, 150):
             counts = WorkCounts(generated_tokens=tokens, prompt_tokens=10 * tokens, cached_tokens=0)
             api.broker.pulses.beat(pulse(counts=counts))
-            api.ports.rates.sample()
+            api.app.rates.sample()
             advance(api, 5)
         shown = await api.json("GET", "/admin/history?range=5m")
         assert (shown["object"], shown["range"], shown["step_s"]) == ("history", "5m", 5)

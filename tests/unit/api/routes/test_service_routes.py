@@ -242,8 +242,8 @@ def test_many_requests_for_the_document_build_it_once(monkeypatch: pytest.Monkey
 
     async def scenario() -> None:
         async with fake_api() as api:
-            status, request = api.services.status, Request(id="r", method="GET", path="/")
-            replies = await asyncio.gather(*(get_openapi(request, status) for _ in range(4)))
+            app, request = api.app, Request(id="r", method="GET", path="/")
+            replies = await asyncio.gather(*(get_openapi(app, request) for _ in range(4)))
             (body,) = {reply.body for reply in replies}
             assert json.loads(body)["openapi"] == "3.1.0"
 

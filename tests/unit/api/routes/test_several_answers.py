@@ -99,7 +99,7 @@ def test_stream_interleaves_answers_and_ends_once() -> None:
                 (choice,) = chunk.json["choices"]
                 texts[choice["index"]] += choice["delta"].get("content", "")
             assert texts == {number: f"answer {number}" for number in range(3)}
-            states = {api.ports.connections.state(job_id) for job_id in jobs}
+            states = {api.app.connections.state(job_id) for job_id in jobs}
             assert states == {Readership.DELIVERED}
 
     asyncio.run(scenario())
@@ -185,8 +185,7 @@ def test_client_that_leaves_cancels_all_of_them(body: dict[str, Any]) -> None:
 
 
 def _limit(api: FakeApi, jobs: int) -> None:
-    rules = api.ports.rules
-    api.use(rules=type(rules)(disconnect_grace_s=0, dedup_grace_s=0.01, queue_limit=jobs))
+    api.use_limits(queue_limit=jobs)
 
 
 def test_no_answer_is_accepted_without_room_for_all() -> None:
@@ -220,7 +219,7 @@ def test_more_answers_than_the_queue_holds_are_a_400() -> None:
 def test_failure_of_one_submission_cancels_the_others(trouble: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            drawn = api.ports.ids.job_id
+            drawn = api.app.ids.job_id
             names: list[JobId] = []
 
             def job_id() -> JobId:
@@ -231,7 +230,7 @@ def test_failure_of_one_submission_cancels_the_others(trouble: str) -> None:
                     api.log.unavailable = trouble == "log"
                 return names[-1]
 
-            ids = api.ports.ids
+            ids = api.app.ids
             ids.job_id = job_id  # type: ignore[method-assign]  # a fake, for this test
             waiting = asyncio.create_task(api.send("POST", CHAT, THREE))
             reply = await waiting
@@ -283,8 +282,10 @@ def test_key_of_an_interrupted_request_is_completed() -> None:
                 correlation_id="req-1",
             )
             other.log.append(events[0].stream, [draft], expected_version=0)
-            submission = replace(api.ports.submission, log=other.log)
-            api.use(log=other.log, views=other.log.views, payloads=other.log, submission=submission)
+            submission = replace(api.app.job_submission, log=other.log)
+            api.use(
+                log=other.log, views=other.log.views, payloads=other.log, job_submission=submission
+            )
             again = await api.send("POST", CHAT, THREE | {"stream": True}, headers=KEY)
             names = again.headers["x-semantic-job"].split(", ")
             assert names[0] == first
@@ -299,8 +300,7 @@ def test_key_of_an_interrupted_request_is_completed() -> None:
 def test_retry_finds_each_answer_that_was_lost() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            rules = api.ports.rules
-            api.use(rules=type(rules)(disconnect_grace_s=1, dedup_grace_s=0.01))
+            api.use_limits(disconnect_grace_s=1)
             request = any_request()
             first = await api.send("POST", CHAT, THREE | {"stream": True}, request=request)
             jobs = await _jobs(api)
@@ -322,15 +322,14 @@ def test_retry_finds_each_answer_that_was_lost() -> None:
 def test_retry_submits_only_the_answers_that_it_cannot_join() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            rules = api.ports.rules
-            api.use(rules=type(rules)(disconnect_grace_s=1, dedup_grace_s=0.01))
+            api.use_limits(disconnect_grace_s=1)
             request = any_request()
             first = await api.send("POST", CHAT, THREE | {"stream": True}, request=request)
             jobs = await _jobs(api)
             await first_piece(first)
             request.gone.set()
             await leave(first)
-            commit(jobs[1], RequestCancel(reason="api"), log=api.log, ids=api.ports.ids)
+            commit(jobs[1], RequestCancel(reason="api"), log=api.log, ids=api.app.ids)
             again = await api.send("POST", CHAT, THREE | {"stream": True}, headers=RETRY)
             names = again.headers["x-semantic-job"].split(", ")
             assert (names[0], names[2]) == (jobs[0], jobs[2])

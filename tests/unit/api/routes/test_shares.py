@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from api.background.batches import BatchRules
 from api.http.caller import Caller
 from api.http.messages import Reply, Request
-from api.submission.job_rules import JobRules
 from ops.setting_groups.api_keys import KeyScope
+from ops.setting_groups.service import BatchSettings
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import BODY
 
@@ -42,8 +41,10 @@ def test_key_with_its_share_is_refused_and_another_is_not(
     async def scenario() -> None:
         async with fake_api() as api:
             api.use(
-                batch_rules=BatchRules(open_max=4),
-                rules=JobRules(queue_limit=4, batch_queue_limit=4),
+                batch_settings=BatchSettings(open_max=4),
+                job_settings=api.app.job_settings.model_copy(
+                    update={"queue_limit": 4, "batch_queue_limit": 4}
+                ),
             )
             assert [(await send(api, "ann", path, body)).status for _ in "12"] == [status] * 2
             refused = await send(api, "ann", path, body)

@@ -35,7 +35,7 @@ async def load(api: FakeApi, name: str, *, status: int = 202, query: str = "") -
 
 def advance(api: FakeApi, swap_id: str, *phases: SwapState) -> None:
     for phase in phases:
-        api.services.swaps.swaps.apply(AdvanceSwap(swap=swap_id, worker=WORKER, phase=phase))
+        api.app.swaps.apply(AdvanceSwap(swap=swap_id, worker=WORKER, phase=phase))
 
 
 def test_load_records_a_swap_and_notifies_the_workers() -> None:
@@ -62,7 +62,7 @@ def test_swap_of_one_worker_leaves_the_others_alone(name: str) -> None:
             swap = await load(api, "b", query=f"?worker={name}")
             assert (swap["model"], swap["worker"]) == ("b", "engine-1")
             assert await api.json("GET", f"/admin/swaps/{swap['id']}") == swap
-            swaps = api.services.swaps.swaps
+            swaps = api.app.swaps
             assert (swaps.read("engine-1").model, swaps.read().model) == ("b", None)
             missing = await load(api, "b", status=404, query="?worker=engine-2")
             assert "engine-1" in missing["detail"]
@@ -108,13 +108,13 @@ def test_swap_shows_its_phases_and_why_it_rolled_back() -> None:
         async with fake_api() as api:
             first = (await load(api, "a"))["id"]
             advance(api, first, SwapState.LOADING)
-            api.services.swaps.swaps.apply(RecordServed(worker=WORKER, model="a"))
+            api.app.swaps.apply(RecordServed(worker=WORKER, model="a"))
             done = await api.json("GET", f"/admin/swaps/{first}")
             assert (done["state"], done["timings_ms"]["total"]) == ("done", 0.0)
             assert done["timings_ms"]["save"] is None
             second = (await load(api, "b"))["id"]
             advance(api, second, SwapState.DRAINING)
-            api.services.swaps.swaps.apply(RollBack(swap=second, why="broken"))
+            api.app.swaps.apply(RollBack(swap=second, why="broken"))
             shown = await api.json("GET", f"/admin/swaps/{second}")
             assert (shown["state"], shown["before"], shown["why"]) == ("rolled_back", "a", "broken")
 
@@ -135,7 +135,7 @@ def test_stream_has_each_state_and_ends_with_the_swap() -> None:
                 if states == ["requested"]:
                     advance(api, swap_id, SwapState.LOADING)
                 elif states[-1] == "loading":
-                    api.services.swaps.swaps.apply(RecordServed(worker=WORKER, model="a"))
+                    api.app.swaps.apply(RecordServed(worker=WORKER, model="a"))
             assert states == ["requested", "loading", "done"]
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from api.access.webhook_policy import WebhookPolicy
 from api.background.webhooks import batch_message
 from api.http.messages import Reply
+from api.routes.job_objects import summarise_job
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState
@@ -20,13 +22,13 @@ BODY = {"prompt": "Say hello.", "seed": 1, "temperature": 0}
 
 
 def collector(api: FakeApi, *, urls: tuple[str, ...] = ()) -> WebhookCollector:
-    ports = api.ports
+    ports = api.app
     return WebhookCollector(
         log=ports.log,
         store=ports.webhook_store,
         ids=ports.ids,
         clock=ports.clock,
-        describe_job=api.services.jobs.summarise,
+        describe_job=partial(summarise_job, api.app),
         describe_batch=batch_message,
         urls=urls,
     )
@@ -47,7 +49,7 @@ def test_the_receiver_is_in_the_log_and_gets_a_message_at_the_end() -> None:
             collector(api).collect(after=0)
             (row,) = (await api.json("GET", f"/v1/jobs/{job['id']}"))["webhooks"]
             assert (row["subject"], row["type"], row["url"]) == (job["id"], "job.completed", URL)
-            webhook = api.ports.webhook_store.of_subject(job["id"], limit=1)[0]
+            webhook = api.app.webhook_store.of_subject(job["id"], limit=1)[0]
             message = json.loads(webhook.body)
             assert message["data"]["status"] == "completed"
             assert message["data"]["links"]["self"] == f"/v1/jobs/{job['id']}"
@@ -119,7 +121,7 @@ def test_webhooks_are_listed_page_by_page_and_delivered_again() -> None:
             assert page["has_more"]
             rest = await api.json("GET", f"/v1/webhooks?before={page['next_before']}")
             assert (len(rest["data"]), rest["has_more"], rest["next_before"]) == (1, False, None)
-            store = api.ports.webhook_store
+            store = api.app.webhook_store
             (taken,) = store.claim(DueHost("hooks.example.com:443"), now="9", until="9", limit=1)
             store.settle(
                 taken.id,

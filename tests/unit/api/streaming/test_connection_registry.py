@@ -106,11 +106,11 @@ def test_reading_that_is_abandoned_and_then_revoked_ends_once() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
-            reading = api.services.generation.submission.readers.begin(job["id"])
+            reading = api.app.submission.readers.begin(job["id"])
             reading.abandon(CLIENT_GONE)
             reading.revoke(OTHERS_REFUSED)
-            assert api.ports.connections.state(job["id"]) is Readership.LOST
-            assert await api.ports.background.drain(PATIENCE_S)
+            assert api.app.connections.state(job["id"]) is Readership.LOST
+            assert await api.app.background.drain(PATIENCE_S)
             (asked,) = api.log.read_all(types=["JobCancelRequested"])
             assert asked.data == {"reason": CLIENT_GONE}
 

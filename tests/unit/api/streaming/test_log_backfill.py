@@ -167,7 +167,7 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
             api.use(look_s=LOOK_S)
             job_id = await new_job(api)
             looks = 0
-            get = api.ports.views.get
+            get = api.app.views.get
 
             def counted(asked: JobId) -> Any:
                 nonlocal looks
@@ -230,7 +230,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
                 told.add(item)
             # The broker loses its data, and whoever ends the job then finds nothing said.
             api.broker.items.forget(job_id)
-            ports: dict[str, Any] = {"log": api.log, "ids": api.ports.ids}
+            ports: dict[str, Any] = {"log": api.log, "ids": api.app.ids}
             commit(job_id, RequestCancel(reason="api"), **ports)
             ended = commit(job_id, ConfirmCancel(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None

@@ -43,7 +43,7 @@ def publish(api: FakeApi, job_id: JobId, *bodies: Body, epoch: int, first: int =
 def take_over(api: FakeApi, job_id: JobId) -> None:
     """Start an attempt under another fingerprint."""
     command = start_command(model="other", fingerprint="g")
-    commit(job_id, command, log=api.log, ids=api.ports.ids)
+    commit(job_id, command, log=api.log, ids=api.app.ids)
 
 
 async def half_read(api: FakeApi, path: str) -> tuple[JobId, StreamReply, bytes]:

@@ -54,7 +54,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     @property
     def _records(self) -> AgentRecords:
-        return self.api.services.agents.records
+        return self.api.app.agent_records
 
     def _fresh(self, word: str) -> str:
         self.count += 1
@@ -62,7 +62,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     def _ask(self, name: str, text: str, expected: int | None) -> JobId:
         wire = TurnBody(prompt=text, expected_turn=expected)
-        added = self.api.services.agents.turns.add(AgentId(name), wire, REQUEST)
+        added = self.api.app.agent_turns.add(AgentId(name), wire, REQUEST)
         return added.accepted.job_id
 
     @rule(name=names)
@@ -152,7 +152,7 @@ class AgentMachine(RuleBasedStateMachine):
     def save_context(self, name: str) -> None:
         stream = StreamName(f"agent-{name}")
         event = AgentCacheSaved(job=JobId("j"), fingerprint="f", blocks=(), tail="t", tokens=1)
-        draft = Draft(event_id=self.api.ports.ids.event_id(), event=event, correlation_id="c")
+        draft = Draft(event_id=self.api.app.ids.event_id(), event=event, correlation_id="c")
         self.api.log.append(stream, [draft], expected_version=len(self.api.log.load(stream)))
 
     @invariant()
@@ -165,7 +165,7 @@ class AgentMachine(RuleBasedStateMachine):
             assert agent.counted(status) == life.turns
 
     def _cancel(self, job_id: JobId) -> None:
-        self.api.ports.cancellation.cancel(job_id, reason="api")
+        self.api.app.cancellation.cancel(job_id, reason="api")
 
 
 TestAgentMachine = AgentMachine.TestCase

@@ -180,11 +180,11 @@ def test_waiting_client_never_joins_a_waiting_job() -> None:
             body = PATHS["/v1/messages"] | {"model": "night", "stream": True}
             for headers in ({"idempotency-key": "k"}, {"x-stainless-retry-count": "1"}):
                 api.broker.pulses.fade()
-                api.ports.clock.advance(1)  # type: ignore[attr-defined]  # a fake clock
+                api.app.clock.advance(1)  # type: ignore[attr-defined]  # a fake clock
                 first = await api.send("POST", "/v1/messages", body, headers=headers)
                 assert isinstance(first, StreamReply)
                 strict(api, target="demo")
-                api.ports.clock.advance(1)  # type: ignore[attr-defined]  # a fake clock
+                api.app.clock.advance(1)  # type: ignore[attr-defined]  # a fake clock
                 again = await api.send("POST", "/v1/messages", body, headers=headers)
                 assert isinstance(again, Reply)
                 assert again.status == 409

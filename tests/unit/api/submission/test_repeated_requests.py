@@ -38,8 +38,7 @@ ATTACHED = "x-semantic-attached"
 
 def patient(api: FakeApi, *, dedup_grace_s: float = 0.05) -> None:
     """Let jobs whose client left wait for its next try, until the test ends the grace."""
-    rules = api.ports.rules
-    api.use(rules=type(rules)(disconnect_grace_s=1, dedup_grace_s=dedup_grace_s))
+    api.use_limits(disconnect_grace_s=1, dedup_grace_s=dedup_grace_s)
 
 
 async def start_stream(
@@ -174,7 +173,7 @@ def test_client_that_lost_its_stream_finds_its_job_and_all_of_the_answer(
             assert "Hello" in str([event.data for event in events_in(await pieces_of(again))])
             assert attached(api) == [reason]
             api.grace_over.set()
-            assert await api.ports.background.drain(PATIENCE_S)
+            assert await api.app.background.drain(PATIENCE_S)
             assert "JobCancelRequested" not in api.event_types()
 
     asyncio.run(scenario())
@@ -203,7 +202,7 @@ def test_repeat_that_overtakes_the_end_of_its_first_connection_joins_it() -> Non
             patient(api, dedup_grace_s=PATIENCE_S)
             reply, job_id, request = await start_stream(api, SESSION)
             again = asyncio.create_task(api.send("POST", MESSAGES, STREAM, headers=SESSION))
-            await eventually(lambda: bool(api.ports.connections._departed))
+            await eventually(lambda: bool(api.app.connections._departed))
             await lose(reply, request)
             second = await again
             assert second.headers["x-semantic-job"] == job_id
@@ -254,7 +253,7 @@ def test_job_joined_again_is_cancelled_only_when_its_second_client_leaves_too() 
             second, same, request = await start_stream(api, SESSION)
             assert same == job_id
             api.grace_over.set()
-            assert await api.ports.background.drain(PATIENCE_S)
+            assert await api.app.background.drain(PATIENCE_S)
             assert status_of(api, job_id) is JobStatus.QUEUED
             await lose(second, request)
             await eventually(lambda: status_of(api, job_id) is JobStatus.CANCELLED)
@@ -269,7 +268,7 @@ def test_client_of_a_stopped_api_finds_its_job_in_the_next_one() -> None:
             reply, job_id, request = await start_stream(api, SESSION)
             request.ending.set()
             await pieces_of(reply)
-            api.use(connections=type(api.ports.connections)())
+            api.use(connections=type(api.app.connections)())
             again = await api.send("POST", MESSAGES, STREAM, headers=SESSION)
             assert again.headers["x-semantic-job"] == job_id
             await leave(again)
@@ -384,7 +383,7 @@ def test_full_queue_is_429_with_a_time_in_the_callers_words(
 ) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            api.use(rules=type(api.ports.rules)(queue_limit=1, disconnect_grace_s=0))
+            api.use_limits(queue_limit=1)
             await api.send("POST", "/v1/jobs", {"prompt": "first"}, headers=KEY)
             reply = await api.send("POST", path, body)
             assert isinstance(reply, Reply)

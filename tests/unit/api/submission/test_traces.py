@@ -52,7 +52,7 @@ def test_log_lines_of_a_request_name_its_job() -> None:
             reply = await api.send("POST", MESSAGES, STREAM)
             job_id = await api.only_job()
             assert structlog.contextvars.get_contextvars()["job_id"] == job_id
-            in_thread = await api.services.generation.call(structlog.contextvars.get_contextvars)
+            in_thread = await api.app.call(structlog.contextvars.get_contextvars)
             assert in_thread["job_id"] == job_id
             api.start(job_id)
             api.complete(job_id, "done")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 
+from api.access.rate_limits import AgentLimits, KeyJobs, Rate
+from api.access.webhook_policy import WebhookPolicy
+from api.app import App
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
 from api.background.erasing import ERASE_S, open_sweeper
@@ -22,41 +25,35 @@ from api.background.webhook_thread import WebhookPace, WebhookThread
 from api.background.webhooks import batch_message
 from api.framework.lifecycle import Service, serve
 from api.http_server.listener import open_listener_or_exit
+from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
+from api.routes.job_objects import summarise_job
 from api.routes.table import routes
-from api.services.absent_models import absent_models
-from api.services.compose import compose
 from api.services.metrics.ports import MetricPorts
-from api.services.ports import ApiPorts
-from api.services.route_services import Services
-from api.services.rules import (
-    agent_limits_of,
-    batch_rules_of,
-    disk_floor_of,
-    efforts_of,
-    job_rules_of,
-    on_demand_of,
-    webhook_policy_of,
-    work_admission,
-)
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
+from domain.events.event import Event
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
+from domain.model.on_demand import OnDemandRules
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
+from domain.model.wanted_model import DRAIN_S
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.expire import JobExpiry
 from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ServingModels
 from domain.usecases.model_swaps import ModelSwaps
+from domain.usecases.on_demand_swaps import OnDemandSwaps
 from domain.usecases.webhooks import WebhookCollector
+from domain.values import Owner
 from domain.webhook.delivery import read_secrets
-from ops.adapters.data_dir.free_space import DiskFloor
+from ops.adapters.data_dir.free_space import DiskFloor, floor_of
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.event_log.migrate import upgrade
@@ -78,7 +75,13 @@ from ops.liveness.parent_watch import watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model
-from ops.setting_groups.service import RedisSettings
+from ops.setting_groups.models import ModelsSettings
+from ops.setting_groups.service import (
+    ReasoningSettings,
+    RedisSettings,
+    ServerSettings,
+    WebhookSettings,
+)
 from ops.settings import Settings, load_part_settings
 from ops.tracing.open import open_spans
 
@@ -101,9 +104,10 @@ OPENING_S = 5.0
 
 def build(
     settings: Settings, stack: ExitStack, *, batch_woken: threading.Event
-) -> tuple[ApiPorts, RedisItemHub]:
+) -> tuple[App, RedisItemHub]:
     """Connect the adapters, which ``stack`` closes; raise where the log or the broker is away."""
-    clock, ids, disk = SystemClock(), RandomIds(), disk_floor_of(settings)
+    clock, ids = SystemClock(), RandomIds()
+    disk = floor_of(settings.disk, log_file=settings.log_file, data_dir=settings.data_dir)
     log = _open_log(settings, stack, clock, disk)
     client, hub, keys = _broker(settings, stack)
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
@@ -112,7 +116,7 @@ def build(
     sink, places = _sink(settings.redis, client, keys), RedisBlockPlaces(client, keys, pulses)
     models, serving = _loaded(settings, pulses, clock), ServingModels(pulses, clock)
     registry = _registry(settings, serving)
-    ports = ApiPorts(
+    app = App(
         log=log,
         payloads=log,
         owners=log.owners,
@@ -120,7 +124,7 @@ def build(
         metrics=_metrics(settings, log, stack),
         agent_views=log.agents,
         eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
-        submission=JobSubmission(log=log, queue=queue, ids=ids),
+        job_submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, payloads=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
         ),
@@ -141,24 +145,94 @@ def build(
         batch_views=log.batches,
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
-        batch_rules=batch_rules_of(settings.batches),
+        batch_settings=settings.batches,
         webhook_store=_webhook_store(settings, stack),
         shares_blocks=settings.cache.share_between_keys,
-        webhook_policy=webhook_policy_of(settings.webhooks),
+        webhook_policy=_webhook_policy(settings.webhooks),
         version=version("semantic"),
         model=first_model(settings).name,
         models=models,
         rates=LiveRates(pulses, log.views, clock),
         registry=registry,
-        max_tokens_default=settings.jobs.max_tokens_default,
-        efforts=efforts_of(settings.reasoning),
-        rules=job_rules_of(settings.jobs),
-        agents=agent_limits_of(settings.server),
+        efforts=_efforts(settings.reasoning),
+        job_settings=settings.jobs,
+        agents=_agent_limits(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
         disk=disk,
     )
-    return ports, hub
+    return app, hub
+
+
+def _efforts(reasoning: ReasoningSettings) -> Efforts:
+    return Efforts(
+        minimal=reasoning.minimal_share,
+        low=reasoning.low_share,
+        medium=reasoning.medium_share,
+        answer=reasoning.answer_share,
+    )
+
+
+def _webhook_policy(webhooks: WebhookSettings) -> WebhookPolicy:
+    return WebhookPolicy(from_requests=webhooks.from_requests, allow_hosts=webhooks.allow_hosts)
+
+
+def _agent_limits(server: ServerSettings) -> AgentLimits:
+    return AgentLimits(
+        rate=Rate(server.agent_requests_per_minute, whose="agent"),
+        jobs_at_once=server.agent_jobs_at_once,
+    )
+
+
+def _work_admission(
+    server: ServerSettings, disk: DiskFloor, open_jobs: Callable[[Owner], int]
+) -> Callable[[Sequence[Event]], None]:
+    """Return the check of new work: the disk has space for it, and the key may have more jobs."""
+    jobs = KeyJobs(open_jobs=open_jobs, at_once=server.key_jobs_at_once)
+
+    def admit(events: Sequence[Event]) -> None:
+        disk.require_space()
+        jobs.admit(events)
+
+    return admit
+
+
+def _absent_models(models: ModelsSettings, app: App) -> Callable[[], None]:
+    """Return the action to repeat: swap to a model that is due, and end stranded jobs."""
+    rules: OnDemandRules | None = None
+    absent_s = ABSENT_S
+    if models.swaps_on_demand:
+        rules = OnDemandRules(residence_min_s=models.residence_min_s, wait_max_s=models.wait_max_s)
+        # Time for another model's turn, and for two drains.
+        absent_s += rules.wait_max_s + rules.residence_min_s + 2 * DRAIN_S
+    stranded = StrandedJobs(
+        views=app.views,
+        models=app.models,
+        cancellation=app.cancellation,
+        clock=app.clock,
+        absent_wait_max_s=models.absent_wait_max_s,
+        absent_s=absent_s,
+        is_registered=lambda model: app.registry().get(model) is not None,
+    )
+    swaps = (
+        None
+        if rules is None
+        else OnDemandSwaps(
+            views=app.views,
+            models=app.models,
+            swaps=app.swaps,
+            signals=app.cancellation.signals,
+            clock=app.clock,
+            rules=rules,
+        )
+    )
+
+    def swap_and_end_stranded() -> None:
+        if swaps is not None:
+            swaps.swap_if_due()
+        stranded.end_stranded()
+
+    return swap_and_end_stranded
 
 
 def _webhook_store(settings: Settings, stack: ExitStack) -> SqlWebhookStore:
@@ -188,7 +262,7 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloo
     upgrade(settings.log_url)
     disk.renew()
     log = stack.enter_context(open_log(settings.log_url, clock=clock))
-    log.admit_work = work_admission(settings.server, disk, log.queue_views.open_jobs_of)
+    log.admit_work = _work_admission(settings.server, disk, log.queue_views.open_jobs_of)
     return log
 
 
@@ -235,32 +309,30 @@ def _lines(
         defaults=RequestDefaults(
             ids=ids,
             max_tokens=settings.jobs.max_tokens_default,
-            efforts=efforts_of(settings.reasoning),
+            efforts=_efforts(settings.reasoning),
         ),
         registry=registry,
         lines_max=settings.batches.file_lines_max,
     )
 
 
-def _batch_driver(
-    settings: Settings, ports: ApiPorts, services: Services, stack: ExitStack
-) -> BatchDriver:
+def _batch_driver(settings: Settings, app: App, stack: ExitStack) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
     return BatchDriver(
-        batches=services.batches.records,
-        files=services.batches.files,
-        jobs=ports.views,
-        payloads=ports.payloads,
-        submission=ports.submission,
-        cancellation=ports.cancellation,
-        clock=ports.clock,
-        protocol=ports.batch_lines,
+        batches=app.batch_records,
+        files=app.file_records,
+        jobs=app.views,
+        payloads=app.payloads,
+        submission=app.job_submission,
+        cancellation=app.cancellation,
+        clock=app.clock,
+        protocol=app.batch_lines,
         spread=threads,
         window=settings.batches.queue_window,
         attempts_max=settings.jobs.attempts_max,
         output_kept_s=settings.batches.file_kept_s,
-        has_own_line=ports.models.has_own_line,
+        has_own_line=app.models.has_own_line,
     )
 
 
@@ -268,9 +340,7 @@ def _loaded(settings: Settings, pulses: WorkerPulses, clock: Clock) -> LoadedMod
     return LoadedModels(pulses, clock, swaps_on_demand=settings.models.swaps_on_demand)
 
 
-def _webhook_thread(
-    settings: Settings, ports: ApiPorts, services: Services, logger: Logger
-) -> WebhookThread:
+def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThread:
     """Return the thread that delivers webhooks.
 
     Raises:
@@ -281,11 +351,11 @@ def _webhook_thread(
     check_urls(wanted.urls, wanted.allow_hosts)
     keys = read_secrets(webhook_secret(wanted, settings.data_dir))
     collector = WebhookCollector(
-        log=ports.log,
-        store=ports.webhook_store,
-        ids=ports.ids,
-        clock=ports.clock,
-        describe_job=services.jobs.summarise,
+        log=app.log,
+        store=app.webhook_store,
+        ids=app.ids,
+        clock=app.clock,
+        describe_job=partial(summarise_job, app),
         describe_batch=batch_message,
         urls=wanted.urls,
         batch_lines=wanted.batch_lines,
@@ -295,33 +365,30 @@ def _webhook_thread(
     sender = partial(
         HttpWebhookSender,
         keys=keys,
-        clock=ports.clock,
+        clock=app.clock,
         allow_hosts=wanted.allow_hosts,
         timeout_s=wanted.timeout_s,
         lookups_max=wanted.at_once,
-        user_agent=f"semantic/{ports.version}",
+        user_agent=f"semantic/{app.version}",
     )
     pace = WebhookPace(
         at_once=wanted.at_once,
         at_once_per_host=wanted.at_once_per_host,
         timeout_s=wanted.timeout_s,
     )
-    return WebhookThread(collector, sender, pace=pace, logger=logger, tries=ports.metrics.tries)
+    return WebhookThread(collector, sender, pace=pace, logger=logger, tries=app.metrics.tries)
 
 
 def _periodic_tasks(
-    settings: Settings, ports: ApiPorts, call: BlockingCalls, logger: Logger, stack: ExitStack
+    settings: Settings, app: App, call: BlockingCalls, logger: Logger, stack: ExitStack
 ) -> list[PeriodicTasks]:
-    expiry = JobExpiry(views=ports.views, clock=ports.clock, cancellation=ports.cancellation)
-    wanted = settings.models
-    on_demand = on_demand_of(wanted)
-    care = absent_models(ports, absent_wait_max_s=wanted.absent_wait_max_s, on_demand=on_demand)
-    sweeper = open_sweeper(settings, stack, places=ports.places)
+    expiry = JobExpiry(views=app.views, clock=app.clock, cancellation=app.cancellation)
+    sweeper = open_sweeper(settings, stack, places=app.places)
     actions = (
         ("deadlines", EXPIRE_S, expiry.expire_overdue),
-        ("absent_models", ABSENT_CHECK_S, care),
-        ("rates", SAMPLE_S, ports.rates.sample),
-        ("disk", DISK_CHECK_S, ports.disk.renew),
+        ("absent_models", ABSENT_CHECK_S, _absent_models(settings.models, app)),
+        ("rates", SAMPLE_S, app.rates.sample),
+        ("disk", DISK_CHECK_S, app.disk.renew),
         ("erasing", ERASE_S, sweeper.run),
     )
     return [
@@ -339,20 +406,19 @@ def run(settings: Settings, logger: Logger) -> int:
     with ExitStack() as stack:
         try:
             woken = threading.Event()
-            ports, hub = build(settings, stack, batch_woken=woken)
-            services = compose(ports)
-            webhooks = _webhook_thread(settings, ports, services, logger)
+            app, hub = build(settings, stack, batch_woken=woken)
+            webhooks = _webhook_thread(settings, app, logger)
             hub.on_announced = webhooks.record_traffic
         except SemanticError as error:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
             return int(after_failed_start(error))
 
-        driver = _batch_driver(settings, ports, services, stack)
+        driver = _batch_driver(settings, app, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
         spans = open_spans(settings.tracing, part="api", logger=logger)
-        call = BlockingCalls(ports.executor)
-        periodic = _periodic_tasks(settings, ports, call, logger, stack)
+        call = app.call
+        periodic = _periodic_tasks(settings, app, call, logger, stack)
 
         async def on_start() -> None:
             await hub.start()
@@ -366,22 +432,22 @@ def run(settings: Settings, logger: Logger) -> int:
                 await task.close()
             await call(batches.close)
             await call(webhooks.close)
-            await ports.background.drain(BACKGROUND_DRAIN_S)
+            await app.background.drain(BACKGROUND_DRAIN_S)
             await hub.close()
             await call(spans.close)
             stack.close()
 
         return serve(
             Service(
-                routes=routes(services),
+                routes=routes(app),
                 settings=settings.server,
                 listener=listener,
                 on_start=on_start,
                 on_stop=on_stop,
                 on_listening=lambda host, port: logger.info("listening", host=host, port=port),
                 logger=logger,
-                draining=ports.draining,
-                counts=ports.metrics.requests,
+                draining=app.draining,
+                counts=app.metrics.requests,
                 spans=spans,
             )
         )

@@ -1,0 +1,363 @@
+"""The application of one api process: its adapters and settings, and what the handlers use."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from api.access.ownership import OwnershipCheck
+from api.access.rate_limits import AgentLimits
+from api.access.webhook_policy import WebhookPolicy
+from api.background.batch_lines import BatchLines
+from api.background.live_rates import LiveRates
+from api.background.tasks import Background, BlockingCalls, BoundedCalls
+from api.presenters.openapi import OpenApiDocument
+from api.protocols.shared.efforts import Efforts
+from api.protocols.shared.parsed_request import RequestDefaults
+from api.services.agent_reader import AgentReader
+from api.services.health import HealthChecks
+from api.services.metrics.agent_totals import AgentTotals
+from api.services.metrics.fleet_metrics import FleetMetrics
+from api.services.metrics.log_metrics import LogMetrics
+from api.services.metrics.ports import MetricPorts
+from api.services.metrics.service import ApiMetrics, MetricsService
+from api.services.overview import OverviewService
+from api.services.response_reader import ResponseReader
+from api.streaming.job_items import JobItems
+from api.streaming.job_readers import ConnectionRegistry, JobReaders
+from api.streaming.log_backfill import JobRecords, LogBackfill
+from api.submission.agent_turns import AgentTurns
+from api.submission.job_commands import JobCommands
+from api.submission.model_binding import ModelBinding
+from api.submission.submit import Submission
+from domain.agent.listing import AgentViews
+from domain.batch.ports import BatchViews
+from domain.engine.control import EngineValues
+from domain.job.eta import EtaSource
+from domain.job.listing import JobViews
+from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
+from domain.kv.places import BlockPlaces
+from domain.log.ports import EventLog, Owners, PayloadStore
+from domain.model.inventory import InspectFiles
+from domain.model.presence import LoadedModels
+from domain.model.registry import ModelRegistry
+from domain.ports import Clock, IdSource
+from domain.usecases.agent_contexts import AgentContexts
+from domain.usecases.agents import AgentRecords
+from domain.usecases.batches.batches import BatchRecords
+from domain.usecases.batches.files import FileRecords
+from domain.usecases.engine_control import EngineControls
+from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.count_tokens import TokenCounter
+from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.submit import JobSubmission
+from domain.usecases.model_stock import ModelStock, ServingModels
+from domain.usecases.model_swaps import ModelSwaps
+from domain.usecases.recent_ends import RecentEnds
+from domain.usecases.webhooks import WebhookRetry
+from domain.webhook.ports import WebhookStore
+from ops.adapters.data_dir.free_space import DiskFloor
+from ops.metrics.process_metrics import ProcessMetrics
+from ops.models.files import inspect_files
+from ops.setting_groups.service import BatchSettings, JobSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """What every handler gets: ``async def handler(app, request)``.
+
+    The fields are the adapters and settings of the process. The cached properties are made from
+    them at their first use.
+
+    Attributes:
+        payloads: Texts of requests and answers.
+        owners: The API keys that made jobs, agents, files and batches.
+        views: The jobs projection.
+        metrics: What a scrape reads.
+        agent_views: The agents projection.
+        eta: Forecasts for open jobs.
+        job_submission: Records and enqueues jobs.
+        cancellation: Cancels jobs.
+        retries: Enqueues jobs again that ended without an answer.
+        backlog: Stored items.
+        source: Live items; belongs to the event loop that runs the routes.
+        pulses: The living workers and their models.
+        serving: The models that they have loaded; remembered while the broker is away.
+        controls: What operators have changed while the service runs.
+        swaps: The wanted model.
+        engine_settings: Values of the engine where operators have changed none.
+        counter: Counts the tokens of a prompt.
+        places: Finds blocks in the memory and on the disks of the workers.
+        ids: Fresh ids and seeds.
+        executor: Bounded; runs all blocking calls except token counts.
+        counts: Runs token counts, which wait for a worker.
+        background: Runs cancellations whose request has ended.
+        batch_views: Batches and their jobs.
+        batch_lines: Parses and renders the lines of batches.
+        wake_batches: Wakes the batch driver.
+        shares_blocks: Whether prompts of different keys share cached blocks.
+        webhook_policy: Which URLs a request may name.
+        version: Of this software.
+        model: The name of the served model.
+        models: The models of the live workers.
+        rates: The rates of the last hour.
+        registry: Returns the registered models, as the configuration has them now.
+        inspect_model: Returns the files of a model, if they are here.
+        efforts: Shares of the token limit that reasoning efforts get.
+        agents: Limits of every agent.
+        connections: The readers of each job; belongs to the same event loop as ``source``.
+        ping_s: Most seconds of silence on a stream.
+        opening_s: How long a stream waits for its first item before its head is sent. A job that
+            fails before that is answered with a status instead of an event.
+        look_s: How long a stream stays silent before it reads the log, in seconds.
+        pause: Sleeps for a number of seconds.
+        draining: Set once the process ends.
+        disk: The free space of the log's disk, and the floor under new work.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    owners: Owners
+    views: JobViews
+    metrics: MetricPorts
+    agent_views: AgentViews
+    eta: EtaSource
+    job_submission: JobSubmission
+    cancellation: JobCancellation
+    retries: JobRetry
+    backlog: ItemBacklog
+    source: ItemSource
+    pulses: WorkerPulses
+    serving: ServingModels
+    controls: EngineControls
+    swaps: ModelSwaps
+    engine_settings: EngineValues
+    counter: TokenCounter
+    places: BlockPlaces
+    clock: Clock
+    ids: IdSource
+    executor: Executor
+    counts: BoundedCalls
+    background: Background = field(default_factory=Background)
+    batch_views: BatchViews
+    batch_lines: BatchLines
+    wake_batches: Callable[[], None]
+    batch_settings: BatchSettings = field(default_factory=BatchSettings)
+    webhook_store: WebhookStore
+    shares_blocks: bool = False
+    webhook_policy: WebhookPolicy = WebhookPolicy()
+    version: str
+    model: str
+    models: LoadedModels
+    rates: LiveRates
+    registry: Callable[[], ModelRegistry]
+    inspect_model: InspectFiles = inspect_files
+    efforts: Efforts = Efforts()
+    job_settings: JobSettings = field(default_factory=JobSettings)
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
+    ping_s: float = 10.0
+    opening_s: float = 0.0
+    look_s: float = 2.0
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    draining: threading.Event = field(default_factory=threading.Event)
+    disk: DiskFloor = DiskFloor(measure=lambda: 2**40)
+
+    @cached_property
+    def call(self) -> BlockingCalls:
+        """Runs what blocks."""
+        return BlockingCalls(self.executor)
+
+    @cached_property
+    def defaults(self) -> RequestDefaults:
+        """Values for the fields that a request leaves open."""
+        return RequestDefaults(
+            ids=self.ids,
+            max_tokens=self.job_settings.max_tokens_default,
+            model=self.model,
+            efforts=self.efforts,
+        )
+
+    @cached_property
+    def records(self) -> JobRecords:
+        """The recorded jobs."""
+        return JobRecords(log=self.log, payloads=self.payloads, views=self.views)
+
+    @cached_property
+    def items(self) -> JobItems:
+        """Opens the items of a job."""
+        return JobItems(
+            source=self.source,
+            backfill=LogBackfill(records=self.records, backlog=self.backlog),
+            call=self.call,
+            look_s=self.look_s,
+        )
+
+    @cached_property
+    def ownership(self) -> OwnershipCheck:
+        """Decides whether a caller may use a thing."""
+        return OwnershipCheck(
+            owners=self.owners, webhooks=self.webhook_store, shares_blocks=self.shares_blocks
+        )
+
+    @cached_property
+    def submission(self) -> Submission:
+        """Accepts jobs and opens their items."""
+        models = ModelBinding(registry=self.registry, loaded=self.models)
+        return Submission(
+            log=self.log,
+            payloads=self.payloads,
+            views=self.views,
+            jobs=self.job_submission,
+            ids=self.ids,
+            clock=self.clock,
+            eta=self.eta,
+            require_admission=self.controls.require_admission,
+            settings=self.job_settings,
+            agents=self.agents,
+            models=models,
+            commands=JobCommands(
+                settings=self.job_settings,
+                agents=self.agents,
+                webhook_policy=self.webhook_policy,
+                models=models,
+                ownership=self.ownership,
+                clock=self.clock,
+            ),
+            call=self.call,
+            background=self.background,
+            items=self.items,
+            readers=self._readers,
+        )
+
+    @cached_property
+    def _readers(self) -> JobReaders:
+        return JobReaders(
+            connections=self.connections,
+            cancellation=self.cancellation,
+            background=self.background,
+            call=self.call,
+            grace_s=self.job_settings.disconnect_grace_s,
+            pause=self.pause,
+        )
+
+    @cached_property
+    def response_reader(self) -> ResponseReader:
+        """The recorded responses."""
+        return ResponseReader(records=self.records, ownership=self.ownership)
+
+    @cached_property
+    def agent_records(self) -> AgentRecords:
+        """The agents that keep their own history."""
+        return AgentRecords(
+            log=self.log,
+            views=self.views,
+            payloads=self.payloads,
+            ids=self.ids,
+            listing=self.agent_views,
+        )
+
+    @cached_property
+    def agent_reader(self) -> AgentReader:
+        """The agents as clients see them."""
+        return AgentReader(agents=self.agent_records, records=self.records)
+
+    @cached_property
+    def agent_turns(self) -> AgentTurns:
+        """Adds turns to agents."""
+        return AgentTurns(
+            submission=self.submission, records=self.agent_records, defaults=self.defaults
+        )
+
+    @cached_property
+    def agent_contexts(self) -> AgentContexts:
+        """The cached contexts of agents."""
+        return AgentContexts(log=self.log, places=self.places, ids=self.ids)
+
+    @cached_property
+    def batch_records(self) -> BatchRecords:
+        """The batches and their jobs."""
+        return BatchRecords(log=self.log, views=self.batch_views, ids=self.ids)
+
+    @cached_property
+    def file_records(self) -> FileRecords:
+        """The files of batches."""
+        return FileRecords(log=self.log, views=self.batch_views, ids=self.ids, clock=self.clock)
+
+    @cached_property
+    def webhook_retries(self) -> WebhookRetry:
+        """Delivers webhooks again."""
+        return WebhookRetry(log=self.log, store=self.webhook_store, ids=self.ids, clock=self.clock)
+
+    @cached_property
+    def model_stock(self) -> ModelStock:
+        """The registered models and their states."""
+        return ModelStock(
+            log=self.log, serving=self.serving, registry=self.registry, inspect=self.inspect_model
+        )
+
+    @cached_property
+    def health(self) -> HealthChecks:
+        """The checks behind ``/health/*``."""
+        return HealthChecks(
+            log=self.log,
+            pulses=self.pulses,
+            swaps=self.swaps,
+            controls=self.controls,
+            draining=self.draining,
+            disk=self.disk,
+        )
+
+    @cached_property
+    def openapi(self) -> OpenApiDocument:
+        """The document of all operations."""
+        return OpenApiDocument(self.version)
+
+    @cached_property
+    def overview(self) -> OverviewService:
+        """What the service does now."""
+        return OverviewService(
+            views=self.views,
+            eta=self.eta,
+            pulses=self.pulses,
+            models=self.models,
+            controls=self.controls,
+            swaps=self.swaps,
+            ends=RecentEnds(self.log, self.views, self.records.diagnose),
+            rates=self.rates,
+            usage=self.metrics.usage,
+            disk_floor=self.disk,
+            clock=self.clock,
+            version=self.version,
+        )
+
+    @cached_property
+    def metrics_page(self) -> MetricsService:
+        """All sources of a scrape."""
+        sources = self.metrics
+        return MetricsService(
+            log=LogMetrics(
+                log=self.log,
+                usage=sources.usage,
+                agents=AgentTotals(sources.usage, self.clock, sources.agents_max),
+                queue=sources.queue,
+                webhooks=self.webhook_store,
+                controls=self.controls,
+                clock=self.clock,
+            ),
+            fleet=FleetMetrics(self.pulses),
+            api=ApiMetrics(
+                version=self.version,
+                requests=sources.requests,
+                tries=sources.tries,
+                writer=sources.writer,
+                counters=sources.counters,
+                disk=self.disk,
+                process=ProcessMetrics(),
+            ),
+            aliases=sources.aliases,
+        )
