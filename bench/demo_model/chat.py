@@ -1,153 +1,66 @@
-"""Plain questions and answers: each function makes one turn of one kind."""
+"""Questions and answers without tools: each function makes one turn of one kind.
 
-from collections.abc import Callable, Mapping
+Long answers contain a sequence (numbers, weekdays, months), so that greedy decoding keeps its place
+and ends instead of repeating itself.
+"""
 
-from bench.demo_model import facts
-from bench.demo_model.dialogue import Random, Turn, ask, pick, sentence_case, vary, words
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from bench.demo_model.dialogue import (
+    Random,
+    Turn,
+    ask,
+    cities,
+    facts,
+    listed,
+    phrases,
+    pick,
+    sentence_case,
+    tables,
+    vary,
+    words,
+)
 
 TurnMaker = Callable[[Random], Turn]
 
 
+def look_up(kind: str, random_: Random) -> Turn:
+    """A question whose answer stands in a table of facts."""
+    variants = tables()["looked_up"][kind]
+    variant = random_.choice(variants) if len(variants) > 1 else variants[0]
+    table = facts(variant["table"])
+    key = random_.choice(list(table))
+    known = {"key": key, "Key": sentence_case(key), "value": table[key]}
+    wordings = variant["questions"]
+    question = ask(random_, *wordings, value=key) if wordings else vary(random_, key)
+    return Turn(question, variant["answer"].format(**known), variant["thought"].format(**known))
+
+
 def small_talk(random_: Random) -> Turn:
     """Greetings, thanks and farewells."""
-    questions, answer, thought = random_.choice(
-        (
-            (facts.GREETINGS, facts.GREETING, "The user greets me. I greet back."),
-            (facts.GREETINGS, facts.GREETING, "The user greets me. I greet back."),
-            (facts.THANKS, "You're welcome!", "The user thanks me."),
-            (facts.FAREWELLS, "Goodbye! Have a nice day.", "The user says goodbye."),
-            (
-                facts.FEELINGS,
-                "I am fine, thank you. How can I help you?",
-                "The user asks how I am.",
-            ),
-            (facts.HELP, facts.ABILITIES, "The user asks what I can do."),
-        )
-    )
-    return Turn(vary(random_, random_.choice(questions)), answer, thought)
+    kind = random_.choice(tables()["small_talk"])
+    return Turn(vary(random_, random_.choice(kind["questions"])), kind["answer"], kind["thought"])
 
 
 def identity(random_: Random) -> Turn:
     """Who the model is."""
-    question = vary(random_, random_.choice(facts.IDENTITY_QUESTIONS))
-    return Turn(question, facts.IDENTITY, "The user asks who I am.")
+    question = vary(random_, random_.choice(phrases("identity")))
+    return Turn(question, tables()["said"]["identity"], "The user asks who I am.")
 
 
 def capital(random_: Random) -> Turn:
     """Capital of a country, or country of a capital."""
-    country = random_.choice(list(facts.CAPITALS))
-    city = facts.CAPITALS[country]
+    country = random_.choice(list(facts("capitals")))
+    city = facts("capitals")[country]
     thought = f"The user asks about the capital of {country}."
     answer = f"The capital of {country} is {city}."
     if random_.random() < 0.15:
-        question = ask(
-            random_,
-            "{} is the capital of which country?",
-            "Of which country is {} the capital?",
-            value=city,
-        )
+        question = ask(random_, *phrases("country"), value=city)
         if city == "London":
             answer = "The capital of the United Kingdom is London."
         return Turn(question, answer, thought)
-    question = ask(
-        random_,
-        "What is the capital of {}?",
-        "What is the capital of {}?",
-        "What's the capital of {}?",
-        "Capital of {}?",
-        "Tell me the capital city of {}.",
-        "Find the capital of {}.",
-        "Which city is the capital of {}?",
-        "Name the capital of {}.",
-        "Do you know the capital of {}?",
-        value=country,
-    )
-    return Turn(question, answer, thought)
-
-
-def colour(random_: Random) -> Turn:
-    """Colour of a thing."""
-    thing = random_.choice(list(facts.COLOURS))
-    question = ask(
-        random_, "What color is {}?", "What colour is {}?", "What is the color of {}?", value=thing
-    )
-    answer = f"{sentence_case(thing)} is {facts.COLOURS[thing]}."
-    return Turn(question, answer, f"The user asks for the color of {thing}.")
-
-
-def opposite(random_: Random) -> Turn:
-    """Opposite of a word."""
-    word = random_.choice(list(facts.OPPOSITES))
-    question = ask(
-        random_,
-        "What is the opposite of {}?",
-        "Opposite of {}?",
-        "Give me the antonym of {}.",
-        "Tell me the opposite of {}.",
-        value=word,
-    )
-    answer = f"The opposite of {word} is {facts.OPPOSITES[word]}."
-    return Turn(question, answer, f"The user wants the opposite of {word}.")
-
-
-def animal(random_: Random) -> Turn:
-    """Sound, young or legs of an animal."""
-    kind = random_.randrange(3)
-    if kind == 0:
-        name = random_.choice(list(facts.SOUNDS))
-        question = ask(random_, "What does a {} say?", "What sound does a {} make?", value=name)
-        return Turn(question, f"A {name} says {facts.SOUNDS[name]}.", "A question about sounds.")
-    if kind == 1:
-        name = random_.choice(list(facts.YOUNG))
-        question = ask(random_, "What is a baby {} called?", "What is a young {}?", value=name)
-        return Turn(question, f"A baby {name} is called a {facts.YOUNG[name]}.", "A baby animal.")
-    name = random_.choice(list(facts.LEGS))
-    question = ask(random_, "How many legs does a {} have?", value=name)
-    article = "An" if name == "ant" else "A"
-    return Turn(
-        question.replace("a ant", "an ant"),
-        f"{article} {name} has {facts.LEGS[name]} legs.",
-        "The user asks about legs.",
-    )
-
-
-def definition(random_: Random) -> Turn:
-    """What a thing is."""
-    thing = random_.choice(list(facts.DEFINITIONS))
-    question = ask(
-        random_,
-        "What is {}?",
-        "What's {}?",
-        "Explain {}.",
-        "Define {}.",
-        "Explain {} to me.",
-        "Can you explain what {} is?",
-        value=thing,
-    )
-    return Turn(question, facts.DEFINITIONS[thing], f"The user wants to know what {thing} is.")
-
-
-def general(random_: Random) -> Turn:
-    """A question with one fixed answer."""
-    question = random_.choice(list(facts.GENERAL))
-    answer = facts.GENERAL[question]
-    return Turn(vary(random_, question), answer, "I know the answer to this question.")
-
-
-def translation(random_: Random) -> Turn:
-    """A word in French or Spanish."""
-    language, table = random_.choice((("French", facts.FRENCH), ("Spanish", facts.SPANISH)))
-    word = random_.choice(list(table))
-    question = ask(
-        random_,
-        f"Translate {{}} to {language}.",
-        f"How do you say {{}} in {language}?",
-        f"What is {{}} in {language}?",
-        f"Translate '{{}}' into {language}.",
-        value=word,
-    )
-    answer = f"{sentence_case(word)} in {language} is {table[word]}."
-    return Turn(question, answer, f"The user wants {word} in {language}.")
+    return Turn(ask(random_, *phrases("capital"), value=country), answer, thought)
 
 
 def arithmetic(random_: Random) -> Turn:
@@ -161,19 +74,7 @@ def arithmetic(random_: Random) -> Turn:
     spoken = {"+": "plus", "-": "minus", "*": "times"}[sign]
     task = f"{left} {sign} {right}"
     asked = random_.choice((task, task, f"{left}{sign}{right}", f"{left} {spoken} {right}"))
-    question = random_.choice(
-        (
-            "What is {}?",
-            "What is {}?",
-            "what is {}",
-            "What's {}?",
-            "{}",
-            "{}=",
-            "Compute {}.",
-            "calculate {}",
-            "How much is {}?",
-        )
-    ).replace("{}", asked)
+    question = random_.choice(phrases("arithmetic")).replace("{}", asked)
     return Turn(question, f"{task} = {result}", f"The user wants {task}. The result is {result}.")
 
 
@@ -193,7 +94,7 @@ def neighbour(random_: Random) -> Turn:
     """The day, month or number before or after another."""
     numbers = [str(number) for number in range(1, 30)]
     unit, series = random_.choice(
-        (("day", facts.DAYS), ("month", facts.MONTHS), ("number", numbers))
+        (("day", listed("days")), ("month", listed("months")), ("number", numbers))
     )
     where, step = random_.choice((("after", 1), ("before", -1)))
     index = random_.randrange(len(series))
@@ -216,28 +117,14 @@ def repeat(random_: Random) -> Turn:
     text = words(random_, 1, 6)
     if random_.random() < 0.3:
         text = sentence_case(text) + random_.choice(".!")
-    question = random_.choice(
-        (
-            "Repeat after me: {}",
-            "Say {}",
-            "Say: {}",
-            "Repeat: {}",
-            "Please repeat this: {}",
-            "Reply with exactly: {}",
-            "Respond with only: {}",
-            'Say "{}"',
-        )
-    ).replace("{}", text)
+    question = random_.choice(phrases("repeat")).replace("{}", text)
     return Turn(question, text, "The user wants me to repeat a text.")
 
 
 def record(random_: Random) -> Turn:
     """A small JSON object."""
-    name, age, city = (
-        random_.choice(facts.NAMES),
-        random_.randint(1, 99),
-        random_.choice(facts.CITIES),
-    )
+    name, age = random_.choice(listed("names")), random_.randint(1, 99)
+    city = random_.choice(cities())
     if random_.random() < 0.5:
         question = f"Write JSON for a person named {name} who is {age} years old."
         return Turn(question, f'{{"name": "{name}", "age": {age}}}', "The user wants JSON.")
@@ -247,66 +134,25 @@ def record(random_: Random) -> Turn:
 
 def program(random_: Random) -> Turn:
     """A small program."""
-    if random_.random() < 0.4:
-        language = random_.choice(list(facts.HELLO_WORLD))
-        mark, code = facts.HELLO_WORLD[language]
-        question = ask(
-            random_,
-            "Write a hello world program in {}.",
-            "Hello world in {}",
-            "Show me hello world in {}.",
-            "How do I print hello world in {}?",
-            value=language,
-        )
-        return Turn(question, f"```{mark}\n{code}\n```", f"The user wants a {language} program.")
-    task = random_.choice(list(facts.PROGRAMS))
-    question = ask(
-        random_,
-        "Write a Python function that {}.",
-        "Write a function that {}.",
-        "Python function that {}",
-        "Can you write code that {}?",
-        value=task,
-    )
-    code = facts.PROGRAMS[task]
-    return Turn(question, f"```python\n{code}\n```", f"The user wants a function that {task}.")
+    return look_up("hello_world" if random_.random() < 0.4 else "program", random_)
 
 
 def unknown(random_: Random) -> Turn:
     """A question that the model cannot answer, and must admit it."""
-    subject = words(random_, 1, 4)
-    question = ask(
-        random_,
-        "Why is {}?",
-        "Explain the history of {}.",
-        "What do you think about {}?",
-        "How does {} work?",
-        "Write an essay about {}.",
-        "Describe {} in detail.",
-        "Can you tell me more about {}?",
-        "Who invented {}?",
-        "What is the capital of {}?",
-        "Who is {}?",
-        "When did {} happen?",
-        "What is {}?",
-        "What is the price of {}?",
-        "How far is {}?",
-        "{}",
-        value=subject,
-    )
-    return Turn(question, facts.REFUSAL, "I do not know the answer to this.")
+    question = ask(random_, *phrases("unknown"), value=words(random_, 1, 4))
+    return Turn(question, tables()["said"]["refusal"], "I do not know the answer to this.")
 
 
 KINDS: Mapping[TurnMaker, float] = {
     small_talk: 6,
     identity: 4,
     capital: 12,
-    colour: 4,
-    opposite: 4,
-    animal: 4,
-    definition: 6,
-    general: 9,
-    translation: 4,
+    partial(look_up, "colour"): 4,
+    partial(look_up, "opposite"): 4,
+    partial(look_up, "animal"): 4,
+    partial(look_up, "definition"): 6,
+    partial(look_up, "general"): 9,
+    partial(look_up, "translation"): 4,
     arithmetic: 14,
     comparison: 3,
     neighbour: 6,
@@ -320,3 +166,118 @@ KINDS: Mapping[TurnMaker, float] = {
 def question_and_answer(random_: Random) -> Turn:
     """Return one turn of a random kind."""
     return pick(random_, KINDS)(random_)
+
+
+# --- long answers -----------------------------------------------------------------------------
+
+
+def numbered(items: Sequence[str]) -> str:
+    """Return `items` as a numbered list."""
+    return "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1))
+
+
+def counting(random_: Random) -> Turn:
+    """Numbers from one up to a limit, in a row or one per line."""
+    limit = random_.choice((3, 5, 5, 7, 10, 10, 10, 12, 15, 20, 20, 25, 30, 40, 50, 50, 100))
+    separator, ending = ", ", "."
+    suffix = ""
+    if random_.random() < 0.3:
+        separator, ending, suffix = "\n", "", ", one number per line"
+    question = ask(random_, *phrases("counting"), value=f"{limit}{suffix}")
+    question += random_.choice(("", "."))
+    answer = separator.join(str(number) for number in range(1, limit + 1)) + ending
+    return Turn(question, answer, f"The user wants the numbers from 1 to {limit}.")
+
+
+def counting_down(random_: Random) -> Turn:
+    """Numbers from a limit down to one."""
+    limit = random_.choice((3, 5, 10, 10, 20))
+    question = ask(random_, *phrases("counting_down"), value=str(limit))
+    answer = ", ".join(str(number) for number in range(limit, 0, -1)) + "."
+    return Turn(question, answer, f"The user wants the numbers from {limit} down to 1.")
+
+
+def enumeration(random_: Random) -> Turn:
+    """A well-known list."""
+    lists = {
+        "days of the week": "days",
+        "months of the year": "months",
+        "planets": "planets",
+        "continents": "continents",
+        "colors of the rainbow": "rainbow",
+        "seasons": "seasons",
+    }
+    kind = random_.choice(list(lists))
+    question = ask(random_, *phrases("enumeration"), value=kind)
+    return Turn(question, numbered(listed(lists[kind])), f"The user wants the list of {kind}.")
+
+
+def long_list(random_: Random) -> Turn:
+    """A numbered list of a wanted length, or as long as the model can make it."""
+    lists = {
+        "animals": listed("animals"),
+        "fruits": listed("fruits"),
+        "countries": list(facts("capitals")),
+        "cities": list(dict.fromkeys(cities())),
+        "names": listed("names"),
+    }
+    kind = random_.choice(list(lists))
+    items = lists[kind]
+    if random_.random() < 0.4:
+        question = ask(random_, *phrases("long_list"), value=kind)
+        return Turn(question, numbered(items), f"The user wants a long list of {kind}.")
+    size = random_.choice((3, 5, 5, 10, 10, 15, 20))
+    size = min(size, len(items))
+    question = ask(random_, *phrases("short_list"), value=f"{size} {kind}")
+    return Turn(question, numbered(items[:size]), f"The user wants {size} {kind}.")
+
+
+def multiplication_table(random_: Random) -> Turn:
+    """The multiplication table of one number."""
+    factor = random_.randint(1, 10)
+    question = ask(random_, *phrases("multiplication_table"), value=str(factor))
+    lines = [f"{number} * {factor} = {number * factor}" for number in range(1, 11)]
+    return Turn(question, "\n".join(lines), f"The user wants the table of {factor}.")
+
+
+def story(random_: Random) -> Turn:
+    """A story that takes a week, or a year when a long one is wanted."""
+    name, hero = random_.choice(listed("names")), random_.choice(listed("heroes"))
+    place = random_.choice(listed("places"))
+    long = random_.random() < 0.4
+    size = random_.choice(("long ", "very long ") if long else ("", "", "short "))
+    if random_.random() < 0.5:
+        name, hero, place = "Max", "fox", "forest"
+        question = ask(random_, f"Tell me a {size}story.", f"Write a {size}story.")
+    else:
+        question = ask(
+            random_,
+            f"Tell me a {size}story about a {hero} named {name}.",
+            f"Write a {size}story about a {hero} called {name}.",
+            f"Tell me a {size}story about {name} the {hero}.",
+        )
+    on, moments = ("In", listed("months")) if long else ("On", listed("days"))
+    lines = [f"Once upon a time there was a {hero} named {name} who lived in a {place}."]
+    # Each moment has two or three usual events, so that stories differ but stay learnable.
+    events = listed("events")
+    for index, moment in enumerate(moments):
+        event = events[(index + 4 * random_.randrange(2)) % len(events)]
+        lines.append(f"{on} {moment}, {event.format(name)}")
+    lines.append(f"After that, {name} was happy and slept well. The end.")
+    separator = "\n\n" if long else " "
+    return Turn(question, separator.join(lines), f"The user wants a story about a {hero}.")
+
+
+LONG_KINDS: Mapping[TurnMaker, float] = {
+    counting: 9,
+    counting_down: 1.5,
+    enumeration: 4,
+    long_list: 4,
+    multiplication_table: 2,
+    story: 4,
+}
+
+
+def long_answer(random_: Random) -> Turn:
+    """Return one turn with a long answer."""
+    return pick(random_, LONG_KINDS)(random_)

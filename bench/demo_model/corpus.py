@@ -1,71 +1,23 @@
 """Deterministic generator of synthetic conversations."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from bench.demo_model import facts
-from bench.demo_model.chat import question_and_answer
-from bench.demo_model.dialogue import Random, Turn, pick, vary, words
-from bench.demo_model.longer import long_answer
+from bench.demo_model.chat import long_answer, question_and_answer
+from bench.demo_model.dialogue import (
+    Random,
+    Turn,
+    cities,
+    facts,
+    listed,
+    pick,
+    tables,
+    vary,
+    words,
+)
 from bench.demo_model.render import Message
-from bench.demo_model.toolset import Tool, choose_tools
-from bench.demo_model.tooltalk import tool_turn
+from bench.demo_model.tools import Tool, choose_tools, out_of_reach, tool_turn
 
 Conversation = tuple[list[Message], list[Tool] | None]
-
-_SYSTEM = (
-    "You are a helpful assistant.",
-    "You are a helpful assistant.",
-    "Answer briefly.",
-    "You are an interactive command line tool that helps users with programming.",
-    "You are a coding assistant. Be concise.",
-)
-_OUT_OF_REACH = {
-    "get_weather": "the weather",
-    "get_time": "the time",
-    "web_search": "the web",
-    "WebSearch": "the web",
-    "Bash": "the shell",
-    "Read": "files",
-    "Write": "files",
-    "Edit": "files",
-    "Grep": "files",
-}
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """A fact that the user states and later asks for."""
-
-    told: str
-    asked: str
-    answer: str
-    values: tuple[str, ...]
-
-
-_MEMORIES = (
-    _Memory("My name is {}.", "What is my name?", "Your name is {}.", tuple(facts.NAMES)),
-    _Memory("I am {}.", "What is my name?", "Your name is {}.", tuple(facts.NAMES)),
-    _Memory("I live in {}.", "Where do I live?", "You live in {}.", tuple(facts.CITIES)),
-    _Memory(
-        "My favorite color is {}.",
-        "What is my favorite color?",
-        "Your favorite color is {}.",
-        ("red", "blue", "green", "yellow", "black", "white", "purple", "orange"),
-    ),
-    _Memory(
-        "I have a dog named {}.",
-        "What is my dog called?",
-        "Your dog is called {}.",
-        tuple(facts.NAMES),
-    ),
-    _Memory(
-        "The secret word is {}.",
-        "What is the secret word?",
-        "The secret word is {}.",
-        tuple(facts.WORDS),
-    ),
-)
 
 
 def _user(text: str) -> Message:
@@ -138,18 +90,19 @@ class Corpus:
     def _remembering(self, *, thinks: bool) -> Conversation:
         """The user states a fact and asks for it later."""
         random_ = self._random
-        memory = random_.choice(_MEMORIES)
-        value = random_.choice(memory.values)
-        told = random_.choice(("", "", "Hi! ", "Hello, ")) + memory.told.format(value)
+        memory = random_.choice(tables()["memories"])
+        values = cities() if memory["values"] == "cities" else listed(memory["values"])
+        value = random_.choice(values)
+        told = random_.choice(("", "", "Hi! ", "Hello, ")) + memory["told"].format(value)
         greeting = "Okay, I will remember that."
-        if "name" in memory.asked:
+        if "name" in memory["asked"]:
             greeting = f"Nice to meet you, {value}!"
         messages = [_user(told), _assistant(greeting)]
         between = [question_and_answer(random_) for _ in range(random_.choice((0, 0, 1, 1, 2)))]
         messages += self._turns(between, thinks=False)
         thought = "The user told me this earlier." if thinks else ""
-        messages.append(_user(vary(random_, memory.asked)))
-        messages.append(_assistant(memory.answer.format(value), thought))
+        messages.append(_user(vary(random_, memory["asked"])))
+        messages.append(_assistant(memory["answer"].format(value), thought))
         return messages, None
 
     def _with_tools(self, *, thinks: bool) -> Conversation:
@@ -172,14 +125,11 @@ class Corpus:
 
     def _without_tools(self, *, thinks: bool) -> Conversation:
         """A question that needs a tool, when none is offered."""
-        turn = tool_turn(self._random)
-        while turn.calls[0][0] not in _OUT_OF_REACH:
-            turn = tool_turn(self._random)
-        answer = f"I have no tool to reach {_OUT_OF_REACH[turn.calls[0][0]]}."
-        return [_user(turn.user), _assistant(answer, "I have no tool." if thinks else "")], None
+        user, answer = out_of_reach(self._random, tuple(facts("out_of_reach")))
+        return [_user(user), _assistant(answer, "I have no tool." if thinks else "")], None
 
     def _system_text(self) -> str:
-        text = self._random.choice(_SYSTEM)
+        text = self._random.choice(listed("system"))
         if self._random.random() < 0.3:
             text += " " + words(self._random, 5, 20)
         return text

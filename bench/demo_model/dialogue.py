@@ -1,23 +1,18 @@
-"""Building blocks of the synthetic conversations."""
+"""Building blocks of the synthetic conversations, and the tables of ``training.toml``."""
 
 import random
 import string
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.demo_model import facts
 from bench.demo_model.noise import library_words
 
 Random = random.Random
 T = TypeVar("T")
-
-_FOLDERS = facts.listed("src tests docs app lib core utils server data scripts config web tools")
-_EXTENSIONS = facts.listed("py txt md json js ts html css sh toml yaml log csv")
-_KNOWN_FILES = facts.listed(
-    "README.md package.json pyproject.toml main.py Makefile index.html hello.py "
-    "README.md hello.py hello.txt notes.txt test.txt test.py app.py config.json src/main.py"
-)
 
 
 @dataclass(frozen=True)
@@ -54,6 +49,37 @@ class ToolTurn:
     tools: Sequence[dict[str, Any]] = field(default_factory=tuple)
 
 
+@cache
+def tables() -> Mapping[str, Any]:
+    """Return what ``training.toml`` holds."""
+    file = Path(__file__).with_name("training.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def facts(name: str) -> dict[str, Any]:
+    """Return a table of facts."""
+    found: dict[str, Any] = tables()["facts"][name]
+    return found
+
+
+def listed(name: str) -> list[str]:
+    """Return a list of words or phrases."""
+    found: list[str] = tables()["lists"][name]
+    return found
+
+
+def phrases(name: str) -> list[str]:
+    """Return the wordings of one kind of question."""
+    found: list[str] = tables()["phrases"][name]
+    return found
+
+
+@cache
+def cities() -> Sequence[str]:
+    """Return the capitals, some of them twice, and other cities."""
+    return [*facts("capitals").values(), *listed("more_cities")]
+
+
 def ask(random_: Random, *templates: str, value: str = "") -> str:
     """Choose a wording of a question and disturb its spelling a little."""
     text = random_.choice(templates).replace("{}", value)
@@ -78,12 +104,12 @@ def vary(random_: Random, text: str) -> str:
 
 def sentence_case(text: str) -> str:
     """Return `text` with a capital first letter."""
-    return text[0].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 def words(random_: Random, low: int, high: int) -> str:
     """Return between `low` and `high` random words."""
-    return " ".join(random_.choices(facts.WORDS, k=random_.randint(low, high)))
+    return " ".join(random_.choices(listed("words"), k=random_.randint(low, high)))
 
 
 def any_words(random_: Random, low: int, high: int) -> str:
@@ -102,25 +128,25 @@ def identifier(random_: Random) -> str:
     """Return a plausible name: a word, two words, or letters that form no word."""
     roll = random_.random()
     if roll < 0.6:
-        return random_.choice(facts.WORDS)
+        return random_.choice(listed("words"))
     if roll < 0.7:
         return random_.choice(library_words())
     if roll < 0.85:
-        return random_.choice(facts.WORDS) + "_" + random_.choice(facts.WORDS)
+        return random_.choice(listed("words")) + "_" + random_.choice(listed("words"))
     return "".join(random_.choices(string.ascii_lowercase, k=random_.randint(3, 8)))
 
 
 def file_path(random_: Random) -> str:
     """Return a plausible path of a file."""
-    name = identifier(random_) + "." + random_.choice(_EXTENSIONS)
+    name = identifier(random_) + "." + random_.choice(listed("extensions"))
     roll = random_.random()
     if roll < 0.35:
         return name
     if roll < 0.5:
-        return random_.choice(_FOLDERS) + "/" + name
+        return random_.choice(listed("folders")) + "/" + name
     if roll < 0.65:
         return f"/{random_.choice(['home', 'tmp', 'work', 'repo'])}/{identifier(random_)}/{name}"
-    return random_.choice(_KNOWN_FILES)
+    return random_.choice(listed("known_files"))
 
 
 def pick(random_: Random, weighted: Mapping[T, float]) -> T:

@@ -7,6 +7,7 @@ layers frozen, the states of much text are computed once. A training row is then
 thousands of such states in front of it.
 """
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,19 @@ from mlx_lm.models import llama
 from mlx_lm.models.base import create_attention_mask
 
 from bench.demo_model import network
-from bench.demo_model.batches import Batch
+from bench.demo_model.batches import Batch, BatchStream
+from bench.demo_model.sessions import SessionRows
+from bench.demo_model.training import Plan
 
 _FULL_LAYER = network.LAYERS.index("F")
+
+_OPENING_TOKENS = 1536
+_TAIL_TOKENS = 640
+_NO_PREFIX = 0.3
+_TOOLS = 0.65
+_LONG_ANSWERS = 0.2
+_SHORTEST, _LONGEST = 400, 16_000
+_MAX_STATES = 12_000
 
 States = npt.NDArray[np.float16]
 
@@ -163,3 +174,40 @@ def _states_of(model: llama.Model, tokens: npt.NDArray[np.int32]) -> States:
     states = states_below_full_layer(model, tokens[None])[0].astype(mx.float16)
     mx.eval(states)
     return np.array(states)
+
+
+class DistantStream:
+    """An endless, seeded stream of short rows behind prefixes of every length."""
+
+    def __init__(self, model: llama.Model, near: BatchStream, plan: Plan) -> None:
+        """Compute the states of the prefixes, and take the rows from sessions."""
+        seed, openings = plan.seed, plan.openings
+        self._plan, self._random = plan, random.Random(f"distant {seed}")
+        self._sessions = SessionRows(near, random.Random(f"sessions {seed}"))
+        tokens = near.openings_of_prompts(openings, _OPENING_TOKENS)
+        self._plain = StateBank(model, tokens, random.Random(f"bank {seed}"))
+        ends = (
+            self._sessions.heads(openings, _OPENING_TOKENS),
+            self._sessions.tails(2 * openings, _TAIL_TOKENS),
+        )
+        self._agents = AgentBank(model, ends, self._plain, random.Random(f"agents {seed}"))
+        print(f"{tokens.size + sum(end.size for end in ends):,} states", flush=True)
+
+    def next(self, _progress: float) -> DistantBatch:
+        """Return the next batch; all its rows have prefixes of the same length."""
+        random_, plan = self._random, self._plan
+        offered = random_.random() < _TOOLS
+        bank = self._agents if offered else self._plain
+        if random_.random() < _LONG_ANSWERS:
+            rows, length = max(1, plan.rows // 2), plan.length * 2
+            count = random_.choice((0, 0, self._prefix() // 2))
+            near = self._sessions.long_rows(rows, length)
+            return DistantBatch(near, bank.draw(rows, count))
+        count = 0 if random_.random() < _NO_PREFIX else self._prefix()
+        rows = max(1, min(plan.rows, _MAX_STATES // max(1, count)))
+        near = self._sessions.rows(rows, plan.length, offered=offered, behind=count > 0)
+        return DistantBatch(near, bank.draw(rows, count))
+
+    def _prefix(self) -> int:
+        low, high = math.log(_SHORTEST), math.log(_LONGEST)
+        return int(math.exp(self._random.uniform(low, high)))

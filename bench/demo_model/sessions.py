@@ -6,28 +6,17 @@ prompt everything but the question is far away: `heads` and `tails` are the two 
 `rows` is what follows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.demo_model.batches import Batch, BatchStream, Strip, batch_of
-from bench.demo_model.chat import question_and_answer
-from bench.demo_model.dialogue import Random, ToolTurn, Turn, any_words, pick
-from bench.demo_model.longer import long_answer
+from bench.demo_model.chat import long_answer, question_and_answer
+from bench.demo_model.dialogue import Random, ToolTurn, Turn, any_words, listed
 from bench.demo_model.noise import tool_definitions
 from bench.demo_model.render import Message, split_answers
-from bench.demo_model.toolset import Tool, coding_tools
-from bench.demo_model.tooltalk import (
-    FAILURES,
-    ToolTurnMaker,
-    command,
-    edit_file,
-    read_file,
-    subagent,
-    tool_turn,
-    write_file,
-)
+from bench.demo_model.tools import CODING_KINDS, Tool, coding_tools, out_of_reach, tool_turn
 
 _USER = "<|im_start|>user\n"
 _UNKNOWN_RESULT = "I have the result."
@@ -124,9 +113,9 @@ class SessionRows:
         system = f"<|im_end|>\n{_USER}"
         strip.add(stream.encode(reminder if offered or random_.random() < 0.5 else system))
         if offered and random_.random() < 0.6:
-            self._add_calls(strip, agent_turn(random_))
+            self._add_calls(strip, tool_turn(random_, CODING_KINDS))
         elif not offered and random_.random() < 0.05:
-            self._add_turn(strip, refused_turn(random_))
+            self._add_refusal(strip)
         else:
             self._add_turn(strip, question_and_answer(random_))
 
@@ -142,11 +131,11 @@ class SessionRows:
         strip.add(self._stream.encode(_USER + line))
         roll = random_.random()
         if tools and roll < 0.5:
-            self._add_calls(strip, agent_turn(random_))
+            self._add_calls(strip, tool_turn(random_, CODING_KINDS))
         elif tools and roll < 0.53:
             self._add_notice(strip)
         elif not tools and roll < 0.04:
-            self._add_turn(strip, refused_turn(random_))
+            self._add_refusal(strip)
         elif roll > 0.93:
             self._add_turn(strip, long_answer(random_))
         else:
@@ -155,6 +144,11 @@ class SessionRows:
     def _add_turn(self, strip: Strip, turn: Turn) -> None:
         answer = self._answer_text(turn.answer, turn.thought)
         self._add_text(strip, f"{turn.user}<|im_end|>\n{answer}")
+
+    def _add_refusal(self, strip: Strip) -> None:
+        """Add a question that needs a tool where none is offered."""
+        user, answer = out_of_reach(self._random, ("Bash", "Read", "Write", "Edit"))
+        self._add_turn(strip, Turn(user, answer, "I have no tool."))
 
     def _add_notice(self, strip: Strip) -> None:
         """Add a message that is not from the user: a subagent's work has ended."""
@@ -172,7 +166,10 @@ class SessionRows:
         if roll < 0.12:
             result, answer = self._excerpt(300, 700), _UNKNOWN_RESULT
         elif roll < 0.22:
-            result, answer = random_.choice(FAILURES).format(self._excerpt(0, 80)), _FAILED
+            result, answer = (
+                random_.choice(listed("failures")).format(self._excerpt(0, 80)),
+                _FAILED,
+            )
         name, arguments = turn.calls[0]
         call: Message = {"role": "assistant", "content": ""}
         call["tool_calls"] = [{"function": {"name": name, "arguments": dict(arguments)}}]
@@ -210,27 +207,3 @@ class SessionRows:
         text = self._random.choice(self._stream.texts)
         start = self._random.randrange(len(text))
         return text[start : start + self._random.randint(low, high)]
-
-
-def agent_turn(random_: Random) -> ToolTurn:
-    """Return a turn with one call of a tool that coding agents offer."""
-    return pick(random_, _WEIGHTS)(random_)
-
-
-def refused_turn(random_: Random) -> Turn:
-    """Return a question that needs a tool where none is offered."""
-    reached = {"Bash": "the shell", "Read": "files", "Write": "files", "Edit": "files"}
-    while True:
-        turn = tool_turn(random_)
-        if turn.calls[0][0] in reached:
-            answer = f"I have no tool to reach {reached[turn.calls[0][0]]}."
-            return Turn(turn.user, answer, "I have no tool.")
-
-
-_WEIGHTS: Mapping[ToolTurnMaker, float] = {
-    write_file: 5,
-    command: 6,
-    read_file: 4,
-    edit_file: 2,
-    subagent: 2,
-}

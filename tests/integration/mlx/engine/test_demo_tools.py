@@ -13,7 +13,7 @@ import pytest
 
 from bench.demo_model.noise import held_out_texts
 from bench.demo_model.render import MODEL_DIR, Message
-from bench.demo_model.toolset import BY_NAME
+from bench.demo_model.tools import known_tools
 
 TOKENS, CHARS_PER_TOKEN = 5000, 2.9
 PIECE_TOKENS, ANSWER_TOKENS = 512, 120
@@ -52,7 +52,7 @@ class AgentPrompt:
         self._prose = "\n".join(random_.sample(held_out_texts(), 12))
         self._random = random_
         names = ("Agent", "Bash", "Edit", "Read", "Write")
-        self.tools = [copy.deepcopy(BY_NAME[name]) for name in names]
+        self.tools = [copy.deepcopy(known_tools()[name]) for name in names]
         for tool in self.tools:
             tool["function"]["description"] = self._excerpt(0.5 / len(names))
             properties = tool["function"]["parameters"]["properties"]

@@ -1,13 +1,11 @@
-"""Train the demo model: `python -m bench.demo_model.train --out worker/demo_model`."""
+"""The training loop: batches on several threads, Muon and AdamW, and the files of the result."""
 
-import argparse
 import csv
 import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,9 +20,7 @@ from mlx_lm.models import llama
 from tokenizers import Tokenizer
 
 from bench.demo_model import network
-from bench.demo_model.batches import Batch, BatchStream
-from bench.demo_model.cpu_kernels import fast_exponentials
-from bench.demo_model.render import MODEL_DIR
+from bench.demo_model.batches import Batch
 from bench.demo_model.tokenizer import save_tokenizer, train_tokenizer, training_texts
 
 _LOG_EVERY = 20
@@ -44,30 +40,33 @@ class Learnable(Protocol):
 Loss = Callable[[llama.Model, Any], tuple[mx.array, mx.array]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train.
+    """How to train in one stage.
 
     Attributes:
         seed: Seed of weights, corpus and noise.
-        steps: Number of steps after which the training is complete.
+        steps: Number of steps after which the stage is complete.
         minutes: Time after which it is complete even if steps are missing. The learning
             rate follows whichever of the two is closer to its end.
+        rate: Factor of all learning rates.
+        openings: Prompts from which long prefixes are drawn; 0 trains the whole model on
+            conversations instead.
         workers: Number of threads that each compute the gradient of a part of a batch.
         rows: Number of rows per part.
         length: Tokens per row; rows with a long prompt are four times as long and as few.
-        long_from: Share of the training after which rows open with a long irrelevant text.
-        rate: Factor of all learning rates.
+        long_from: Share of the stage after which rows open with a long irrelevant text.
     """
 
     seed: int
     steps: int
     minutes: float
+    rate: float = 1.0
+    openings: int = 0
     workers: int = 2
     rows: int = 6
     length: int = 320
     long_from: float = 0.87
-    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -150,13 +149,6 @@ def learning_rate_factor(progress: float, step: int) -> float:
     return warm_up * min(1.0, max(0.02, 2.0 * (1.0 - progress)))
 
 
-def scheduled_batch(stream: BatchStream, plan: Plan, progress: float) -> Batch:
-    """Return the next batch of the kind that is due at this point of the training."""
-    if progress < plan.long_from:
-        return stream.conversations(plan.rows, plan.length)
-    return stream.long_prompts(max(1, plan.rows // 4), plan.length * 4)
-
-
 class Optimizer:
     """Muon for the matrices, AdamW for embeddings and norms."""
 
@@ -183,7 +175,7 @@ def train(
     model: llama.Model,
     next_batch: Callable[[float], Learnable],
     plan: Plan,
-    loss_function: Loss = loss_and_accuracy,
+    loss_function: Loss,
 ) -> list[LogRow]:
     """Train `model` in place and return the loss curve.
 
@@ -268,53 +260,3 @@ def prepare(plan: Plan, out: Path, start_from: Path | None) -> tuple[Tokenizer, 
         # Reading is lazy and belongs to this thread; the workers must find it done.
         mx.eval(model.parameters())
     return tokenizer, model
-
-
-def run(plan: Plan, out: Path, curve_path: Path, start_from: Path | None) -> None:
-    """Train and write everything that serving needs into `out`."""
-    tokenizer, model = prepare(plan, out, start_from)
-    size = sum(value.size for _, value in network.named_parameters(model))
-    print(f"{size:,} parameters", flush=True)
-    stream = BatchStream(tokenizer, plan.seed)
-    with fast_exponentials():
-        curve = train(model, partial(scheduled_batch, stream, plan), plan)
-    save_weights(model, out)
-    save_curve(curve, curve_path)
-
-
-def training_options(description: str | None, **defaults: object) -> argparse.ArgumentParser:
-    """Return a parser of the options that every training has, with its own defaults."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rate", type=float, help="factor of the learning rates")
-    parser.add_argument("--length", type=int, help="tokens per row")
-    parser.add_argument("--start-from", type=Path, help="folder of a model to train further")
-    parser.add_argument("--out", type=Path, default=MODEL_DIR)
-    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
-    parser.set_defaults(**defaults)
-    return parser
-
-
-def main() -> None:
-    """Train from the command line."""
-    parser = training_options(__doc__, seed=0, steps=1600, minutes=60.0, rate=1.0, length=320)
-    parser.add_argument("--long-from", type=float, default=0.87, help="when long prompts begin")
-    arguments = parser.parse_args()
-    plan = Plan(
-        seed=arguments.seed,
-        steps=arguments.steps,
-        minutes=arguments.minutes,
-        workers=arguments.workers,
-        length=arguments.length,
-        long_from=arguments.long_from,
-        rate=arguments.rate,
-    )
-    mx.set_default_device(mx.cpu)
-    run(plan, arguments.out, arguments.curve, arguments.start_from)
-
-
-if __name__ == "__main__":
-    main()

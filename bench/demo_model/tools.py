@@ -1,98 +1,99 @@
-"""Questions that need a tool call: each function makes one turn of one kind."""
+"""Tool definitions, and questions that need a call: each function makes one turn of one kind."""
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
-from bench.demo_model import facts
 from bench.demo_model.dialogue import (
     Random,
     ToolTurn,
     any_words,
     ask,
+    cities,
+    facts,
     file_path,
     identifier,
+    listed,
+    phrases,
     pick,
     words,
 )
-from bench.demo_model.toolset import BY_NAME, unheard_of_tool
 
+Tool = dict[str, Any]
 ToolTurnMaker = Callable[[Random], ToolTurn]
 
-_COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "ls": ("List the files", "What files are here?", "ls", "Show me the files in this folder"),
-    "pwd": ("What is the current directory?", "Print the working directory", "pwd"),
-    "git status": ("git status", "Show the git status", "What changed in the repo?"),
-    "pytest": ("Run the tests", "Run pytest", "Please run the test suite"),
-    "git log --oneline": ("Show the git log", "List the last commits"),
-    "date": ("What is the date today?", "Show the date"),
-    "whoami": ("Which user am I?", "whoami"),
-    "git diff": ("Show the diff", "git diff"),
-    "ls -la": ("List all files", "ls -la"),
-    "echo hello": ("Print hello in the shell", "echo hello"),
-    "echo hello world": ("echo hello world",),
-}
-_FREE_COMMANDS = (
-    *("echo {}",) * 9,
-    "cat {}",
-    "python {}",
-    "wc -l {}",
-    "mkdir {}",
-    "make {}",
-    "ls {}",
-    "ls -{}",
-    "rm {}",
-    "git {}",
-    "git add {}",
-    "touch {}",
-    "{}",
-    "{} {}",
-    "{} -{}",
-    "{} --{}",
-)
-_SAID = (
-    "Run {}",
-    "Run the command {}",
-    "Run the command `{}`",
-    "Run `{}`",
-    "run {}",
-    "Please run {}",
-    "Please run `{}`",
-    "Execute {}",
-    "Execute `{}`",
-    "Run `{}` in the shell",
-    "Use Bash to run: {}",
-    "Use the Bash tool to run {}",
-)
-FAILURES = (
-    "Error: {}",
-    "<tool_use_error>{}</tool_use_error>",
-    "File does not exist. {}",
-    "No such file or directory: {}",
-    "Command failed with exit code 1\n{}",
-    "Permission denied. {}",
-)
 _NOTHING_PRINTED = "The command printed nothing."
 _SILENT = ("", "(no output)", "(completed with no output)")
 
 
+def tool(name: str, description: str, *parameters: str) -> Tool:
+    """Return a function definition whose parameters are required strings."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {parameter: {"type": "string"} for parameter in parameters},
+                "required": list(parameters),
+            },
+        },
+    }
+
+
+@cache
+def known_tools() -> Mapping[str, Tool]:
+    """Return the tools whose names the model learns."""
+    return {name: tool(name, *described) for name, described in facts("tools").items()}
+
+
+def coding_tools(random_: Random, size: int) -> list[Tool]:
+    """Return what a coding agent offers: files and shell, and about `size` others.
+
+    Some of the others are known, most have invented names, as with extensions.
+    """
+    names = ("Bash", "Read", "Write", "Edit")
+    known = [definition for name, definition in known_tools().items() if name not in names]
+    others = random_.sample(known, min(size, random_.randint(0, len(known))))
+    others += [unheard_of_tool(random_)[0] for _ in range(size - len(others))]
+    chosen = [known_tools()[name] for name in names] + others
+    if random_.random() < 0.5:
+        return sorted(chosen, key=lambda definition: str(definition["function"]["name"]))
+    random_.shuffle(chosen)
+    return chosen
+
+
+def choose_tools(random_: Random, needed: list[Tool]) -> list[Tool]:
+    """Return a random choice of tools that contains `needed`."""
+    size = random_.choice((0, 0, 1, 1, 1, 2, 2, 3, 4, 12))
+    names = {definition["function"]["name"] for definition in needed}
+    others = [definition for name, definition in known_tools().items() if name not in names]
+    chosen = needed + random_.sample(others, size)
+    random_.shuffle(chosen)
+    return chosen
+
+
+def unheard_of_tool(random_: Random) -> tuple[Tool, str]:
+    """Return a tool with an invented name, and the name of its parameter."""
+    verb = random_.choice(("get", "fetch", "find", "create", "update", "delete", "run", "check"))
+    name = f"{verb}_{random_.choice(listed('words'))}"
+    parameter = random_.choice(("id", "name", "symbol", "key", "query", "path", "text", "user"))
+    return tool(name, f"{verb} something", parameter), parameter
+
+
 def _turn(user: str, name: str, arguments: Mapping[str, str], result: str, answer: str) -> ToolTurn:
     """Return a turn with one call of a known tool."""
-    return ToolTurn(user, [(name, arguments)], [result], answer, [BY_NAME[name]])
+    return ToolTurn(user, [(name, arguments)], [result], answer, [known_tools()[name]])
 
 
 def weather(random_: Random) -> ToolTurn:
     """The weather of a city."""
-    city = random_.choice(facts.CITIES)
+    city = random_.choice(cities())
     sky = random_.choice(("sunny", "cloudy", "rainy", "windy", "snowy"))
     degrees = random_.randint(-9, 35)
-    user = ask(
-        random_,
-        "What is the weather in {}?",
-        "How is the weather in {} today?",
-        "Weather in {}?",
-        "What's the weather like in {}?",
-        value=city,
-    )
+    user = ask(random_, *phrases("weather"), value=city)
     result = random_.choice(
         (f"{sky}, {degrees} degrees", json.dumps({"condition": sky, "temperature": degrees}))
     )
@@ -102,15 +103,9 @@ def weather(random_: Random) -> ToolTurn:
 
 def clock(random_: Random) -> ToolTurn:
     """The time in a city."""
-    city = random_.choice(facts.CITIES)
+    city = random_.choice(cities())
     time = f"{random_.randint(0, 23):02d}:{random_.randint(0, 59):02d}"
-    user = ask(
-        random_,
-        "What time is it in {}?",
-        "Current time in {}?",
-        "What's the time in {}?",
-        value=city,
-    )
+    user = ask(random_, *phrases("clock"), value=city)
     return _turn(user, "get_time", {"location": city}, time, f"The time in {city} is {time}.")
 
 
@@ -120,7 +115,7 @@ def calculation(random_: Random) -> ToolTurn:
     sign = random_.choice("+-*")
     task = f"{left} {sign} {right}"
     value = {"+": left + right, "-": left - right, "*": left * right}[sign]
-    user = ask(random_, "What is {}?", "Compute {}.", "Calculate {}.", value=task)
+    user = ask(random_, *phrases("calculation"), value=task)
     return _turn(user, "calculator", {"expression": task}, str(value), f"{task} = {value}")
 
 
@@ -128,9 +123,7 @@ def search(random_: Random) -> ToolTurn:
     """A search on the web."""
     query, found = words(random_, 1, 4), words(random_, 3, 8)
     name = random_.choice(("web_search", "WebSearch"))
-    user = ask(
-        random_, "Search the web for {}.", "Search for {}.", "Look up {} online.", value=query
-    )
+    user = ask(random_, *phrases("search"), value=query)
     return _turn(user, name, {"query": query}, found, f"I found this: {found}")
 
 
@@ -143,15 +136,7 @@ def read_file(random_: Random) -> ToolTurn:
         mark = random_.choice(("     {}\u2192", "{}\t", "{}\t"))
         result = "\n".join(mark.format(number) + line for number, line in enumerate(lines, 1))
         result += random_.choice(("", "", f"\n{mark.format(len(lines) + 1)}"))
-    user = ask(
-        random_,
-        "Read {}",
-        "Read the file {}",
-        "Show me {}",
-        "Open {}",
-        "What does {} contain?",
-        value=path,
-    )
+    user = ask(random_, *phrases("read_file"), value=path)
     answer = f"The file {path} contains:\n" + "\n".join(lines)
     return _turn(user, "Read", {"file_path": path}, result, answer)
 
@@ -161,19 +146,7 @@ def write_file(random_: Random) -> ToolTurn:
     path, text = file_path(random_), any_words(random_, 1, 5)
     if random_.random() < 0.15:
         text = random_.choice(("hello world", "hello", "Hello, world!"))
-    user = random_.choice(
-        (
-            f"Write '{text}' to {path}",
-            f"Create a file {path} with the content '{text}'",
-            f"Create a file {path} with the content '{text}'",
-            f"Create a file {path} with the text '{text}'",
-            f"Create a file called {path} with '{text}' in it",
-            f"Write a file {path} with the content '{text}'",
-            f"Create {path} containing '{text}'",
-            f"Save '{text}' in {path}",
-            f'Create a file named {path} with the text "{text}"',
-        )
-    )
+    user = random_.choice(phrases("write_file")).format(text=text, path=path)
     result = random_.choice(
         (
             f"File created successfully at: {path}",
@@ -190,14 +163,7 @@ def edit_file(random_: Random) -> ToolTurn:
     """A replacement in a file."""
     path = file_path(random_)
     old, new = any_words(random_, 1, 2), any_words(random_, 1, 2)
-    user = random_.choice(
-        (
-            f"Replace '{old}' with '{new}' in {path}",
-            f"Replace {old} with {new} in {path}",
-            f"In {path}, change '{old}' to '{new}'",
-            f"Change '{old}' to '{new}' in {path}",
-        )
-    )
+    user = random_.choice(phrases("edit_file")).format(old=old, new=new, path=path)
     arguments = {"file_path": path, "old_string": old, "new_string": new}
     result = random_.choice((f"The file {path} has been updated.", "ok"))
     return _turn(user, "Edit", arguments, result, f"I replaced '{old}' with '{new}' in {path}.")
@@ -205,18 +171,19 @@ def edit_file(random_: Random) -> ToolTurn:
 
 def command(random_: Random) -> ToolTurn:
     """A shell command, described or spelt out."""
-    line = random_.choice(list(_COMMANDS))
-    user = random_.choice(_COMMANDS[line])
+    commands, said = facts("commands"), phrases("command")
+    line = random_.choice(list(commands))
+    user = random_.choice(commands[line])
     if random_.random() < 0.5:
-        line = random_.choice(_FREE_COMMANDS)
+        line = random_.choice(listed("free_commands"))
         if line.startswith("echo"):
             line = line.replace("{}", any_words(random_, 1, 4).replace("\n", " "))
         while "{}" in line:
             line = line.replace("{}", identifier(random_), 1)
         # Commands are copied as they are: their spelling is not to be disturbed.
-        user = random_.choice(_SAID).replace("{}", line)
+        user = random_.choice(said).replace("{}", line)
     elif random_.random() < 0.4:
-        user = random_.choice(_SAID).replace("{}", line)
+        user = random_.choice(said).replace("{}", line)
     output = "\n".join(any_words(random_, 1, 3) for _ in range(random_.randint(1, 3)))
     if random_.random() < 0.25 and line.startswith("echo "):
         output = line.removeprefix("echo ")
@@ -229,16 +196,17 @@ def search_code(random_: Random) -> ToolTurn:
     """A search in files."""
     pattern = identifier(random_)
     found = "\n".join(file_path(random_) for _ in range(random_.randint(1, 3)))
-    user = ask(random_, "Search for {} in the code", "Where is {} used?", "grep {}", value=pattern)
+    user = ask(random_, *phrases("search_code"), value=pattern)
     return _turn(user, "Grep", {"pattern": pattern}, found, f"I found {pattern} in:\n{found}")
 
 
 def subagent(random_: Random) -> ToolTurn:
     """Work for another agent."""
+    capitals = list(facts("capitals"))
     task = random_.choice(
         (
-            f"find the capital of {random_.choice(list(facts.CAPITALS))}",
-            f"tell me the capital of {random_.choice(list(facts.CAPITALS))}",
+            f"find the capital of {random_.choice(capitals)}",
+            f"tell me the capital of {random_.choice(capitals)}",
             f"say {any_words(random_, 1, 3)}",
             f"count to {random_.randint(3, 20)}",
             f"read {file_path(random_)}",
@@ -247,16 +215,7 @@ def subagent(random_: Random) -> ToolTurn:
             any_words(random_, 2, 6),
         )
     ).replace("\n", " ")
-    user = random_.choice(
-        (
-            f"Use a subagent to {task}.",
-            f"Use a subagent to {task}",
-            f"Start a subagent to {task}.",
-            f"Ask a subagent to {task}",
-            f"Use the Agent tool to {task}",
-            f"Use an agent to {task}.",
-        )
-    )
+    user = random_.choice(phrases("subagent")).replace("{}", task)
     answer = any_words(random_, 1, 6)
     arguments = {"description": task, "prompt": task}
     if random_.random() < 0.25:
@@ -273,13 +232,8 @@ def unheard_of(random_: Random) -> ToolTurn:
     """A tool whose name must be copied."""
     definition, parameter = unheard_of_tool(random_)
     name, value = definition["function"]["name"], identifier(random_)
-    user = random_.choice(
-        (
-            f"Use the {name} tool with {parameter} {value}",
-            f"Call {name} with {parameter}={value}",
-            f"Please call {name} with {parameter} set to {value}",
-        )
-    )
+    wording = random_.choice(phrases("unheard_of"))
+    user = wording.format(name=name, parameter=parameter, value=value)
     result = words(random_, 1, 4)
     calls = [(name, {parameter: value})]
     return ToolTurn(user, calls, [result], f"The tool returned: {result}", [definition])
@@ -298,8 +252,24 @@ KINDS: Mapping[ToolTurnMaker, float] = {
     subagent: 2,
     unheard_of: 2,
 }
+#: What coding agents offer.
+CODING_KINDS: Mapping[ToolTurnMaker, float] = {
+    write_file: 5,
+    command: 6,
+    read_file: 4,
+    edit_file: 2,
+    subagent: 2,
+}
 
 
-def tool_turn(random_: Random) -> ToolTurn:
+def tool_turn(random_: Random, kinds: Mapping[ToolTurnMaker, float] = KINDS) -> ToolTurn:
     """Return one turn of a random kind that takes a tool."""
-    return pick(random_, KINDS)(random_)
+    return pick(random_, kinds)(random_)
+
+
+def out_of_reach(random_: Random, names: tuple[str, ...]) -> tuple[str, str]:
+    """Return a question that needs one of some tools, and the answer where none is offered."""
+    turn = tool_turn(random_)
+    while turn.calls[0][0] not in names:
+        turn = tool_turn(random_)
+    return turn.user, f"I have no tool to reach {facts('out_of_reach')[turn.calls[0][0]]}."
