@@ -1,26 +1,32 @@
 """Does every line of a batch get exactly one result while processes are killed?
 
 ``python -m bench.batch_kills`` sends 1,000 lines and kills the worker twice and the api once with
-SIGKILL, evenly spaced. It checks that each line has one result, that the log has one job for each
-line, that no job ended twice, and that greedy answers to the same question have the same text.
-``--lines``, ``--worker-kills`` and ``--api-kills`` change the numbers.
+SIGKILL, evenly spaced. The checker of ``bench.chaos`` requires one job and one result of each line,
+with the text that its question has without kills. ``--lines``, ``--worker-kills`` and
+``--api-kills`` change the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
+from bench.chaos.checker import check
+from bench.chaos.faults import FaultInjector
+from bench.chaos.history import History, RequestSpec
+from bench.chaos.load import Load
+from bench.chaos.model import make_exact_model
+from bench.chaos.plan import Fault, PlannedFault
+from bench.chaos.run import Chaos, environment
 from tests.support.processes.service import Service
 
 QUESTIONS: Final = (
@@ -31,122 +37,50 @@ QUESTIONS: Final = (
 )
 POLL_S: Final = 0.05
 ENDS_WITHIN_S: Final = 3600.0
-WORKER: Final = "worker"
-API: Final = "api"
-_ENDS: Final = ("JobCompleted", "JobFailed", "JobCancelled", "JobExpired")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Killed:
-    """The result of a run.
-
-    Attributes:
-        lines: Number of lines sent.
-        kills: The killed parts in order, each with the number of results at that time.
-        seconds: From the acceptance to the end of the batch.
-        counts: Lines by result type.
-        attempts: Lines by number of attempts.
-    """
-
-    lines: int
-    kills: tuple[tuple[str, int], ...]
-    seconds: float
-    counts: dict[str, int]
-    attempts: dict[int, int]
-
-
-def run(service: Service, *, lines: int, parts: tuple[str, ...], max_tokens: int) -> Killed:
-    """Send a batch, kill ``parts`` one after the other, and check the results."""
+def run(service: Service, *, lines: int, faults: Sequence[Fault], max_tokens: int) -> History:
+    """Send a batch, inject the faults evenly spaced, stop the service, and return the history."""
     requests = [
-        {
-            "custom_id": f"line-{number}",
-            "params": {
-                "model": "semantic-demo",
-                "max_tokens": max_tokens,
-                "temperature": 0,
-                "messages": [{"role": "user", "content": QUESTIONS[number % len(QUESTIONS)]}],
-            },
-        }
-        for number in range(lines)
+        RequestSpec(prompt=question, max_tokens=max_tokens, temperature=0, seed=0)
+        for question in QUESTIONS
     ]
-    began = time.monotonic()
-    with httpx.Client(base_url=service.base_url, timeout=60) as client:
-        created = client.post("/v1/messages/batches", json={"requests": requests})
-        created.raise_for_status()
-        path = f"/v1/messages/batches/{created.json()['id']}"
-        kills: list[tuple[str, int]] = []
-        for index, part in enumerate(parts, start=1):
-            least = lines * index // (len(parts) + 1)
-            done = _until(client, path, partial(_has, least))
-            service.part(f"{part}.main").kill()
-            kills.append((part, _done(done)))
-        ended = _until(client, path, lambda batch: batch["processing_status"] == "ended")
-        seconds = time.monotonic() - began
-        results = [json.loads(line) for line in client.get(f"{path}/results").text.splitlines()]
-        events = _events(client)
-    _check(results, lines)
-    batch_id = "batch-" + ended["id"].removeprefix("msgbatch_")
-    ours = [event for event in events if event["correlation_id"] == batch_id]
-    kinds = Counter(event["type"] for event in ours)
-    assert kinds["JobSubmitted"] == lines, kinds
-    ends = Counter(event["stream"] for event in ours if event["type"] in _ENDS)
-    assert set(ends.values()) == {1}, "a line ended twice"
-    started = Counter(event["stream"] for event in ours if event["type"] == "AttemptStarted")
-    return Killed(
-        lines=lines,
-        kills=tuple(kills),
-        seconds=seconds,
-        counts={name: n for name, n in ended["request_counts"].items() if n},
-        attempts=dict(sorted(Counter(started.values()).items())),
-    )
+    batch = tuple(requests[number % len(requests)] for number in range(lines))
+
+    def work(load: Load, injector: FaultInjector) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(load.send_batch, batch)
+            for index, fault in enumerate(faults, start=1):
+                done = _wait_for_results(service, lines * index // (len(faults) + 1))
+                injector.inject(
+                    PlannedFault(
+                        number=index, fault=fault, gap_s=0, hasty=True, lasts_s=0, seed=index
+                    )
+                )
+                print(f"killed     {fault} after {done:,} results", flush=True)
+            sent.result()
+
+    return Chaos(service, seed=1, clients=0, requests=requests, log=print).record(work)
 
 
-def _check(results: list[Any], lines: int) -> None:
-    names = [result["custom_id"] for result in results]
-    assert sorted(names) == sorted(f"line-{number}" for number in range(lines)), "not one each"
-    texts: dict[int, set[str]] = {}
-    for result in results:
-        assert result["result"]["type"] == "succeeded", result
-        blocks = result["result"]["message"]["content"]
-        question = int(result["custom_id"].removeprefix("line-")) % len(QUESTIONS)
-        texts.setdefault(question, set()).add("".join(block["text"] for block in blocks))
-    assert all(len(texts_seen) == 1 for texts_seen in texts.values()), texts
-
-
-def _until(client: httpx.Client, path: str, fits: Callable[[Any], bool]) -> Any:
-    """Poll until the condition holds; the api may be unavailable meanwhile."""
+def _wait_for_results(service: Service, least: int) -> int:
+    """Wait until lines of the batch have results, and return how many; the api may be away."""
     deadline = time.monotonic() + ENDS_WITHIN_S
+    url = f"{service.base_url}/v1/messages/batches"
     while time.monotonic() < deadline:
         try:
-            batch = client.get(path)
-            if batch.status_code == httpx.codes.OK and fits(batch.json()):
-                return batch.json()
-        except httpx.TransportError:
-            pass
+            listed = httpx.get(url, timeout=60).raise_for_status().json()["data"]
+        except httpx.HTTPError:
+            listed = []
+        for one in listed:
+            done = sum(one["progress"].values()) - one["progress"]["processing"]
+            if done >= least:
+                return int(done)
         time.sleep(POLL_S)
-    raise AssertionError("the batch did not end")
+    raise AssertionError(f"no {least} results in {ENDS_WITHIN_S:.0f} s:\n{service.log()}")
 
 
-def _done(batch: Any) -> int:
-    progress = batch["progress"]
-    return int(sum(progress.values()) - progress["processing"])
-
-
-def _has(least: int, batch: Any) -> bool:
-    return _done(batch) >= least
-
-
-def _events(client: httpx.Client) -> list[Any]:
-    events: list[Any] = []
-    while True:
-        after = events[-1]["position"] if events else 0
-        page = client.get("/v1/events", params={"after": after, "limit": 1000}).json()
-        events += page["data"]
-        if not page["has_more"]:
-            return events
-
-
-def main() -> None:
+def main() -> int:
     """Run the batch on a service of its own and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -157,23 +91,31 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=16)
     asked = parser.parse_args()
     # The kills of the api are spread between those of the worker.
-    parts = tuple(
-        part
+    faults = [
+        fault
         for index in range(max(asked.worker_kills, asked.api_kills))
-        for part, kills in ((WORKER, asked.worker_kills), (API, asked.api_kills))
+        for fault, kills in ((Fault.WORKER, asked.worker_kills), (Fault.API, asked.api_kills))
         if index < kills
-    )
+    ]
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder) / "data").start()
+        env = environment(make_exact_model(Path(folder) / "model"))
+        service = Service(Path(folder) / "data", env=env).start()
         try:
-            done = run(service, lines=asked.lines, parts=parts, max_tokens=asked.max_tokens)
+            history = run(service, lines=asked.lines, faults=faults, max_tokens=asked.max_tokens)
         finally:
-            service.stop()
-    print(f"lines      {done.lines:,}, each with one result: {done.counts}")
-    print("killed     " + ", ".join(f"{part} after {n:,} results" for part, n in done.kills))
-    print(f"attempts   {', '.join(f'{n:,} lines took {k}' for k, n in done.attempts.items())}")
-    print(f"took       {done.seconds:,.1f} s, {done.lines / done.seconds:,.1f} lines/s")
+            service.kill()
+    (batch,) = (one for one in history.operations if one.lines)
+    started = Counter(one.stream for one in history.events if one.type == "AttemptStarted")
+    attempts = sorted(Counter(started.values()).items())
+    print(f"lines      {asked.lines:,}: {dict(Counter(one.status for one in batch.results))}")
+    print(f"attempts   {', '.join(f'{n:,} jobs took {k}' for k, n in attempts)}")
+    print(f"took       {time.monotonic() - began:,.1f} s")
+    violations = check(history)
+    for violation in violations:
+        print(f"VIOLATION  {violation}")
+    return int(bool(violations))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""A streaming client that records the arrival of each token; the same for every server.
+"""A streaming client of OpenAI chat completions; the same for every server.
 
 It shares the cores with the server under test, so it does little work: a bare socket, and lines
-that are searched instead of parsed.
+that are searched and kept instead of parsed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +19,12 @@ import uvloop
 STREAM_SECONDS_MAX = 300.0
 _EMPTY_CONTENT = (b'"content":""', b'"content": ""')
 
+Message = dict[str, str]
+
 
 @dataclass(slots=True)
 class StreamTrace:
-    """The times of one answer, in seconds on a monotonic clock.
+    """One answer; times are in seconds on a monotonic clock.
 
     Attributes:
         sent: Just before the request was sent, on an open connection.
@@ -29,6 +32,8 @@ class StreamTrace:
         done: End of the answer.
         completion_tokens: Generated tokens as the server counts them.
         prompt_tokens: Prompt tokens as the server counts them.
+        cached_tokens: Prompt tokens that the server reports as cached.
+        pieces: The JSON of each piece of text.
     """
 
     sent: float
@@ -36,52 +41,98 @@ class StreamTrace:
     done: float = 0.0
     completion_tokens: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def first_s(self) -> float:
+        """Seconds to the first text, or to the end of an answer without any."""
+        return (self.tokens[0] if self.tokens else self.done) - self.sent
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(json.loads(one)["choices"][0]["delta"]["content"] for one in self.pieces)
 
 
-async def stream_chat(host: str, port: int, body: dict[str, Any]) -> StreamTrace:
-    """Send one OpenAI chat request with ``stream`` and read the answer to its end."""
+def chat_body(model: str, messages: Sequence[Message], max_tokens: int) -> dict[str, Any]:
+    """Return a greedy request; all servers get the same prompt from it."""
+    return {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        # Servers have different defaults.
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def stream_together(base_url: str, bodies: Sequence[dict[str, Any]]) -> list[StreamTrace]:
+    """Send all requests at once and read the answers to their ends.
+
+    Raises:
+        OSError: The server cannot be reached or took too long.
+        RuntimeError: The server answered with an error.
+    """
+    traces = uvloop.run(_together(base_url, bodies, pieces=None))
+    if not all(trace.completion_tokens for trace in traces):
+        raise RuntimeError("the server reported no number of generated tokens")
+    return traces
+
+
+def leave_after(base_url: str, body: dict[str, Any], pieces: int) -> None:
+    """Close the connection after some pieces of text.
+
+    Raises:
+        RuntimeError: The answer ended before, or is an error.
+    """
+    (trace,) = uvloop.run(_together(base_url, [body], pieces=pieces))
+    if len(trace.tokens) < pieces:
+        raise RuntimeError(f"the answer ended after {len(trace.tokens)} pieces of text")
+
+
+async def _together(
+    base_url: str, bodies: Sequence[dict[str, Any]], pieces: int | None
+) -> list[StreamTrace]:
+    async with asyncio.timeout(STREAM_SECONDS_MAX):
+        return await asyncio.gather(*(_stream(base_url, body, pieces) for body in bodies))
+
+
+async def _stream(base_url: str, body: dict[str, Any], pieces: int | None) -> StreamTrace:
+    """Read one answer to its end, or until it has so many pieces of text."""
+    address = urlsplit(base_url)
     content = json.dumps(body).encode()
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}:{port}\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\n"
         "content-type: application/json\r\nconnection: close\r\n"
         f"content-length: {len(content)}\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
     trace = StreamTrace(sent=time.perf_counter())
     writer.write(head.encode() + content)
     status = await reader.readline()
-    assert b" 200 " in status, status
+    if b" 200 " not in status:
+        raise RuntimeError(f"{status!r}: {await reader.read(1000)!r}")
     while line := await reader.readline():
         if line.startswith(b"data: {"):
             _note(trace, line)
+        if pieces is not None and len(trace.tokens) >= pieces:
+            break
     trace.done = time.perf_counter()
     writer.close()
-    assert trace.completion_tokens, "the server reported no number of generated tokens"
     return trace
 
 
 def _note(trace: StreamTrace, line: bytes) -> None:
-    assert b'"error"' not in line, line
+    if b'"error"' in line:
+        raise RuntimeError(f"error in the stream: {line!r}")
     if b'"content"' in line and not any(empty in line for empty in _EMPTY_CONTENT):
         trace.tokens.append(time.perf_counter())
+        trace.pieces.append(line[6:].decode())
     if b'"completion_tokens"' in line:
         usage = json.loads(line[6:])["usage"]
         trace.completion_tokens = usage["completion_tokens"]
         trace.prompt_tokens = usage["prompt_tokens"]
-
-
-def stream_together(base_url: str, bodies: list[dict[str, Any]]) -> list[StreamTrace]:
-    """Send all requests at once and read the answers to their ends."""
-    return uvloop.run(_stream_together(base_url, bodies))
-
-
-async def _stream_together(base_url: str, bodies: list[dict[str, Any]]) -> list[StreamTrace]:
-    address = urlsplit(base_url)
-    assert address.hostname
-    assert address.port
-    async with asyncio.timeout(STREAM_SECONDS_MAX):
-        return list(
-            await asyncio.gather(
-                *(stream_chat(address.hostname, address.port, body) for body in bodies)
-            )
-        )
+        trace.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

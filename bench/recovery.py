@@ -11,15 +11,16 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
+from bench.chaos.wire import events_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
 from ops.supervisor.restart_policy import HEALTHY_AFTER_S
 from tests.support.processes.service import Service
@@ -68,7 +69,8 @@ class RecoveryBench:
         body = {"prompt": PROMPT, "temperature": 0, "seed": 7}
         job_id = self._client.post("/v1/jobs", json=body).raise_for_status().json()["id"]
         with self._client.stream("GET", f"/v1/jobs/{job_id}/stream") as stream:
-            pieces = _pieces(stream.iter_lines())
+            items = (data for _, data in events_of(stream.iter_lines()))
+            pieces = (item for item in items if item["kind"] == "text")
             for _ in range(PIECES_BEFORE_KILL):
                 next(pieces)
             log_bytes = self._service.log_file.stat().st_size
@@ -93,14 +95,6 @@ class RecoveryBench:
         page = self._client.get("/v1/events", params={"stream": job_id, "limit": 100}).json()
         starts = [event for event in page["data"] if event["type"] == "AttemptStarted"]
         return _instant(starts[1]["recorded_at"])
-
-
-def _pieces(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    """Return the items with text."""
-    for line in lines:
-        item = json.loads(line[5:]) if line.startswith("data:") else {}
-        if item.get("kind") == "text":
-            yield item
 
 
 def _instant(text: str) -> float:

@@ -27,8 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.client import StreamTrace
-from bench.comparison.adapters import MLX_LM, MLX_VLM, SEMANTIC, offline
+from bench.client import StreamTrace, chat_body
+from bench.comparison.adapters import MLX_LM, MLX_VLM, OFFLINE, SEMANTIC
 from bench.comparison.conversation import Conversations
 from bench.contenders import Contender, RawBatch, Served
 from bench.figures import Figures, figures_of, median_of
@@ -45,23 +45,10 @@ TOPICS = (
 
 def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:
     """Return as many different requests as there are streams."""
+    asked = (f"Round {round_number}. Tell me a long story about {topic}." for topic in TOPICS)
     return [
-        {
-            "model": model,
-            "messages": [
-                {
-                    "role": "user",
-                    "content": f"Round {round_number}. Tell me a long story about {topic}.",
-                }
-            ],
-            "max_tokens": MAX_TOKENS,
-            "temperature": 0,
-            # mlx-lm enables thinking by default; all contenders must get the same prompt.
-            "chat_template_kwargs": {"enable_thinking": False},
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        for topic in TOPICS[:streams]
+        chat_body(model, [{"role": "user", "content": text}], MAX_TOKENS)
+        for text, _ in zip(asked, range(streams), strict=False)
     ]
 
 
@@ -100,7 +87,7 @@ def measure(
         if rivals is not None:
             python = rivals.absolute() / MLX_VLM.distribution / "bin" / "python"
             # Without its prefix cache.
-            plain = replace(MLX_VLM, environment=offline)
+            plain = replace(MLX_VLM, variables=OFFLINE)
             server = Served(plain, python=python, model=model, folder=data_dir)
             contenders.append(stack.enter_context(server))
         for round_number in range(rounds + 1):
@@ -112,7 +99,9 @@ def measure(
                     traces, cpu_s = contender.run(bodies(streams, round_number, str(model)))
                     into.bursts[streams, contender.name].append(figures_of(traces, cpu_s))
             if conversations is not None:
-                body = prefill_body(conversations, round_number, str(model))
+                # A prompt that no server has cached.
+                prompt = conversations.begin(f"prefill {round_number}")
+                body = chat_body(str(model), prompt, 1)
                 for contender in turn:
                     (trace,), _ = contender.run([body])
                     into.prefill[contender.name].append(tokens_per_s(trace))
@@ -142,19 +131,6 @@ def table(bursts: Mapping[tuple[int, str], Sequence[Figures]]) -> Iterable[str]:
             f"| {one.ttft_p50_ms:.1f} | {one.ttft_p95_ms:.1f} "
             f"| {one.gap_p50_ms:.1f} | {one.gap_p99_ms:.1f} |"
         )
-
-
-def prefill_body(conversations: Conversations, round_number: int, model: str) -> dict[str, Any]:
-    """Return a request for one token after a prompt that no server has cached."""
-    return {
-        "model": model,
-        "messages": conversations.begin(f"prefill {round_number}"),
-        "max_tokens": 1,
-        "temperature": 0,
-        "chat_template_kwargs": {"enable_thinking": False},
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
 
 
 def tokens_per_s(trace: StreamTrace) -> float:

@@ -22,6 +22,7 @@ from pathlib import Path
 from bench.chaos.checker import check
 from bench.chaos.faults import possible_faults
 from bench.chaos.history import History, Violation
+from bench.chaos.load import sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, make_plan
 from bench.chaos.receiver import hook_receiver
@@ -65,7 +66,7 @@ def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -
                 service,
                 seed=seed,
                 clients=options.clients,
-                requests=options.requests,
+                requests=sample_requests(seed, options.requests),
                 most_s=most_s,
                 log=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
                 hook=hook,

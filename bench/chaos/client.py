@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import httpx
@@ -33,6 +34,12 @@ SHORTAGE: Final = {429, 503, 504}
 #: Error of a stream whose items after the cursor were lost with the broker.
 ITEMS_LOST: Final = "items_lost"
 _TERMINAL: Final = {"completed", "cancelled", "failed", "expired"}
+#: The ends of a response, as the kind of a terminal item.
+_ENDS: Final = {
+    "response.completed": "finished",
+    "response.incomplete": "finished",
+    "response.failed": "failed",
+}
 #: Errors of a connection that broke.
 GONE: Final = (httpx.TransportError, httpx.StreamError)
 
@@ -77,22 +84,11 @@ class RunningOperation:
 
     def done(self) -> Operation:
         """Return what the history keeps."""
-        return Operation(
-            client=self.client,
-            kind=self.kind,
-            request=self.request,
-            keyed=self.keyed,
-            sendings=self.sendings,
-            accepted=tuple(self.accepted),
-            readings=tuple(self.readings),
-            statuses=tuple(self.statuses),
-            cancel_confirmed=self.cancel_confirmed,
-            answered=self.answered,
-            bad_reply=self.bad_reply,
-            lines=self.lines,
-            batch=self.batch,
-            results=tuple(self.results),
-        )
+        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Operation)}
+        frozen: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in found.items()
+        }
+        return Operation(**frozen)
 
 
 class Client:
@@ -102,12 +98,16 @@ class Client:
         base_url: Address of the service.
         streams: Receives every open stream, so that faults can cut it.
         rng: Determines pauses, and when a reader disconnects by itself.
+        hook: URL that receives the ends of jobs and batches; ``None`` for no webhooks.
     """
 
-    def __init__(self, base_url: str, streams: OpenStreams, rng: random.Random) -> None:
+    def __init__(
+        self, base_url: str, streams: OpenStreams, rng: random.Random, hook: str | None = None
+    ) -> None:
         self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT, trust_env=False)
         self._streams = streams
         self._rng = rng
+        self._hook = hook
 
     def close(self) -> None:
         """Close the connections."""
@@ -141,6 +141,10 @@ class Client:
     def _run(self, operation: RunningOperation) -> None:
         if operation.kind in {Kind.MESSAGES, Kind.TOOLS}:
             self._read_message(operation)
+        elif operation.kind is Kind.RESPONSES:
+            self._read_response(operation)
+        elif operation.kind is Kind.BATCH:
+            self._run_batch(operation)
         else:
             self._run_job(operation)
 
@@ -164,9 +168,10 @@ class Client:
         self._poll(operation, job)
 
     def _extra(self, operation: RunningOperation) -> dict[str, Any]:
-        """Return further fields of a job's body."""
-        del operation
-        return {}
+        """Return further fields of the body of a job or batch."""
+        if self._hook is None or operation.kind is Kind.PROBE:
+            return {}
+        return {"webhook": {"url": self._hook}}
 
     def _poll(self, operation: RunningOperation, job: str) -> None:
         while True:
@@ -261,6 +266,82 @@ class Client:
             operation.readings.append(Reading(job=job, items=tuple(items), is_whole=whole))
         return over or whole
 
+    # --- responses ----------------------------------------------------------------------------
+
+    def _read_response(self, operation: RunningOperation) -> None:
+        """Start a background response and read its stream over as many connections as it takes."""
+        name, after = "", -1
+        while True:
+            leaves = self._rng.random() < 0.3
+            most = self._rng.randint(1, 12) if leaves else None
+            reading, found = self._read_some_events(operation, name, after=after, most=most)
+            name = found or name
+            numbers = [item.n for item in reading.items if item.n is not None]
+            after = max([after, *numbers])
+            last = reading.items[-1] if reading.items else None
+            if last is not None and (last.kind in _ENDS.values() or last.text == ITEMS_LOST):
+                break
+            self._pause(operation)
+        self._poll(operation, operation.accepted[0])
+
+    def _read_some_events(
+        self, operation: RunningOperation, name: str, *, after: int, most: int | None
+    ) -> tuple[Reading, str]:
+        """Read one connection; return what it delivered, and the id of the response."""
+        items: list[Item] = []
+        try:
+            with self._open_response(operation, name, after) as response:
+                if not self._is_answer(response):
+                    return Reading(job="", after=after), name
+                if not name:
+                    operation.accepted.append(response.headers["x-semantic-job"])
+                with self._streams.holding(response):
+                    for kind, data in events_of(response.iter_lines()):
+                        name = name or str(data.get("response", {}).get("id", ""))
+                        items.append(_response_item(kind, data))
+                        if most is not None and len(items) >= most:
+                            break
+        except GONE:
+            pass
+        job = operation.accepted[-1] if operation.accepted else ""
+        whole = bool(items) and items[-1].kind == "finished"
+        reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
+        if items:
+            operation.readings.append(reading)
+        return reading, name
+
+    def _open_response(self, operation: RunningOperation, name: str, after: int) -> Any:
+        if name:
+            query = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
+            headers = {"user-agent": operation.client}
+            return self._http.stream("GET", f"/v1/responses/{name}", params=query, headers=headers)
+        operation.sendings += 1
+        body = _response_body(operation.request)
+        return self._http.stream("POST", "/v1/responses", json=body, headers=operation.headers())
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def _run_batch(self, operation: RunningOperation) -> None:
+        """Create a batch, wait for its end and read its results."""
+        requests = [
+            {"custom_id": f"line-{number}", "params": job_body(line)}
+            for number, line in enumerate(operation.lines)
+        ]
+        body = {"requests": requests} | self._extra(operation)
+        created = self._until(operation, "POST", "/v1/messages/batches", body)
+        path = f"/v1/messages/batches/{created['id']}"
+        operation.batch = "batch-" + created["id"].removeprefix("msgbatch_")
+        while self._until(operation, "GET", path)["processing_status"] != "ended":
+            self._pause(operation)
+        results = self._until_reply(operation, "GET", f"{path}/results").text
+        for line in results.splitlines():
+            fields = json.loads(line)
+            result = fields["result"]
+            blocks = result.get("message", {}).get("content", ())
+            text = "".join(block.get("text", "") for block in blocks)
+            number = int(fields["custom_id"].removeprefix("line-"))
+            operation.results.append(LineResult(line=number, status=result["type"], text=text))
+
     # --- common -------------------------------------------------------------------------------
 
     def _until(
@@ -329,6 +410,27 @@ def _status_of(item: Item) -> str:
     return "cancelled" if item.text == "cancelled" else "completed"
 
 
+def _response_item(kind: str, data: Any) -> Item:
+    """Return an event of a response as an item; its sequence number is the item's number."""
+    if kind == "error":
+        return Item(n=None, attempt=0, kind="error", text=str(data.get("code") or data))
+    text = data["delta"] if kind == "response.output_text.delta" else ""
+    named = "text" if kind == "response.output_text.delta" else _ENDS.get(kind, kind)
+    return Item(n=data["sequence_number"], attempt=0, kind=named, text=text)
+
+
+def _response_body(request: RequestSpec) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "input": request.prompt,
+        "max_output_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "background": True,
+        "stream": True,
+    }
+
+
 def message_body(request: RequestSpec) -> dict[str, Any]:
     """Return the body of a streamed Anthropic message."""
     body = {
@@ -345,5 +447,5 @@ def message_body(request: RequestSpec) -> dict[str, Any]:
 
 
 def job_body(request: RequestSpec) -> dict[str, Any]:
-    """Return the body of ``POST /v1/jobs`` for a request."""
+    """Return the body of ``POST /v1/jobs``, or of a batch's line, for a request."""
     return {key: value for key, value in message_body(request).items() if key != "stream"}

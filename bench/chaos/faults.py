@@ -89,7 +89,7 @@ class FaultInjector:
             Fault.LOSS: lambda _: self._lose_broker(),
             Fault.SLOW: self._slow_disk,
             Fault.MEMORY: self._fill_memory,
-            Fault.SWAP: lambda _: self._swap(),
+            Fault.SWAP: lambda _: self.swap(),
         }
         #: The swaps that the service accepted.
         self.swaps: list[str] = []
@@ -212,8 +212,12 @@ class FaultInjector:
             time.sleep(planned.lasts_s)
             client.config_set("maxmemory", "0")
 
-    def _swap(self) -> None:
-        """Ask for the model that is not loaded; the load may be lost to the next faults."""
+    def swap(self) -> None:
+        """Ask for the model that is not loaded; the load may be lost to the next faults.
+
+        Raises:
+            AssertionError: The service accepts no swap in time.
+        """
         model = MODELS[(len(self.swaps) + 1) % len(MODELS)]
         deadline = time.monotonic() + PART_WITHIN_S
         while time.monotonic() < deadline:

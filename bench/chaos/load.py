@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
+from bench.chaos.client import Client
 from bench.chaos.history import Kind, Operation, RequestSpec
-from bench.chaos.mixed_client import MixedClient
 from bench.chaos.wire import OpenStreams
 
 #: Long enough for one KV block on disk, which the next attempt restores.
@@ -68,7 +68,7 @@ class Load:
         base_url: Address of the service.
         seed: Determines each client's requests and the ways to send them.
         requests: The requests to choose from.
-        clients: Number of client threads.
+        clients: Number of client threads; with none, only batches are sent.
         hook: Receiver of webhooks; with it the load also has responses, tool calls and batches.
     """
 
@@ -89,7 +89,7 @@ class Load:
         self._hook = hook
         self._stopped = threading.Event()
         self._clients = clients
-        self._pool = ThreadPoolExecutor(clients, thread_name_prefix="chaos")
+        self._pool = ThreadPoolExecutor(max(1, clients), thread_name_prefix="chaos")
         self._done: list[Operation] = []
         self._futures: list[Future[None]] = [
             self._pool.submit(self._work, number) for number in range(clients)
@@ -99,6 +99,14 @@ class Load:
     def count(self) -> int:
         """Number of completed operations."""
         return len(self._done)
+
+    def send_batch(self, lines: tuple[RequestSpec, ...]) -> None:
+        """Run one batch to its end, on the thread of the caller."""
+        rng = random.Random(f"batch {self._seed}")
+        client = Client(self._base_url, self.streams, rng, self._hook)
+        name = f"chaos/{self._seed}-batch-{len(self._done)}"
+        self._done.append(client.operate(name, Kind.BATCH, lines[0], keyed=False, lines=lines))
+        client.close()
 
     def finish(self) -> tuple[Operation, ...]:
         """Start no new operation, wait for the running ones and return all of them."""
@@ -110,7 +118,7 @@ class Load:
 
     def _work(self, number: int) -> None:
         rng = random.Random(f"client {number} {self._seed}")
-        client = MixedClient(self._base_url, self.streams, rng, self._hook)
+        client = Client(self._base_url, self.streams, rng, self._hook)
         kinds = _KINDS if self._hook is None else _MIXED
         try:
             turn = 0

@@ -9,9 +9,10 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx
@@ -20,7 +21,7 @@ from bench.chaos.client import MODEL, Client
 from bench.chaos.ends import unsent
 from bench.chaos.faults import FaultInjector
 from bench.chaos.history import Event, History, Kind, Operation, Outcome, RequestSpec
-from bench.chaos.load import PROBE, Load, sample_calls, sample_requests
+from bench.chaos.load import PROBE, Load, sample_calls
 from bench.chaos.model import MODELS
 from bench.chaos.plan import PlannedFault
 from bench.chaos.receiver import HookReceiver
@@ -33,6 +34,15 @@ from tests.support.processes.service import Service
 #: Seconds for all jobs to end after the last fault.
 JOBS_END_WITHIN_S: Final = 300.0
 _VERIFY_S: Final = 300.0
+
+#: Contexts in memory and on the disk that are full after a short warm-up: what still grows leaks.
+SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SEMANTIC_ENGINE__KV_BUDGET_MB": "96",
+        "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1",
+        "SEMANTIC_REDIS__ITEMS_TTL_S": "60",
+    }
+)
 
 
 def environment(model: Path) -> dict[str, str]:
@@ -90,7 +100,7 @@ class Chaos:
         service: A service that is ready.
         seed: Determines the load.
         clients: Number of client threads.
-        requests: Number of different requests.
+        requests: The requests that clients choose from.
         log: Receives a line for each step.
         most_s: No fault starts later than this many seconds after the first.
         hook: Receives webhooks; with it the load also has responses, tool calls and batches.
@@ -102,17 +112,16 @@ class Chaos:
         *,
         seed: int,
         clients: int,
-        requests: int,
+        requests: Sequence[RequestSpec],
         log: Callable[[str], None],
         most_s: float = math.inf,
         hook: HookReceiver | None = None,
     ) -> None:
         self._hook = hook
-        self._swaps: list[str] = []
         self._service = service
         self._seed = seed
         self._clients = clients
-        self._requests = sample_requests(seed, requests)
+        self._requests = requests
         self._log = log
         self._most_s = most_s
         self._probes: list[Operation] = []
@@ -122,10 +131,12 @@ class Chaos:
     def run(self, plan: Sequence[PlannedFault]) -> Run:
         """Run the load and the plan, stop the service, and return the history."""
         recoveries: list[Recovery] = []
-        history = self.record(lambda load: recoveries.extend(self._inject_all(plan, load)))
+        history = self.record(
+            lambda load, faults: recoveries.extend(self._inject_all(plan, load, faults))
+        )
         return Run(history=history, recoveries=tuple(recoveries), restarts=self._restarts)
 
-    def record(self, work: Callable[[Load], None]) -> History:
+    def record(self, work: Callable[[Load, FaultInjector], None]) -> History:
         """Run the load as long as ``work`` runs, stop the service, and return the history."""
         baseline = self._record_baseline()
         load = Load(
@@ -135,11 +146,12 @@ class Chaos:
             clients=self._clients,
             hook=None if self._hook is None else self._hook.url,
         )
+        injector = FaultInjector(self._service, load.streams)
         try:
-            work(load)
+            work(load, injector)
         finally:
             operations = load.finish()
-        self._wait_for_ends()
+        self._wait_for_ends(injector.swaps)
         outcomes = self._outcomes()
         code = self._service.stop()
         assert code == 0, f"ended with {code}:\n{self._service.log()}"
@@ -150,7 +162,7 @@ class Chaos:
             baseline=baseline,
             chain=self._verify(),
             messages=() if self._hook is None else tuple(self._hook.messages),
-            swaps=tuple(self._swaps),
+            swaps=tuple(injector.swaps),
         )
 
     def _record_baseline(self) -> dict[RequestSpec, str]:
@@ -169,9 +181,9 @@ class Chaos:
         self._log(f"{len(texts)} answers undisturbed, {sum(map(len, texts.values()))} characters")
         return texts
 
-    def _inject_all(self, plan: Sequence[PlannedFault], load: Load) -> Iterator[Recovery]:
-        injector = FaultInjector(self._service, load.streams)
-        self._swaps = injector.swaps
+    def _inject_all(
+        self, plan: Sequence[PlannedFault], load: Load, injector: FaultInjector
+    ) -> Iterator[Recovery]:
         waiting: list[tuple[PlannedFault, float]] = []
         last_at = time.monotonic() + self._most_s
         for fault, after in zip(plan, [*plan[1:], None], strict=True):
@@ -205,14 +217,14 @@ class Chaos:
         client.close()
         self._probes.append(done)
 
-    def _wait_for_ends(self) -> None:
+    def _wait_for_ends(self, swaps: Sequence[str]) -> None:
         """Wait for all jobs, webhooks and swaps to end; the checker reports those that do not."""
         deadline = time.monotonic() + JOBS_END_WITHIN_S
         with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
             while time.monotonic() < deadline:
                 jobs = [self._listed(status=status) for status in ("queued", "running")]
                 hooks = client.get("/v1/webhooks", params={"state": "pending", "limit": "1"}).json()
-                swap = client.get(f"/admin/swaps/{self._swaps[-1]}").json() if self._swaps else {}
+                swap = client.get(f"/admin/swaps/{swaps[-1]}").json() if swaps else {}
                 is_open = any([*jobs, hooks["data"], swap.get("ended_at", True) is None])
                 if not is_open and self._is_all_sent():
                     return

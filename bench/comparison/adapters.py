@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +24,19 @@ class Place:
     data_dir: Path
     port: int
 
-    def script(self, name: str) -> str:
-        """Return a console script of the same environment."""
-        return str(self.python.with_name(name))
+    def filled(self, text: str) -> str:
+        """Return a text with the fields of this place; ``{bin}`` is where scripts are."""
+        fields = {"python": self.python, "bin": self.python.parent, "model": self.model}
+        return text.format(**fields, data=self.data_dir, port=self.port)
+
+
+#: Keeps a server off the network, and its files in its own directory.
+OFFLINE: Final = {
+    "HOME": "{data}",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,110 +46,62 @@ class Adapter:
     Attributes:
         name: Its name in the table.
         distribution: The distribution whose version is printed under the table.
-        command: The command line.
-        environment: Variables in addition to the harness's own.
+        words: The command line, with fields of its place.
+        variables: Variables in addition to the harness's own, with fields of its place.
         ready_path: Path that answers 200 once the model is loaded.
     """
 
     name: str
     distribution: str
-    command: Callable[[Place], list[str]]
-    environment: Callable[[Place], dict[str, str]]
+    words: str
     ready_path: str
+    variables: Mapping[str, str] = field(default_factory=lambda: OFFLINE)
+
+    def command(self, place: Place) -> list[str]:
+        """Return the command line."""
+        return [place.filled(word) for word in self.words.split()]
+
+    def environment(self, place: Place) -> dict[str, str]:
+        """Return the variables."""
+        return {name: place.filled(value) for name, value in self.variables.items()}
 
 
-def offline(place: Place) -> dict[str, str]:
-    """Return variables that keep a server off the network, and its files in its own directory."""
-    return {
-        "HOME": str(place.data_dir),
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-    }
-
-
-def _semantic_command(place: Place) -> list[str]:
-    return [str(place.python), "-m", "ops.cli.main", "serve"]
-
-
-def _semantic_environment(place: Place) -> dict[str, str]:
-    return {
-        # The harness's own tree, even where another version is installed.
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "SEMANTIC_DATA_DIR": str(place.data_dir),
-        "SEMANTIC_SERVER__PORT": str(place.port),
-        "SEMANTIC_MODEL__ID": str(place.model),
-    }
-
-
-SEMANTIC = Adapter(
+SEMANTIC: Final = Adapter(
     name="semantic",
     distribution="semantic",
-    command=_semantic_command,
-    environment=_semantic_environment,
+    words="{python} -m ops.cli.main serve",
     ready_path="/health/ready",
+    variables={
+        # The harness's own tree, even where another version is installed.
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SEMANTIC_DATA_DIR": "{data}",
+        "SEMANTIC_SERVER__PORT": "{port}",
+        "SEMANTIC_MODEL__ID": "{model}",
+    },
 )
-
-
-def _mlx_lm_command(place: Place) -> list[str]:
-    return [
-        *(str(place.python), "-m", "mlx_lm", "server", "--model", str(place.model)),
-        *("--host", "127.0.0.1", "--port", str(place.port), "--log-level", "ERROR"),
-    ]
-
-
 # Its prompt cache is in memory only.
-MLX_LM = Adapter(
+MLX_LM: Final = Adapter(
     name="mlx_lm.server",
     distribution="mlx-lm",
-    command=_mlx_lm_command,
-    environment=offline,
+    words="{python} -m mlx_lm server --model {model} --host 127.0.0.1 --port {port}"
+    " --log-level ERROR",
     ready_path="/health",
 )
-
-
-def _rapid_mlx_command(place: Place) -> list[str]:
-    return [
-        *(place.script("rapid-mlx"), "serve", str(place.model), "--host", "127.0.0.1"),
-        *("--port", str(place.port), "--pflash", "off", "--log-level", "WARNING"),
-    ]
-
-
 # It saves its prefix cache in the home directory when it stops. ``--pflash off`` disables the lossy
 # prompt compression, so that it answers the same prompt.
-RAPID_MLX = Adapter(
+RAPID_MLX: Final = Adapter(
     name="rapid-mlx",
     distribution="rapid-mlx",
-    command=_rapid_mlx_command,
-    environment=offline,
+    words="{bin}/rapid-mlx serve {model} --host 127.0.0.1 --port {port} --pflash off"
+    " --log-level WARNING",
     ready_path="/health/ready",
 )
-
-
-def _mlx_vlm_command(place: Place) -> list[str]:
-    return [
-        *(place.script("mlx_vlm.server"), "--model", str(place.model)),
-        *("--host", "127.0.0.1", "--port", str(place.port), "--log-level", "WARNING"),
-    ]
-
-
-def _mlx_vlm_environment(place: Place) -> dict[str, str]:
-    return offline(place) | {
-        "APC_ENABLED": "1",
-        "APC_HASH": "sha256",
-        "APC_DISK_PATH": str(place.data_dir / "apc"),
-    }
-
-
 # Its prefix cache is off by default.
-MLX_VLM = Adapter(
+MLX_VLM: Final = Adapter(
     name="mlx_vlm.server",
     distribution="mlx-vlm",
-    command=_mlx_vlm_command,
-    environment=_mlx_vlm_environment,
+    words="{bin}/mlx_vlm.server --model {model} --host 127.0.0.1 --port {port} --log-level WARNING",
     ready_path="/health",
+    variables=OFFLINE | {"APC_ENABLED": "1", "APC_HASH": "sha256", "APC_DISK_PATH": "{data}/apc"},
 )
-
-ADAPTERS: dict[str, Adapter] = {
-    adapter.name: adapter for adapter in (SEMANTIC, MLX_LM, RAPID_MLX, MLX_VLM)
-}
+ADAPTERS: Final = {one.name: one for one in (SEMANTIC, MLX_LM, RAPID_MLX, MLX_VLM)}

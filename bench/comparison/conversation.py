@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.comparison.chat import Message, Reply
+from bench.client import Message, StreamTrace
 
 QUESTIONS = (
     "What colour is the sky?",
@@ -51,7 +51,7 @@ class Conversations:
         return len(self._tokenizer.encode(text).ids)
 
 
-def next_turn(messages: list[Message], reply: Reply) -> list[Message]:
+def next_turn(messages: list[Message], reply: StreamTrace) -> list[Message]:
     """Return the conversation with the answer and the next question."""
     question = QUESTIONS[(len(messages) + 1) // 2 % len(QUESTIONS)]
     return [

@@ -12,7 +12,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from bench.comparison.chat import Message
+from bench.client import Message
 from bench.comparison.conversation import Conversations, next_turn
 from bench.comparison.server import Server
 

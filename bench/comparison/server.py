@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 import psutil
 
-from bench.comparison import chat
+from bench.client import Message, StreamTrace, chat_body, leave_after, stream_together
 from bench.comparison.adapters import Adapter, Place
 from tests.support.processes.service import free_port
 
@@ -120,23 +120,21 @@ class Server(AbstractContextManager["Server"]):
         psutil.wait_procs(processes, timeout=10)
         self._process = None
 
-    def ask(self, messages: Sequence[chat.Message], max_tokens: int = MAX_TOKENS) -> chat.Reply:
+    def ask(self, messages: Sequence[Message], max_tokens: int = MAX_TOKENS) -> StreamTrace:
         """Return a greedy answer."""
-        return chat.ask(self._port, str(self.model), messages, max_tokens)
+        (answer,) = self.ask_together([messages], max_tokens)
+        return answer
 
     def ask_together(
-        self, conversations: Sequence[Sequence[chat.Message]], max_tokens: int = MAX_TOKENS
-    ) -> list[chat.Reply]:
+        self, conversations: Sequence[Sequence[Message]], max_tokens: int = MAX_TOKENS
+    ) -> list[StreamTrace]:
         """Return the answers to requests that are sent at once."""
-        return chat.ask_together(self._port, str(self.model), conversations, max_tokens)
+        bodies = [chat_body(str(self.model), messages, max_tokens) for messages in conversations]
+        return stream_together(self.base_url, bodies)
 
-    def leave_after(
-        self, messages: Sequence[chat.Message], *, max_tokens: int, pieces: int
-    ) -> None:
+    def leave_after(self, messages: Sequence[Message], *, max_tokens: int, pieces: int) -> None:
         """Send a request, and close the connection after some pieces of text."""
-        chat.leave_after(
-            self._port, str(self.model), messages, max_tokens=max_tokens, pieces=pieces
-        )
+        leave_after(self.base_url, chat_body(str(self.model), messages, max_tokens), pieces)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all its processes so far."""

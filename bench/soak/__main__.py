@@ -1,11 +1,11 @@
 """Does anything grow while the service works for an hour?
 
 ``python -m bench.soak --minutes 60 [--json OUT]`` starts a service of its own with two equal models
-that take turns every ten minutes. Agents with tools, forks, batches and clients that leave work all
-the time, beside the clients of ``bench.chaos``, whose checker judges the log at the end. Memory of
-each process, descriptors, threads, Redis and the disk are sampled. The exit code is 1 if a series
-grows by more than 5 % an hour after the warm-up, if answers become slower, if a promise was broken
-or if the service logged an error; ``--keep`` names where the logs of such a run stay.
+that take turns every ten minutes. Agents with tools and forks work all the time beside the clients
+of ``bench.chaos``, whose checker judges the log at the end. Memory of each process, descriptors,
+threads, Redis and the disk are sampled. The exit code is 1 if a series grows by more than 5 % an
+hour after the warm-up, if answers become slower, if a promise was broken or if the service logged
+an error; ``--keep`` names where the logs of such a run stay.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.chaos.checker import check
-from bench.chaos.load import Load
+from bench.chaos.faults import FaultInjector
+from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
-from bench.chaos.run import Chaos, environment
+from bench.chaos.receiver import HookReceiver, hook_receiver
+from bench.chaos.run import SMALL_CACHES, Chaos, mixed_environment
 from bench.experiments.report import print_conditions, print_table
 from bench.soak.evidence import errors_of, keep
-from bench.soak.load import CLIENTS, Record, SoakLoad
+from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
 from bench.soak.verdict import DRIFT_MAX, drift_of, trends_of
 from tests.support.processes.service import Service
 
-MODELS: Final = ("day", "night")
 #: Samples of a whole run, and the least pause between two.
 SAMPLES: Final = 360
 SAMPLE_S_MIN: Final = 2.0
@@ -50,44 +51,20 @@ def main() -> int:
     options = _parser().parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    service = Service(folder / "data", env=_environment(folder)).start()
-    samples: list[Sample] = []
-    record = Record()
-
-    def work(_: Load) -> None:
-        nonlocal record
-        sampler = Sampler(service, max(SAMPLE_S_MIN, options.minutes * 60 / SAMPLES))
-        load = SoakLoad(
-            service.base_url,
-            agents=options.agents,
-            swap_every_s=options.swap_minutes * 60,
-            models=MODELS,
-        )
+    with hook_receiver(options.seed) as hook:
+        env = {
+            **mixed_environment(make_exact_model(folder / "model"), hook),
+            **SMALL_CACHES,
+            "SEMANTIC_JOBS__WORKER_STANDBY": "false",
+        }
+        service = Service(folder / "data", env=env).start()
         try:
-            time.sleep(options.minutes * 60)
-        finally:
-            samples.extend(sampler.close())
-            record = load.finish()
-
-    try:
-        chaos = Chaos(
-            service,
-            seed=options.seed,
-            clients=options.clients,
-            requests=options.requests,
-            log=lambda line: print(line, flush=True),
-        )
-        history = chaos.record(work)
-    except BaseException:
-        if service.process.poll() is None:
-            service.kill()
-        print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
-        raise
-    violations = [
-        f"{one.promise}: {one.subject}: {one.what}" for one in check(history, others=CLIENTS)
-    ]
-    errors = errors_of(service.log_file)
-    result = result_of(samples, record, violations, errors, minutes=options.minutes)
+            result = _run(service, hook, options)
+        except BaseException:
+            if service.process.poll() is None:
+                service.kill()
+            print(f"logs       {keep(service.data_dir, service.log_file, options.keep)}")
+            raise
     _print(result)
     print_conditions(began)
     if options.json:
@@ -98,22 +75,40 @@ def main() -> int:
     return int(not result["passed"])
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    model = make_exact_model(folder / MODELS[0])
-    shutil.copytree(model, folder / MODELS[1])
-    config = folder / "semantic.toml"
-    config.write_text("".join(f'[models.{name}]\nsource = "{folder / name}"\n' for name in MODELS))
-    common = environment(model)
-    del common["SEMANTIC_MODEL__NAME"]
-    return common | {
-        "SEMANTIC_CONFIG": str(config),
-        "SEMANTIC_MODEL__ID": MODELS[0],
-        "SEMANTIC_JOBS__WORKER_STANDBY": "false",
-        # Bounds that are reached in the warm-up: what still grows then is a leak.
-        "SEMANTIC_ENGINE__KV_BUDGET_MB": "96",
-        "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1",
-        "SEMANTIC_REDIS__ITEMS_TTL_S": "60",
-    }
+def _run(service: Service, hook: HookReceiver, options: argparse.Namespace) -> dict[str, Any]:
+    """Work for the wanted time, stop the service, and return the result."""
+    samples: list[Sample] = []
+    record = Record()
+    seconds, swap_s = options.minutes * 60, options.swap_minutes * 60
+
+    def work(_: Load, faults: FaultInjector) -> None:
+        nonlocal record
+        until_s = time.monotonic() + seconds
+        sampler = Sampler(service, max(SAMPLE_S_MIN, seconds / SAMPLES))
+        agents = Agents(service.base_url, agents=options.agents)
+        try:
+            while until_s - time.monotonic() > swap_s:
+                time.sleep(swap_s)
+                faults.swap()
+                agents.follow_swap(faults.swaps[-1])
+            time.sleep(max(0.0, until_s - time.monotonic()))
+        finally:
+            samples.extend(sampler.close())
+            record = agents.finish()
+
+    history = Chaos(
+        service,
+        seed=options.seed,
+        clients=options.clients,
+        requests=sample_requests(options.seed, options.requests),
+        log=lambda line: print(line, flush=True),
+        hook=hook,
+    ).record(work)
+    record.counts.update(one.kind.value for one in history.operations)
+    broken = check(history, others=CLIENTS)
+    violations = [f"{one.promise}: {one.subject}: {one.what}" for one in broken]
+    errors = errors_of(service.log_file)
+    return result_of(samples, record, violations, errors, minutes=options.minutes)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,31 +1,28 @@
-"""The load of a soak: agents with tools, forks, batches, disconnects and swaps."""
+"""Agents beside the clients of ``bench.chaos``: long conversations with tools, and forks."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
 
+from bench.chaos.client import MODEL
 from bench.chaos.wire import events_of
 
-#: Follows whichever model is loaded.
-MODEL: Final = "claude-soak"
 #: Prefixes of the User-Agents of this load.
 CLIENTS: Final = ("claude-cli/soak", "soak")
 #: Seconds for one answer, waits for a swap included.
 ANSWER_S: Final = 300.0
 #: Turns of a conversation before the agent begins another one.
 TURNS_MAX: Final = 8
-BATCH_LINES: Final = 8
 #: Statuses while a model is being swapped or the queue is full.
 _SHORTAGE: Final = {409, 429, 503, 504}
 _PAUSE_S: Final = 0.5
@@ -65,33 +62,22 @@ class Record:
     faults: list[str] = field(default_factory=list)
 
 
-class SoakLoad:
+class Agents:
     """Threads that work until ``finish``.
 
     Args:
         base_url: Address of the service.
         agents: Number of agents that talk at once.
-        swap_every_s: Pause between two swaps.
-        models: Names of the models that take turns.
     """
 
-    def __init__(
-        self, base_url: str, *, agents: int, swap_every_s: float, models: tuple[str, ...]
-    ) -> None:
+    def __init__(self, base_url: str, *, agents: int) -> None:
         self.record = Record()
         self._http = httpx.Client(
             base_url=base_url, timeout=ANSWER_S, trust_env=False, headers={"user-agent": CLIENTS[1]}
         )
         self._stopped = threading.Event()
-        self._swap_every_s = swap_every_s
-        self._models = models
-        works: list[Callable[[], None]] = [
-            *(lambda number=number: self._talk(number) for number in range(agents)),
-            self._fork,
-            self._batch,
-            self._leave,
-            self._swap,
-        ]
+        talks = (lambda number=number: self._talk(number) for number in range(agents))
+        works: list[Callable[[], None]] = [*talks, self._fork]
         self._pool = ThreadPoolExecutor(len(works), thread_name_prefix="soak")
         self._futures: list[Future[None]] = [self._pool.submit(self._repeat, one) for one in works]
 
@@ -103,6 +89,15 @@ class SoakLoad:
         self._pool.shutdown()
         self._http.close()
         return self.record
+
+    def follow_swap(self, swap_id: str) -> None:
+        """Wait for the end of a swap, and record how long it took."""
+        path = f"/admin/swaps/{swap_id}"
+        while (swap := self._http.get(path).raise_for_status().json())["ended_at"] is None:
+            time.sleep(_PAUSE_S)
+        if swap["state"] != "done":
+            self.record.faults.append(f"{swap_id} is {swap['state']}: {swap['why']}")
+        self.record.swap_ms.append(float(swap["timings_ms"]["total"] or 0))
 
     def _repeat(self, work: Callable[[], None]) -> None:
         while not self._stopped.is_set():
@@ -125,19 +120,31 @@ class SoakLoad:
             if self._stopped.is_set():
                 return
             messages.append({"role": "user", "content": rng.choice(_QUESTIONS)})
-            body = _message(messages, max_tokens=rng.randint(16, 64), stream=True)
-            began = time.monotonic()
-            text = ""
-            with self._stream("/v1/messages", body, agent=f"{CLIENTS[0]}-{number}") as events:
-                for kind, data in events:
-                    if kind == "content_block_delta" and not text:
+            text = self._answer(messages, rng.randint(16, 64), f"{CLIENTS[0]}-{number}")
+            messages += _tool_turn(f"call-{number}-{turn}", text)
+            self.record.counts["turns"] += 1
+
+    def _answer(self, messages: list[dict[str, Any]], max_tokens: int, agent: str) -> str:
+        """Stream an answer, record the time to its first text, and return the text."""
+        body = {"model": MODEL, "system": _SYSTEM, "tools": _TOOLS, "messages": messages}
+        began, text = time.monotonic(), ""
+        with self._http.stream(
+            "POST",
+            "/v1/messages",
+            json=body | {"max_tokens": max_tokens, "stream": True},
+            headers={"user-agent": agent},
+        ) as response:
+            if response.is_error:
+                response.read()
+            response.raise_for_status()
+            for kind, data in events_of(response.iter_lines()):
+                if kind == "content_block_delta":
+                    if not text:
                         now = time.monotonic()
                         since_s = now - self.record.began_s
                         self.record.first_ms.append((since_s, 1000 * (now - began)))
-                    if kind == "content_block_delta":
-                        text += str(data["delta"].get("text", "."))
-            messages += _tool_turn(f"call-{number}-{turn}", text)
-            self.record.counts["turns"] += 1
+                    text += str(data["delta"].get("text", "."))
+        return text
 
     def _fork(self) -> None:
         """Create an agent, fork it after a turn, ask both, and delete them."""
@@ -154,66 +161,8 @@ class SoakLoad:
     def _ask_agent(self, agent: str, prompt: str) -> None:
         self._post(f"/v1/agents/{agent}/generate", {"prompt": prompt, "max_tokens": 16})
 
-    def _batch(self) -> None:
-        """Run a batch to its end, and read its results."""
-        lines = [
-            {
-                "custom_id": f"line-{number}",
-                "params": _message([{"role": "user", "content": question}], max_tokens=24),
-            }
-            for number, question in enumerate(_QUESTIONS * 2)
-        ]
-        batch = self._post("/v1/messages/batches", {"requests": lines[:BATCH_LINES]})
-        path = f"/v1/messages/batches/{batch['id']}"
-        while batch["processing_status"] != "ended":
-            if self._stopped.wait(1):
-                return
-            batch = self._http.get(path).raise_for_status().json()
-        assert len(self._http.get(f"{path}/results").text.splitlines()) == BATCH_LINES
-        self.record.counts["batches"] += 1
-        self._stopped.wait(5)
-
-    def _leave(self) -> None:
-        """Close a stream after its first texts."""
-        asked = {"role": "user", "content": "Tell me a long story."}
-        with self._stream("/v1/messages", _message([asked], max_tokens=200, stream=True)) as events:
-            for number, _ in enumerate(events):
-                if number > 4:
-                    break
-        self.record.counts["disconnects"] += 1
-        self._stopped.wait(3)
-
-    def _swap(self) -> None:
-        """Swap to the next model, after a pause."""
-        if self._stopped.wait(self._swap_every_s):
-            return
-        name = self._models[(len(self.record.swap_ms) + 1) % len(self._models)]
-        swap = self._post(f"/admin/models/{name}/load", None)
-        while swap["ended_at"] is None:
-            time.sleep(_PAUSE_S)
-            swap = self._http.get(f"/admin/swaps/{swap['id']}").raise_for_status().json()
-        if swap["state"] != "done":
-            self.record.faults.append(f"the swap to {name} is {swap['state']}: {swap['why']}")
-        self.record.swap_ms.append(float(swap["timings_ms"]["total"] or 0))
-
     def _post(self, path: str, body: object) -> Any:
-        content = None if body is None else json.dumps(body)
-        return self._http.post(path, content=content).raise_for_status().json()
-
-    @contextlib.contextmanager
-    def _stream(
-        self, path: str, body: dict[str, Any], *, agent: str = CLIENTS[1]
-    ) -> Iterator[Iterator[tuple[str, Any]]]:
-        headers = {"user-agent": agent}
-        with self._http.stream("POST", path, json=body, headers=headers) as response:
-            if response.is_error:
-                response.read()
-            response.raise_for_status()
-            yield events_of(response.iter_lines())
-
-
-def _message(messages: list[dict[str, Any]], **more: object) -> dict[str, Any]:
-    return {"model": MODEL, "system": _SYSTEM, "tools": _TOOLS, "messages": messages, **more}
+        return self._http.post(path, json=body).raise_for_status().json()
 
 
 def _tool_turn(call: str, text: str) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from bench.chaos.run import SMALL_CACHES
 from bench.stress import agents, bursts, resume, sustained
-from bench.stress.run import SMALL_CACHES, Case
+from bench.stress.run import Case
 
 #: Places for more requests than the memory has room for.
 _SMALL_MEMORY: Final = {

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bench.comparison.chat import Message, Reply, ask
+from bench.client import Message, StreamTrace, chat_body, stream_together
 from bench.comparison.conversation import Conversations, next_turn
 from bench.demo_model.render import MODEL_DIR
 from bench.stress.client import MODEL
@@ -96,8 +96,9 @@ def _at(run: Run, length: int) -> dict[str, float]:
     }
 
 
-def _ask(run: Run, messages: Sequence[Message]) -> Reply:
-    return ask(run.service.port, MODEL, messages, MAX_TOKENS)
+def _ask(run: Run, messages: Sequence[Message]) -> StreamTrace:
+    body = chat_body(MODEL, messages, MAX_TOKENS)
+    return stream_together(run.service.base_url, [body])[0]
 
 
 def _wait_saved(run: Run) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
 
 from bench.chaos.model import make_exact_model
 from bench.stress.client import StressClient
@@ -36,16 +34,6 @@ class Run:
     def seconds(self, whole_s: float) -> float:
         """Return how long this run lasts instead of ``whole_s``."""
         return whole_s * self.scale
-
-
-#: Contexts in memory and on the disk that are full after a short warm-up: what still grows leaks.
-SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "SEMANTIC_ENGINE__KV_BUDGET_MB": "96",
-        "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1",
-        "SEMANTIC_REDIS__ITEMS_TTL_S": "60",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from bench.soak.samples import Sample, Sampler
-from bench.soak.verdict import WARM_UP
+from bench.soak.verdict import DRIFT_MAX, GROWTH_PER_HOUR_MAX, drift_of, trends_of
 from bench.stress.agents import conversation
 from bench.stress.client import Reply, at_once, question
 from bench.stress.run import Run
@@ -22,15 +22,9 @@ from bench.stress.verdict import (
     percentiles,
 )
 
-#: Growth of resident memory after the warm-up that is no leak, in percent.
-GROWTH_PERCENT_MAX: Final = 5.0
-#: The last window may be this much slower than the first one after the warm-up.
-DRIFT_MAX: Final = 1.2
 #: Samples of a whole run, and the least pause between two.
 SAMPLES: Final = 120
 SAMPLE_S_MIN: Final = 2.0
-#: Answers that a window needs to be compared.
-WINDOW_MIN: Final = 5
 _LONG_CONTEXT: Final = "At noon the clock of the station was wrong by three minutes. " * 60
 
 
@@ -172,61 +166,38 @@ def _errors(replies: Sequence[Reply]) -> tuple[Check, ...]:
     return no_failure(replies), answered(replies, 0.99)
 
 
-_MEMORY_HEAD: Final = ("process", ">after the warm-up, MB", ">at the end, MB", ">growth")
+_MEMORY_HEAD: Final = ("process", ">MB after the warm-up", ">at the end", ">an hour")
 
 
 def _growth(samples: Sequence[Sample]) -> Check:
-    begin, end = _levels(samples, "all")
-    percent = 100 * (end / begin - 1) if begin else float("inf")
+    grown = [name for name, trend in trends_of(samples).items() if trend.grows]
     return Check(
-        target=f"memory after the warm-up grows by < {GROWTH_PERCENT_MAX:g} %",
-        figure=f"{percent:+.1f} %",
-        reached=percent < GROWTH_PERCENT_MAX,
+        target=f"nothing grows by more than {GROWTH_PER_HOUR_MAX:.0%} an hour and its noise",
+        figure=", ".join(grown) or "none",
+        reached=not grown,
     )
 
 
 def _memory_rows(samples: Sequence[Sample]) -> list[tuple[str, str, str, str]]:
-    names = sorted({name for one in samples for name in one if name.endswith(" rss, MB")})
-    rows = []
-    for name in (*names, "all"):
-        begin, end = _levels(samples, name)
-        if begin:
-            change = f"{100 * (end / begin - 1):+.1f} %"
-            rows.append((name.removesuffix(" rss, MB"), f"{begin:.0f}", f"{end:.0f}", change))
-    return rows
-
-
-def _levels(samples: Sequence[Sample], name: str) -> tuple[float, float]:
-    """Return a series just after the warm-up and at the end, each the mean of some samples."""
-    values = [_total(one) if name == "all" else one.get(name, 0.0) for one in samples]
-    values = [value for value in values if value]
-    tenth = max(1, len(values) // 10)
-    warm = int(WARM_UP * len(values))
-    if not values:
-        return 0.0, 0.0
-    begin, end = values[warm : warm + tenth], values[-tenth:]
-    return sum(begin) / len(begin), sum(end) / len(end)
-
-
-def _total(sample: Sample) -> float:
-    return sum(value for name, value in sample.items() if name.endswith(" rss, MB"))
+    return [
+        (
+            name.removesuffix(" rss, MB"),
+            f"{trend.level:.0f}",
+            f"{trend.last:.0f}",
+            f"{trend.percent_per_hour:+.1f} %",
+        )
+        for name, trend in trends_of(samples).items()
+        if name.endswith(" rss, MB")
+    ]
 
 
 def _drift(replies: Sequence[Reply]) -> Check:
-    """Compare p95 of the first and the last sixth of the time after the warm-up."""
-    done = [one for one in replies if one.is_answer]
-    begin_s = min((one.at_s for one in done), default=0.0)
-    end_s = max((one.at_s for one in done), default=0.0)
-    warm_s = begin_s + WARM_UP * (end_s - begin_s)
-    window_s = (end_s - warm_s) / 6
-    early = latencies(one for one in done if warm_s <= one.at_s < warm_s + window_s)
-    late = latencies(one for one in done if one.at_s >= end_s - window_s)
-    enough = min(len(early), len(late)) >= WINDOW_MIN
-    ratio = percentiles(late)[1] / percentiles(early)[1] if enough else float("inf")
-    figure = f"{ratio:.2f}" if enough else "too few"
+    """Compare the last with the first third of the time after the warm-up."""
+    done = sorted((one.at_s, one.ms) for one in replies if one.is_answer)
+    ratio = drift_of([(at_s - done[0][0], ms) for at_s, ms in done])
     return Check(
-        target=f"p95 of the last over the first sixth ≤ {DRIFT_MAX:g}",
-        figure=f"{figure} ({len(early)} and {len(late)} answers)",
-        reached=ratio <= DRIFT_MAX,
+        target=f"last over first third of the latencies ≤ {DRIFT_MAX:g}",
+        figure="too few answers" if ratio is None else f"{ratio:.2f}",
+        reached=ratio is not None and ratio <= DRIFT_MAX,
         timed=True,
     )

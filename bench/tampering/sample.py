@@ -10,32 +10,9 @@ from pathlib import Path
 
 from domain.events.cache import AgentCacheRestored
 from domain.events.event import Event
-from domain.events.job import (
-    AttemptStarted,
-    JobCancelled,
-    JobCancelRequested,
-    JobCompleted,
-    JobFailed,
-    JobSubmitted,
-)
-from domain.events.worker import WorkerDraining
+from domain.events.job import JobCancelled, JobCancelRequested, JobFailed
 from domain.log.record import Draft
-from domain.values import (
-    AgentId,
-    Digest,
-    JobId,
-    Priority,
-    PromptEncoding,
-    Sampling,
-    SamplingWish,
-    StopReason,
-    StreamName,
-    Timings,
-    Usage,
-    WorkerId,
-    digest_of,
-    rfc3339,
-)
+from domain.values import Digest, JobId, StreamName, Usage, digest_of, rfc3339
 from domain.webhook.delivery import DueHost, Webhook, WebhookId
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
@@ -44,6 +21,7 @@ from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.clock import RandomIds
+from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 
 LOG_NAME = "events.sqlite3"
 #: Jobs before and after the archive.
@@ -71,7 +49,6 @@ class _Recorder:
     def __init__(self, directory: Path, seed: int) -> None:
         self.url = url_of(directory)
         self.clock = _StepClock()
-        self.ids = RandomIds()
         self._directory = directory
         self._random = random.Random(seed)
 
@@ -87,27 +64,28 @@ class _Recorder:
             engine.dispose()
 
     def _job(self, log: SqlEventLog, number: int) -> None:
-        job = JobId(f"job-{number:04d}")
-        agent = AgentId(f"agent {number % 3}")
+        job, agent = JobId(f"job-{number:04d}"), f"agent {number % 3}"
         request, output = (self._text() for _ in range(2))
-        events: list[Event] = [_submitted(agent, number, digest_of(request))]
+        events: list[Event] = [replace(submitted(agent=agent), request=digest_of(request))]
         if number % 4:
-            events += [_started(number)]
-            events += [_ended(number, digest_of(output))] if number % 4 < 3 else []
+            events.append(started())
+        if number % 4 == 1:
+            events.append(replace(completed(), output=digest_of(output)))
+        elif number % 4 == 2:
+            events.append(JobFailed(error="engine_failure", message="a step failed"))
         payloads = {digest_of(text): text for text in (request, output)}
         self._append(log, job, events, payloads)
         if number % 4 == 3:
-            self._append(log, job, [JobCancelRequested(reason="no longer needed")], {}, after=2)
-            self._append(
-                log, job, [JobCancelled(attempt=1, usage=Usage(prompt_tokens=10))], {}, after=3
-            )
+            cancelled = JobCancelled(attempt=1, usage=Usage(prompt_tokens=10))
+            wish = JobCancelRequested(reason="no longer needed")
+            self._append(log, job, [wish, cancelled], {}, after=2)
         if number % 4:
             restored = AgentCacheRestored(
                 job=job, source="ram", tokens=8, disk_tokens=0, prompt_tokens=12, took_ms=1.5
             )
             self._append(log, f"agent-{agent}", [restored], {}, after=None)
         if not number:
-            self._append(log, "worker-1", [WorkerDraining(worker=WorkerId("worker-1"))], {})
+            self._append(log, "worker-1", [worker_event()], {})
 
     def _text(self) -> bytes:
         return self._random.randbytes(self._random.choice((40, 700, 9000)))
@@ -122,10 +100,7 @@ class _Recorder:
         after: int | None = 0,
     ) -> None:
         name = StreamName(stream)
-        drafts = [
-            Draft(event_id=self.ids.event_id(), event=event, correlation_id="req-1")
-            for event in events
-        ]
+        drafts: list[Draft] = [draft(event) for event in events]
         if after is None:
             before = log.load(name)
             after = before[-1].version if before else 0
@@ -145,7 +120,7 @@ def record_sample(directory: Path, *, seed: int) -> None:
         recorder.url,
         before=rfc3339(recorder.clock.now()),
         clock=recorder.clock,
-        ids=recorder.ids,
+        ids=RandomIds(),
     )
     recorder.sign()
     add_webhooks(recorder.url)
@@ -191,44 +166,3 @@ def add_webhooks(url: str) -> None:
         )
     finally:
         store.close()
-
-
-def _submitted(agent: AgentId, number: int, request: Digest) -> JobSubmitted:
-    return JobSubmitted(
-        protocol="jobs",
-        model="a model",
-        request=request,
-        sampling=SamplingWish(seed=number),
-        max_tokens=16,
-        priority=Priority.INTERACTIVE,
-        attempts_max=3,
-        agent=agent,
-    )
-
-
-def _started(number: int) -> AttemptStarted:
-    return AttemptStarted(
-        attempt=1,
-        worker=WorkerId("worker-1"),
-        model="a model",
-        fingerprint="a fingerprint",
-        prompt_tokens=10 + number,
-        cached_tokens=4,
-        cache_source="ram",
-        first_item=0,
-        sampling=Sampling(),
-        encoding=PromptEncoding.MARKS_AS_TEXT,
-    )
-
-
-def _ended(number: int, output: Digest) -> Event:
-    if number % 4 == 2:
-        return JobFailed(error="engine_failure", message="a step failed")
-    return JobCompleted(
-        attempt=1,
-        stop_reason=StopReason.END_TURN,
-        usage=Usage(prompt_tokens=10 + number, cached_tokens=4, completion_tokens=3),
-        output=output,
-        token_hash="0" * 64,
-        timings=Timings(queued_ms=1.5, prefill_ms=2.25, first_token_ms=3.0, decode_ms=4.125),
-    )

@@ -9,7 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.batch_kills import API, WORKER, run
+from bench.batch_kills import run
+from bench.chaos.checker import check
+from bench.chaos.model import make_exact_model
+from bench.chaos.plan import Fault
+from bench.chaos.run import environment
 from tests.support.processes.service import Service
 
 LINES = 40
@@ -34,14 +38,15 @@ def semantic(service: Service, *words: str, code: int = 0) -> str:
 
 
 def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
-    own_service: Callable[..., Service],
+    own_service: Callable[..., Service], tmp_path: Path
 ) -> None:
     # A small window: the api dies with lines that are no jobs yet.
-    service = own_service(SEMANTIC_BATCHES__QUEUE_WINDOW="8")
-    done = run(service, lines=LINES, parts=(WORKER, API), max_tokens=12)
-    assert done.counts == {"succeeded": LINES}
-    assert sum(done.attempts.values()) == LINES
-    assert service.stop() == 0
+    env = environment(make_exact_model(tmp_path / "model"))
+    service = own_service(**env, SEMANTIC_BATCHES__QUEUE_WINDOW="8")
+    history = run(service, lines=LINES, faults=(Fault.WORKER, Fault.API), max_tokens=12)
+    assert check(history) == ()
+    (batch,) = (one for one in history.operations if one.lines)
+    assert [one.status for one in batch.results] == ["succeeded"] * LINES
 
 
 def test_cli_submits_a_file_of_either_kind_and_writes_its_results(

@@ -11,6 +11,7 @@ import pytest
 from bench.chaos.checker import check
 from bench.chaos.faults import possible_faults
 from bench.chaos.history import Kind
+from bench.chaos.load import sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import make_plan
 from bench.chaos.receiver import hook_receiver
@@ -29,7 +30,8 @@ def test_every_promise_is_kept_while_everything_is_killed(
     with hook_receiver(SEED) as hook:
         model = make_exact_model(tmp_path / "model")
         service = own_service(**mixed_environment(model, hook))
-        chaos = Chaos(service, seed=SEED, clients=4, requests=4, log=print, hook=hook)
+        requests = sample_requests(SEED, 4)
+        chaos = Chaos(service, seed=SEED, clients=4, requests=requests, log=print, hook=hook)
         run = chaos.run(plan)
     violations = check(run.history)
     assert not violations, [*violations, capfd.readouterr().out]
