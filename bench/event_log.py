@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.figures import percentile
-from domain.log.record import GENESIS_HASH, Draft, LogHead, verify_link
+from domain.log.record import GENESIS_HASH, LogHead, verify_link
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters.event_log.database import reader_engine
@@ -29,7 +29,7 @@ from ops.adapters.log_admin.payloads import verify_payloads
 from ops.adapters.log_admin.verify import verify_log
 from ops.adapters.log_admin.whole_log import verify_whole_log
 from ops.clock import RandomIds, SystemClock
-from tests.support.builders.job_events import completed, started, submitted
+from tests.support.builders.job_events import completed, draft, started, submitted
 
 WAITERS = (1, 16)
 APPENDS = 1600
@@ -97,10 +97,7 @@ def _print_reads(log: SqlEventLog) -> None:
     job_id = RandomIds().job_id()
     content = os.urandom(PAYLOAD_BYTES)
     digest = digest_of(content)
-    drafts = [
-        Draft(event_id=RandomIds().event_id(), event=event, correlation_id="bench")
-        for event in (submitted(), started(), completed())
-    ]
+    drafts = [draft(submitted()), draft(started()), draft(completed())]
     log.append(StreamName(job_id), drafts, expected_version=0, payloads={digest: content})
     reads: dict[str, Callable[[], object]] = {
         "load of a job's 3 events": lambda: log.load(StreamName(job_id)),
@@ -121,10 +118,7 @@ def _print_verify(directory: Path) -> None:
     with open_log(url, clock=SystemClock()) as log:
         for number in range(VERIFIED_STREAMS):
             events = [event for _ in range(200) for event in (submitted(), started(), completed())]
-            drafts = [
-                Draft(event_id=RandomIds().event_id(), event=event, correlation_id="bench")
-                for event in events
-            ]
+            drafts = [draft(event) for event in events]
             log.append(StreamName(f"worker-{number}"), drafts, expected_version=0)
         count = log.head().position
     engine = reader_engine(url)
@@ -147,10 +141,7 @@ def _print_whole(directory: Path) -> None:
         for _ in range(WHOLE_JOBS):
             text = os.urandom(WHOLE_TEXT_BYTES)
             asked = replace(submitted(), request=digest_of(text))
-            drafts = [
-                Draft(event_id=RandomIds().event_id(), event=event, correlation_id="bench")
-                for event in (asked, started(), completed())
-            ]
+            drafts = [draft(asked), draft(started()), draft(completed())]
             texts = {digest_of(text): text, digest_of(output): output}
             log.append(StreamName(RandomIds().job_id()), drafts, expected_version=0, payloads=texts)
         count = log.head().position
@@ -211,10 +202,8 @@ def _syncs(directory: Path) -> Costs:
 
 
 def _submit(log: SqlEventLog) -> JobId:
-    ids = RandomIds()
-    job_id = ids.job_id()
-    draft = Draft(event_id=ids.event_id(), event=submitted(), correlation_id="bench")
-    log.append(StreamName(job_id), [draft], expected_version=0)
+    job_id = RandomIds().job_id()
+    log.append(StreamName(job_id), [draft(submitted())], expected_version=0)
     return job_id
 
 

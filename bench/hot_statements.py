@@ -20,14 +20,13 @@ from unittest.mock import patch
 
 from sqlalchemy import Connection
 
-from domain.log.record import Draft
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
-from tests.support.builders.job_events import completed, started, submitted
+from tests.support.builders.job_events import completed, draft, started, submitted
 
 #: Turns of each way, and seconds that a turn lasts.
 TURNS = 15
@@ -110,19 +109,14 @@ def _plain_execution() -> Iterator[None]:
 
 
 def _submit(log: SqlEventLog) -> JobId:
-    ids = RandomIds()
-    job_id, content = ids.job_id(), os.urandom(PAYLOAD_BYTES)
-    draft = Draft(event_id=ids.event_id(), event=submitted(), correlation_id="bench")
+    job_id, content = RandomIds().job_id(), os.urandom(PAYLOAD_BYTES)
     payloads = {digest_of(content): content}
-    log.append(StreamName(job_id), [draft], expected_version=0, payloads=payloads)
+    log.append(StreamName(job_id), [draft(submitted())], expected_version=0, payloads=payloads)
     return job_id
 
 
 def _end(log: SqlEventLog, job_id: JobId) -> None:
-    drafts = [
-        Draft(event_id=RandomIds().event_id(), event=event, correlation_id="bench")
-        for event in (started(), completed())
-    ]
+    drafts = [draft(started()), draft(completed())]
     log.append(StreamName(job_id), drafts, expected_version=1)
 
 

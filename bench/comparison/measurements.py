@@ -59,7 +59,7 @@ def swap_weights(model: Path) -> None:
 Figure = float | str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row of the table.
 
@@ -89,21 +89,21 @@ class Round:
     scratch: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Runs on a server and returns the figures of some rows.
 
-    Attributes:
-        name: For ``--only``.
-        rows: The rows that it fills.
+    Args:
         run: Measures; the server may be restarted or stopped afterwards.
+        rows: The rows that it fills.
         once: Whether one round is enough, for figures that noise hardly changes.
     """
 
-    name: str
-    rows: tuple[Row, ...]
-    run: Callable[[Server, Round], Mapping[str, Figure]]
-    once: bool = False
+    def __init__(
+        self, run: Callable[[Server, Round], Mapping[str, Figure]], *rows: Row, once: bool = False
+    ) -> None:
+        self.run, self.rows, self.once = run, rows, once
+        #: For ``--only``.
+        self.name = run.__name__.removeprefix("_")
 
 
 MILLISECONDS = "{:,.0f} ms"
@@ -128,15 +128,12 @@ def _warmth(server: Server, round_: Round) -> dict[str, float]:
 
 
 WARMTH = Measurement(
-    name="warmth",
-    rows=(
-        Row(key="cold", title="cold, first text", form=MILLISECONDS),
-        Row(key="identical", title="identical request again", form=MILLISECONDS),
-        Row(key="next_turn", title="next turn", form=MILLISECONDS),
-        Row(key="branch", title="next turn asked in another way", form=MILLISECONDS),
-        Row(key="prompt_tokens", title="tokens of that prompt", form="{:,.0f}"),
-    ),
-    run=_warmth,
+    _warmth,
+    Row("cold", "cold, first text", MILLISECONDS),
+    Row("identical", "identical request again", MILLISECONDS),
+    Row("next_turn", "next turn", MILLISECONDS),
+    Row("branch", "next turn asked in another way", MILLISECONDS),
+    Row("prompt_tokens", "tokens of that prompt", "{:,.0f}"),
 )
 
 
@@ -163,12 +160,9 @@ def _streams(server: Server, round_: Round) -> dict[str, float]:
 
 
 STREAMS = Measurement(
-    name="streams",
-    rows=(
-        Row(key="one_stream", title="one stream", form="{:.0f} tok/s"),
-        Row(key="four_streams", title="four streams", form="{:.0f} tok/s"),
-    ),
-    run=_streams,
+    _streams,
+    Row("one_stream", "one stream", "{:.0f} tok/s"),
+    Row("four_streams", "four streams", "{:.0f} tok/s"),
 )
 
 
@@ -193,12 +187,9 @@ def _restart(server: Server, round_: Round) -> dict[str, float]:
 
 
 RESTART = Measurement(
-    name="restart",
-    rows=(
-        Row(key="sigterm", title="next turn after SIGTERM and restart", form=MILLISECONDS),
-        Row(key="sigkill", title="next turn after SIGKILL and restart", form=MILLISECONDS),
-    ),
-    run=_restart,
+    _restart,
+    Row("sigterm", "next turn after SIGTERM and restart", MILLISECONDS),
+    Row("sigkill", "next turn after SIGKILL and restart", MILLISECONDS),
 )
 
 
@@ -220,15 +211,8 @@ def _disconnect(server: Server, round_: Round) -> dict[str, float]:
 
 
 DISCONNECT = Measurement(
-    name="disconnect",
-    rows=(
-        Row(
-            key="disconnect",
-            title=f"CPU in the {WATCHED_S:.0f} s after a client left mid-answer",
-            form="{:.2f} s",
-        ),
-    ),
-    run=_disconnect,
+    _disconnect,
+    Row("disconnect", f"CPU in the {WATCHED_S:.0f} s after a client left mid-answer", "{:.2f} s"),
 )
 
 
@@ -252,12 +236,9 @@ def _duplicates(server: Server, round_: Round) -> dict[str, float]:
 
 
 DUPLICATES = Measurement(
-    name="duplicates",
-    rows=(
-        Row(key="alone", title="CPU of one cold request", form="{:.2f} s"),
-        Row(key="duplicates", title="CPU of two identical at once / one", form="{:.2f} ×"),  # noqa: RUF001 - the sign for times
-    ),
-    run=_duplicates,
+    _duplicates,
+    Row("alone", "CPU of one cold request", "{:.2f} s"),
+    Row("duplicates", "CPU of two identical at once / one", "{:.2f} ×"),  # noqa: RUF001 - the sign for times
     once=True,
 )
 
@@ -287,9 +268,8 @@ def _swapped(server: Server, round_: Round) -> dict[str, str]:
 
 
 SWAPPED = Measurement(
-    name="swapped",
-    rows=(Row(key="swapped", title="weights swapped under the same path", form="{}"),),
-    run=_swapped,
+    _swapped,
+    Row("swapped", "weights swapped under the same path", "{}"),
     once=True,
 )
 

@@ -11,11 +11,6 @@ from mlx_lm.models import llama
 
 Array = npt.NDArray[np.float64]
 
-_DESCRIPTION = (
-    "semantic's demo model: 3 million parameters, trained on synthetic chat; "
-    "answers simple questions only."
-)
-
 # "F" is a layer with full attention, "S" one that sees the last WINDOW tokens only. One full
 # layer is enough to look things up; the others stay cheap for long prompts and blind to
 # what is far away.
@@ -35,34 +30,6 @@ _CONSTANT_DIM = HIDDEN - 1
 _TOKEN_SCALE = 0.05
 _CONSTANT = 0.3
 _FULL_LAYER = LAYERS.index("F")
-
-
-def configuration(vocab_size: int, end_token: int, pad_token: int) -> dict[str, Any]:
-    """Return the contents of config.json."""
-    kinds = {"F": "full_attention", "S": "sliding_attention"}
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": len(LAYERS),
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "head_dim": HEAD_DIM,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": ROPE_BASE,
-        "vocab_size": vocab_size,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 131_072,
-        "sliding_window": WINDOW,
-        "layer_types": [kinds[letter] for letter in LAYERS],
-        "eos_token_id": end_token,
-        "bos_token_id": None,
-        "pad_token_id": pad_token,
-        "torch_dtype": "bfloat16",
-        "semantic_description": _DESCRIPTION,
-    }
 
 
 def named_parameters(model: llama.Model) -> list[tuple[str, mx.array]]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from tokenizers import Tokenizer
 
 from bench.demo_model import network
 from bench.demo_model.batches import Batch
-from bench.demo_model.tokenizer import save_tokenizer, train_tokenizer, training_texts
+from bench.demo_model.render import MODEL_DIR
 
 _LOG_EVERY = 20
 _MUON_RATE = 0.008
@@ -217,15 +218,6 @@ def save_weights(model: llama.Model, folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
 
 
-def save_configuration(config: dict[str, Any], folder: Path) -> None:
-    """Write what the model looks like and where its answers end."""
-    end = {"eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
-    end["do_sample"] = False
-    for name, content in (("config.json", config), ("generation_config.json", end)):
-        text = json.dumps(content, indent=2) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def save_curve(curve: Sequence[LogRow], path: Path) -> None:
     """Write the loss curve as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -238,21 +230,18 @@ def save_curve(curve: Sequence[LogRow], path: Path) -> None:
 
 
 def prepare(plan: Plan, out: Path, start_from: Path | None) -> tuple[Tokenizer, llama.Model]:
-    """Return tokenizer and model, new ones or those of an earlier training.
+    """Return the tokenizer, and a new model or that of an earlier training.
 
     Args:
         plan: How to train; its seed decides what a new model starts from.
-        out: Where the tokenizer is written.
+        out: Gets the shipped tokenizer, template and configuration.
         start_from: Folder of the earlier training, if there was one.
     """
-    if start_from is None:
-        tokenizer = train_tokenizer(training_texts(plan.seed))
-    else:
-        tokenizer = Tokenizer.from_file(str(start_from / "tokenizer.json"))
-    save_tokenizer(tokenizer, out)
-    vocab = tokenizer.get_vocab()
-    config = network.configuration(len(vocab), vocab["<|im_end|>"], vocab["<|endoftext|>"])
-    save_configuration(config, out)
+    if out.resolve() != MODEL_DIR:
+        ignored = shutil.ignore_patterns("*.safetensors", "__pycache__", "*.py")
+        shutil.copytree(MODEL_DIR, out, ignore=ignored, dirs_exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     model = network.build(config, plan.seed)
     if start_from is not None:
         model.load_weights(str(start_from / "model.safetensors"))

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 
 import psutil
@@ -31,17 +31,21 @@ def log_to_stderr() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a Markdown table, each row as soon as it is known.
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield a Markdown table, each row as soon as it is known.
 
     A column is aligned to the right where its title begins with ``>``.
     """
-    titles = [title.removeprefix(">") for title in header]
-    lines = ["--:" if title.startswith(">") else "---" for title in header]
-    print("| " + " | ".join(titles) + " |")
-    print("| " + " | ".join(lines) + " |")
+    yield "| " + " | ".join(title.removeprefix(">") for title in header) + " |"
+    yield "|" + "|".join("--:" if title.startswith(">") else "---" for title in header) + "|"
     for row in rows:
-        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a Markdown table, each row as soon as it is known."""
+    for line in table_lines(header, rows):
+        print(line, flush=True)
     print()
 
 

@@ -139,7 +139,7 @@ def main() -> int:
             connections=options.connections,
             skipped=options.skip,
         )
-        innocent = InnocentStream(service.port)
+        innocent = InnocentStream(service.base_url)
         try:
             grown_bytes = run.send_all(options.clients)
         finally:
@@ -184,9 +184,7 @@ def _print_result(run: Run, innocent: InnocentStream, faults: list[str], *, seed
         fifths = ", ".join(f"{rss / 2**20:.0f}" for rss in rss_bytes)
         print(f"memory     of the {part} after each fifth: {fifths} MiB")
     print(f"innocent   {innocent.streams:,} streams, longest gap {innocent.longest_gap_s:.2f} s")
-    print(
-        f"           {innocent.longest_gap_at}; this process was up to {innocent.late_s:.2f} s late"
-    )
+    print(f"           this process was up to {innocent.late_s:.2f} s late")
     for fault in faults[:SHOWN_MAX]:
         print(f"FAULT      {fault}")
     print(f"faults     {len(faults)}")

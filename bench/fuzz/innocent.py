@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
+from itertools import pairwise
 from threading import Event, Thread
 from typing import Final
 
-#: Seconds after which a silent stream counts as a failure.
-PATIENCE_S: Final = 60.0
+from bench.client import chat_body, stream_together
+
 #: Time between two wake-ups of the thread that measures how late this process is, in seconds.
 WAKE_S: Final = 0.05
-_BODY: Final = json.dumps(
-    {
-        "model": "claude-local",
-        "max_tokens": 128,
-        "stream": True,
-        "messages": [{"role": "user", "content": "Count to a hundred."}],
-    }
+_BODY: Final = chat_body(
+    "claude-local", [{"role": "user", "content": "Count to a hundred."}], max_tokens=128
 )
 
 
 class InnocentStream:
-    """Streams one answer after the other until it is closed."""
+    """Streams one answer after the other until it is closed.
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    Args:
+        base_url: Address of the service.
+
+    Attributes:
+        longest_gap_s: Longest time between two pieces of one stream, or before its first, in
+            seconds, without what this process itself was late during the stream.
+        late_s: Longest time by which this process was late, in seconds.
+        streams: Number of answers.
+        faults: Streams that ended with an error.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
         self._closed = Event()
-        #: Longest time between two pieces of one stream, or before its first, in seconds, without
-        #: what this process itself was late.
         self.longest_gap_s = 0.0
-        #: Where that was, and the longest time by which this process was late, in seconds.
-        self.longest_gap_at = ""
         self.late_s = 0.0
         self._lateness = Lateness()
         self.streams = 0
@@ -48,40 +49,19 @@ class InnocentStream:
 
     def _run(self) -> None:
         while not self._closed.is_set():
+            self._lateness.take()
             try:
-                self._stream()
-            except (OSError, http.client.HTTPException) as error:
+                (trace,) = stream_together(self._base_url, [_BODY])
+            except (OSError, RuntimeError) as error:
                 self.faults.append(f"innocent stream: {error!r}")
                 self._closed.wait(1)
-
-    def _stream(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
-        try:
-            last_s = time.monotonic()
-            headers = {"content-type": "application/json"}
-            connection.request("POST", "/v1/messages", _BODY, headers)
-            reply = connection.getresponse()
-            if reply.status != 200:
-                self.faults.append(f"innocent stream: status {reply.status}")
-                self._closed.wait(1)
-                return
-            last_s = self._measure(last_s, f"before the head of {reply.headers['x-semantic-job']}")
-            while reply.read1():
-                last_s = self._measure(
-                    last_s, f"in the stream of {reply.headers['x-semantic-job']}"
-                )
+                continue
+            late_s = self._lateness.take()
+            self.late_s = max(late_s, self.late_s)
+            times = [trace.sent, *trace.tokens, trace.done]
+            gap_s = max(later - earlier for earlier, later in pairwise(times)) - late_s
+            self.longest_gap_s = max(gap_s, self.longest_gap_s)
             self.streams += 1
-        finally:
-            connection.close()
-
-    def _measure(self, last_s: float, place: str) -> float:
-        """Note the time since ``last_s`` if it is the longest; return the present time."""
-        now_s, late_s = time.monotonic(), self._lateness.take()
-        self.late_s = max(late_s, self.late_s)
-        gap_s = now_s - last_s - late_s
-        if gap_s > self.longest_gap_s:
-            self.longest_gap_s, self.longest_gap_at = gap_s, place
-        return now_s
 
 
 class Lateness:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
-from worker.engine.ports import Admission, Admitted, LoadedModel, RenderedPrompt, StepResult
+from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult
 
 WAIT_S = 900.0
 STORE_BYTES = 1 << 40
@@ -43,17 +43,13 @@ class MemoryWatch:
     Attributes:
         weights: Bytes of the loaded network.
         peak: Most bytes at once, weights excluded, since the model was loaded.
-        insert_peak: The same while sequences joined.
         step: Most bytes that a step took beside the contexts that it found or left, whichever are
             more.
-        insert_s: Seconds of each join that succeeded.
     """
 
     weights: int = 0
     peak: int = 0
-    insert_peak: int = 0
     step: int = 0
-    insert_s: list[float] = field(default_factory=list)
 
 
 class WatchedRunner(BatchRunner):
@@ -77,17 +73,6 @@ class WatchedRunner(BatchRunner):
         self._watch.weights = mx.get_active_memory()
         mx.reset_peak_memory()
         return model
-
-    def insert(self, admission: Admission) -> Admitted | None:
-        """Add a sequence; record the time and the peak."""
-        self._record_peak()
-        started_s = time.perf_counter()
-        admitted = super().insert(admission)
-        if admitted is not None:
-            self._watch.insert_s.append(time.perf_counter() - started_s)
-        peak = self._record_peak()
-        self._watch.insert_peak = max(self._watch.insert_peak, peak)
-        return admitted
 
     def step(self) -> StepResult:
         """Run a step; record the peak."""

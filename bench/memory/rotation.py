@@ -50,17 +50,13 @@ class RotationFigures:
             the budget.
         reused_median: Share of the known tokens from which a next turn starts.
         recomputed_tokens: Known tokens that were computed again, after preemptions included.
-        disk_tokens: Tokens that were read from the disk.
-        joins: How often a sequence joined the batch.
         read_bytes: Bytes of blocks read from the disk.
         written_bytes: Bytes of blocks written.
         stored_bytes: Bytes on disk at the end.
         first_token_s: Median time to the first token of a next turn.
-        insert_s: Median time that the engine thread spends on one join.
         total_s: Time of all turns.
         cpu_s: Processor time of all turns, which other programs change less.
         peak_bytes: Peak of MLX's memory without the weights.
-        insert_peak_bytes: The same while sequences join.
         step_bytes: Most bytes that one step took beside the contexts.
         agent_s: Time of all turns of each agent.
         answers: A digest of each answer, by agent and turn.
@@ -73,17 +69,13 @@ class RotationFigures:
     reused_median: float
     reused_worst: float
     recomputed_tokens: int
-    disk_tokens: int
-    joins: int
     read_bytes: int
     written_bytes: int
     stored_bytes: int
     first_token_s: float
-    insert_s: float
     total_s: float
     cpu_s: float
     peak_bytes: int
-    insert_peak_bytes: int
     step_bytes: int
     agent_s: list[float]
     answers: list[list[str]]
@@ -137,7 +129,7 @@ class _Conversations:
         self._agents = [Agent(number, workload) for number in range(workload.agents)]
         self._lock = threading.Lock()
         self.turns: list[Turn] = []
-        self.recomputed = self.disk = 0
+        self.recomputed = 0
         self.agent_s = [0.0] * workload.agents
         self.answers: list[list[str]] = [[] for _ in self._agents]
 
@@ -164,7 +156,6 @@ class _Conversations:
             self.agent_s[number] += answered.total_s
             self.answers[number].append(answered.outcome.token_hash)
             self.recomputed += _recomputed(answered, known)
-            self.disk += sum(start.disk_tokens for start in answered.starts)
             if known:
                 restored = min(known, answered.starts[0].restored_tokens)
                 self.turns.append(Turn(known, restored, answered.first_token_s))
@@ -188,17 +179,13 @@ def _figures(
         reused_median=statistics.median(shares),
         reused_worst=min(shares),
         recomputed_tokens=conversations.recomputed,
-        disk_tokens=conversations.disk,
-        joins=len(memory.insert_s),
         read_bytes=tier.hit_bytes,
         written_bytes=tier.stored_bytes,
         stored_bytes=tier.size_bytes,
         first_token_s=statistics.median(turn.first_token_s for turn in turns),
-        insert_s=statistics.median(memory.insert_s),
         total_s=seconds[0],
         cpu_s=seconds[1],
         peak_bytes=memory.peak,
-        insert_peak_bytes=memory.insert_peak,
         step_bytes=memory.step,
         agent_s=conversations.agent_s,
         answers=conversations.answers,

@@ -64,11 +64,11 @@ def main() -> int:
 
 def _run(part: Part, file: Path, options: argparse.Namespace, busy: float) -> bool:
     """Run one benchmark and keep its figures; return whether it succeeded."""
-    arguments = part.quick if options.quick else part.full
+    arguments = (part.quick if options.quick else part.full).split()
     if part.name == "soak" and options.soak_minutes:
-        arguments = ("--minutes", f"{options.soak_minutes:g}")
+        arguments = ["--minutes", f"{options.soak_minutes:g}"]
     if options.rivals is not None and part.name in _WITH_RIVALS:
-        arguments = (*arguments, "--rivals", str(options.rivals))
+        arguments += ["--rivals", str(options.rivals)]
     shown = " ".join(["python -m", f"bench.{part.name}", *arguments])
     print(f"{part.name}: {shown}", flush=True)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench.comparison.measurements import MEASUREMENTS
+from bench.experiments.report import table_lines
 from bench.report.plots import bars, lines
 
 _RAW: Final = "raw BatchGenerator"
@@ -66,7 +67,7 @@ def serving(found: dict[str, Any]) -> Section:
             f"throughput at {streams} streams",
             f"{speed:.0f} tok/s, {share:.0%} of mlx-lm's bare generator",
         ),
-        table=tuple(_table(head, rows)),
+        table=_table(head, rows),
         plots={"serving": bars("Throughput by contender and streams", speeds, unit="tok/s")},
     )
 
@@ -114,22 +115,11 @@ def memory(found: dict[str, Any]) -> Section:
         rows.append([name, run["agents"], *shares, f"{peak / _MB:.1f}", bound])
         if is_bound:
             peaks.append((name, 100 * peak / limit))
+    head = ["run", ">agents", ">of known tokens reused", ">worst", ">peak, MB", ">limit, MB"]
     plots = {"memory": bars("Peak of the limit", peaks, unit="%")} if peaks else {}
     return Section(
         headline=None,
-        table=tuple(
-            _table(
-                [
-                    "run",
-                    ">agents",
-                    ">of known tokens reused",
-                    ">worst",
-                    ">peak, MB",
-                    ">limit, MB",
-                ],
-                rows,
-            )
-        ),
+        table=_table(head, rows),
         plots=plots,
     )
 
@@ -147,7 +137,7 @@ def promises(found: dict[str, Any]) -> Section:
             "durable acceptance of a job",
             f"{first['p50']:.1f} ms p50, {first['p99']:.1f} p99",
         ),
-        table=tuple(_table(["what, ms", ">of", ">p50", ">p99", ">most"], table_rows)),
+        table=_table(["what, ms", ">of", ">p50", ">p99", ">most"], table_rows),
         plots={"promises": bars("Medians", [(one["what"], one["p50"]) for one in rows], unit="ms")},
     )
 
@@ -218,7 +208,7 @@ def idle(found: dict[str, Any]) -> Section:
     cpu = [(name, one["cpu_percent"]) for name, one in found["processes"].items()]
     return Section(
         headline=None,
-        table=tuple(_table(["process", ">% of a core", ">wake-ups a second"], rows)),
+        table=_table(["process", ">% of a core", ">wake-ups a second"], rows),
         plots={"idle": bars("An idle service", cpu, unit="% of a core")},
     )
 
@@ -227,13 +217,8 @@ def _points(samples: Sequence[dict[str, float]], name: str) -> list[tuple[float,
     return [(one["t_s"] / _MINUTE_S, one[name]) for one in samples if name in one]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    titles = [title.removeprefix(">") for title in head]
-    yield "| " + " | ".join(titles) + " |"
-    yield "|" + "|".join("--:" if title.startswith(">") else "---" for title in head) + "|"
-    for row in rows:
-        yield "| " + " | ".join(str(cell) for cell in row) + " |"
-    yield ""
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[str, ...]:
+    return (*table_lines(head, rows), "")
 
 
 def _spread(values: Sequence[float], digits: int = 0) -> str:

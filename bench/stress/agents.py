@@ -171,7 +171,7 @@ async def conversation(run: Run, agent: str, turns: int) -> list[Reply]:
     return replies
 
 
-async def whole_requests(run: Run) -> Outcome:
+async def requests(run: Run) -> Outcome:
     """Time whole requests of 1, 3, 5, 7 and 10 agents that each send one after another.
 
     The numbers of agents take turns in rounds, so that other load hits all of them alike.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bench.experiments.report import table_lines
 from bench.report.files import replace_part
 from bench.report.machine import line_of
 from bench.stress.cases import CASES
@@ -61,11 +62,4 @@ def _section(case: Case, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"- **Note:** {result['note']}"
     if result["rows"]:
         yield ""
-        yield from _table(result["head"], result["rows"])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    yield "| " + " | ".join(title.removeprefix(">") for title in head) + " |"
-    yield "|" + "|".join("--:" if title.startswith(">") else "---" for title in head) + "|"
-    for row in rows:
-        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+        yield from table_lines(result["head"], result["rows"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.chaos.model import make_exact_model
 from bench.stress.client import StressClient
@@ -36,24 +37,31 @@ class Run:
         return whole_s * self.scale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """One case.
 
     Attributes:
-        name: What ``--case`` takes.
-        load: The load in words.
+        work: Sends the load; its name is that of the case, and its docstring begins with the load.
         minutes: How long it takes on two quiet cores, about.
         env: Settings of its service.
         exact: Whether the model computes in float32, so that equal questions have equal answers.
     """
 
-    name: str
-    load: str
-    work: Callable[[Run], Awaitable[Outcome]]
+    work: Callable[[Run], Coroutine[Any, Any, Outcome]]
     minutes: float
     env: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
+
+    @property
+    def name(self) -> str:
+        """What ``--case`` takes."""
+        return self.work.__name__.replace("_", "-")
+
+    @property
+    def load(self) -> str:
+        """The load in words."""
+        return (self.work.__doc__ or "").splitlines()[0].removesuffix(".")
 
 
 def run_case(case: Case, folder: Path, *, scale: float = 1.0) -> Outcome:
