@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -222,12 +223,14 @@ class Chaos:
         deadline = time.monotonic() + JOBS_END_WITHIN_S
         with httpx.Client(base_url=self._service.base_url, timeout=60) as client:
             while time.monotonic() < deadline:
-                jobs = [self._listed(status=status) for status in ("queued", "running")]
-                hooks = client.get("/v1/webhooks", params={"state": "pending", "limit": "1"}).json()
-                swap = client.get(f"/admin/swaps/{swaps[-1]}").json() if swaps else {}
-                is_open = any([*jobs, hooks["data"], swap.get("ended_at", True) is None])
-                if not is_open and self._is_all_sent():
-                    return
+                with suppress(httpx.TransportError):  # the api may start anew after a last fault
+                    jobs = [self._listed(status=status) for status in ("queued", "running")]
+                    query = {"state": "pending", "limit": "1"}
+                    hooks = client.get("/v1/webhooks", params=query).json()
+                    swap = client.get(f"/admin/swaps/{swaps[-1]}").json() if swaps else {}
+                    is_open = any([*jobs, hooks["data"], swap.get("ended_at", True) is None])
+                    if not is_open and self._is_all_sent():
+                        return
                 time.sleep(0.2)
 
     def _is_all_sent(self) -> bool:
