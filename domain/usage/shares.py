@@ -24,19 +24,26 @@ def share_of(total: int, *, others: int = 0) -> int:
     return max(0, -(-(total - others) // 2))
 
 
-def shortage(total: int, *, held: int, mine: int | None, size: int = 1) -> Shortage | None:
+def shortage(
+    total: int | None, *, held: int, mine: int | None, size: int = 1, each: int | None = None
+) -> Shortage | None:
     """Return why ``size`` more has no room, ``None`` if it has.
 
     Args:
-        total: The limit of all holders.
+        total: The limit of all holders; ``None``: any.
         held: What all have.
         mine: What this holder has of it; ``None`` for one without a share.
         size: What it wants.
+        each: The limit of one holder, beside its share; ``None``: any.
     """
-    if held + size > total:
+    if total is not None and held + size > total:
         return Shortage(total, of_holder=False)
-    if mine is not None and mine + size > (most := share_of(total, others=held - mine)):
-        return Shortage(most, of_holder=True)
+    if mine is None:
+        return None
+    limits = [] if total is None else [share_of(total, others=held - mine)]
+    limits += [] if each is None else [each]
+    if limits and mine + size > min(limits):
+        return Shortage(min(limits), of_holder=True)
     return None
 
 
@@ -57,12 +64,10 @@ class Shares:
 
     def take(self, holders: Sequence[str], size: int = 1) -> Shortage | None:
         """Count ``size`` for each of the holders, unless there is no room; return why not."""
-        if self._total is not None and self.held + size > self._total:
-            return Shortage(self._total, of_holder=False)
-        for holder in holders:
-            most = self._most_of(holder)
-            if most is not None and self._mine[holder] + size > most:
-                return Shortage(most, of_holder=True)
+        for mine in (None, *(self._mine[holder] for holder in holders)):
+            found = shortage(self._total, held=self.held, mine=mine, size=size, each=self._each)
+            if found is not None:
+                return found
         self.held += size
         self._mine.update(dict.fromkeys(holders, size))
         return None
@@ -74,9 +79,3 @@ class Shares:
             self._mine[holder] -= size
             if not self._mine[holder]:
                 del self._mine[holder]
-
-    def _most_of(self, holder: str) -> int | None:
-        if self._total is None:
-            return self._each
-        share = share_of(self._total, others=self.held - self._mine[holder])
-        return share if self._each is None else min(share, self._each)
