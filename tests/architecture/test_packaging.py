@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import scaled
+
 ROOT = Path(__file__).parents[2]
 OURS = ("api", "worker", "domain", "ops", "migrations")
 
@@ -43,7 +45,7 @@ def test_importing_every_module_without_environment_prints_nothing_and_starts_no
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=scaled(600),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""

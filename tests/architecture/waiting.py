@@ -1,4 +1,7 @@
-"""Refuse sleeps and bare clocks in tests: ``python -m tests.architecture.waiting``."""
+"""Refuse sleeps, bare clocks and unscaled deadlines in tests.
+
+``python -m tests.architecture.waiting``
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,23 @@ REFUSED = {
 }
 _SLEEPS = "wait_until, eventually or let_tasks_run; pause if the time is the behaviour itself"
 _READS = "wait_until for a deadline, now_s for an instant"
+_SCALES = "scaled(…); unscaled if the time is the behaviour itself"
+#: Calls that take a deadline as a positional argument, and which one it is. All calls may take it
+#: as ``timeout``, except these of brokers, whose timeout is how long a fetch holds its connection.
+_DEADLINES = {
+    **dict.fromkeys(("exception", "join", "result", "settimeout", "timeout", "wait"), 0),
+    **dict.fromkeys(("set_page_load_timeout", "set_script_timeout"), 0),
+    **dict.fromkeys(("WebDriverWait", "wait_for"), 1),
+}
+_FETCHES = {"blpop", "consume", "submit"}
+#: HTTP clients, which give up after five seconds where nothing is said.
+_HTTP = {"httpx", "httpx2"}
+_ASKS = {"AsyncClient", "Client", "delete", "get", "patch", "post", "put", "request", "stream"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A use of a sleep or a clock.
+    """A use of a sleep, a clock or a deadline that is the same on every machine.
 
     Attributes:
         number: Of the line, from 1.
@@ -35,6 +50,8 @@ class Finding:
     @property
     def instead(self) -> str:
         """What to use."""
+        if self.name.startswith("timeout"):
+            return _SCALES
         return _SLEEPS if self.name.endswith(("sleep", "wait")) else _READS
 
 
@@ -48,7 +65,7 @@ def check(text: str) -> list[Finding]:
         for alias in node.names
         if alias.name in REFUSED
     }
-    found = [one for node in nodes for one in _of_node(node, modules)]
+    found = [one for node in nodes for one in (*_of_node(node, modules), *_deadlines(node))]
     return sorted(found, key=lambda one: one.number)
 
 
@@ -67,6 +84,28 @@ def _of_node(node: ast.AST, modules: dict[str, str]) -> Iterator[Finding]:
             made
         ).endswith("Event") and (node.args or node.keywords):
             yield Finding(node.lineno, "Event().wait")
+
+
+def _deadlines(call: ast.AST) -> Iterator[Finding]:
+    """Find deadlines that are a number, or a constant in seconds, and HTTP calls without one."""
+    if not isinstance(call, ast.Call):
+        return
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    place = _DEADLINES.get(name, len(call.args))
+    given = call.args[place : place + 1]
+    given += [one.value for one in call.keywords if one.arg == "timeout" and name not in _FETCHES]
+    yield from (Finding(one.lineno, f"timeout {ast.unparse(one)}") for one in given if _fixed(one))
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=module)) if module in _HTTP and name in _ASKS:
+            if not {"timeout", "transport", None} & {one.arg for one in call.keywords}:
+                yield Finding(call.lineno, f"timeout of {module}.{name}")
+
+
+def _fixed(limit: ast.expr) -> bool:
+    if isinstance(limit, ast.Constant):
+        return isinstance(limit.value, int | float) and limit.value > 0
+    name = getattr(limit, "attr", getattr(limit, "id", ""))
+    return name.isupper() and name.endswith("_S")
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -19,6 +19,7 @@ from ops.adapters.redis.block_places import BlockAnswers, RedisBlockPlaces
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import ControlListener
 from tests.support.fakes.broker import FakeBlockPlaces, FakeWorkerPulses
+from tests.support.polling import scaled
 from tests.support.processes.brokers import client_of
 
 WAIT_S = 30.0
@@ -86,7 +87,7 @@ def _listen(stack: ExitStack, client: BrokerClient, keys: Keys, answers: BlockAn
         on_blocks=answers.receive,
     )
     stack.enter_context(listener)
-    assert listens.wait(WAIT_S)
+    assert listens.wait(scaled(WAIT_S))
 
 
 def _by_worker(found: Sequence[FoundBlocks]) -> list[FoundBlocks]:

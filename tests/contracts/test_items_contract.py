@@ -17,7 +17,7 @@ from ops.adapters.redis.client import Keys, connect, connect_async
 from ops.adapters.redis.item_hub import RedisItemHub
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from tests.support.fakes.broker import FakeItems
-from tests.support.polling import eventually, let_tasks_run
+from tests.support.polling import eventually, let_tasks_run, scaled
 
 JOB = JobId("job-1")
 WITHIN_S = 60.0
@@ -46,7 +46,7 @@ def run_on_wire(request: pytest.FixtureRequest, keys: Keys) -> RunOnWire:
     async def run(check: Check) -> None:
         async with AsyncExitStack() as stack:
             wire = _fake() if kind == "fake" else await _real(url, keys, stack)
-            await asyncio.wait_for(check(wire), WITHIN_S)
+            await asyncio.wait_for(check(wire), scaled(WITHIN_S))
 
     return lambda check: asyncio.run(run(check))
 

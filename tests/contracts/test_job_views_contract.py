@@ -17,6 +17,7 @@ from domain.job.eta import QueuedJob
 from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store
+from tests.support.polling import scaled
 
 
 @pytest.fixture(params=STORES)
@@ -46,7 +47,7 @@ def test_writers_of_one_key_at_the_same_time_leave_one_job(store: Store) -> None
     barrier = threading.Barrier(8)
 
     def write(number: int) -> bool:
-        barrier.wait(60)
+        barrier.wait(scaled(60))
         try:
             _accept(store, f"job-{number}", key="k")
         except IdempotencyKeyTaken:

@@ -26,7 +26,7 @@ from domain.values import (
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.fakes.broker import FakeWorkerPulses
-from tests.support.polling import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.brokers import client_of
 
 CARD = ModelCard(
@@ -180,15 +180,15 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
     )
     listener.start()
     try:
-        assert listening.wait(WITHIN_S)
+        assert listening.wait(scaled(WITHIN_S))
         for unknown in ("not a nudge", "{}", '{"kind": []}', '{"kind": "of a later version"}'):
             client.publish(keys.control, unknown)
         signals = RedisControlSignals(client, keys)
         signals.nudge_cancel(JobId("job-1"))
         signals.nudge_cancel(JobId("job-2"))
         signals.nudge(ControlTopic.ENGINE)
-        assert tuned.wait(WITHIN_S)
-        assert done.wait(WITHIN_S)
+        assert tuned.wait(scaled(WITHIN_S))
+        assert done.wait(scaled(WITHIN_S))
         assert received == ["job-1", "job-2"]
     finally:
         listener.stop()
@@ -205,11 +205,11 @@ def test_listener_reports_that_it_listens_again_after_a_lost_connection(
     )
     listener.start()
     try:
-        assert begun.acquire(timeout=WITHIN_S)
+        assert begun.acquire(timeout=scaled(WITHIN_S))
         client.client_kill_filter(_type="pubsub")
-        assert begun.acquire(timeout=WITHIN_S)
+        assert begun.acquire(timeout=scaled(WITHIN_S))
         RedisControlSignals(client, keys).nudge_cancel(JobId("job-1"))
-        assert received.wait(WITHIN_S)
+        assert received.wait(scaled(WITHIN_S))
     finally:
         listener.stop()
         client.close()

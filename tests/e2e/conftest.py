@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from bench.chaos.model import make_exact_model
+from tests.support.polling import scaled
 from tests.support.processes.scripted_service import (
     ENDLESS,
     ENDLESS_PACE_S,
@@ -55,7 +56,7 @@ def claude(service: Service) -> Iterator[anthropic.Anthropic]:
         base_url=service.base_url,
         api_key="local",
         max_retries=0,
-        timeout=60,
+        timeout=scaled(60),
         _strict_response_validation=True,
     ) as client:
         yield client
@@ -67,7 +68,7 @@ def oai(service: Service) -> Iterator[openai.OpenAI]:
         base_url=f"{service.base_url}/v1",
         api_key="local",
         max_retries=0,
-        timeout=60,
+        timeout=scaled(60),
         _strict_response_validation=True,
     ) as client:
         yield client

@@ -26,7 +26,7 @@ from bench.long_runs import LongRun
 from bench.report.machine import current_commit
 from ops.liveness.parent_watch import LIFELINE_ENV
 from tests.flakes.selection import ROOT, timed_files
-from tests.support.polling import now_s
+from tests.support.polling import now_s, scaled
 
 PAGE: Final = ROOT / "docs" / "quality.md"
 REPORTS: Final = ROOT / "build" / "flakes"
@@ -145,7 +145,7 @@ def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         os.close(ours)
         try:
-            process.wait(_INTERRUPTED_WITHIN_S)
+            process.wait(scaled(_INTERRUPTED_WITHIN_S))
         finally:
             process.kill()
 

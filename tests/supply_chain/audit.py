@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tests.supply_chain.locked import ROOT, RUNTIME, LockedPackage, locked, normalised
+from tests.support.polling import scaled
 
 FOUND, UNCHECKED = 1, 2
 #: The database of the OSV project answers for a version, without downloading the package.
@@ -79,7 +80,7 @@ def _ask(program: Path, requirements: Path) -> list[dict[str, Any]]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_WITHIN_S,
+            timeout=scaled(_WITHIN_S),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _NotCheckedError(str(error)) from error

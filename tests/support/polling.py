@@ -86,6 +86,12 @@ def scaled(limit_s: float) -> float:
     return limit_s * float(os.environ.get(SLOWNESS, "1"))
 
 
+def unscaled(limit_s: float, *, reason: str) -> float:
+    """Return a time to wait that is itself the behaviour, such as one in which nothing happens."""
+    del reason
+    return limit_s
+
+
 def measured_slowness() -> float:
     """Measure how many times longer than on an idle machine a piece of work takes."""
     begun, number = now_s(), 0

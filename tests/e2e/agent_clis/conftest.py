@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.clients import claude_code, codex
 from tests.support.clients.claude_code_patience import PatientSession
+from tests.support.polling import scaled
 
 _TIMEOUT_S = 1800
 
@@ -51,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_waits, reverse=_is_parallel(config))
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+            item.add_marker(pytest.mark.timeout(scaled(_TIMEOUT_S)))
 
 
 def _waits(item: pytest.Item) -> bool:

@@ -14,6 +14,7 @@ import httpx
 
 import worker.demo_model
 from tests.support.clients.claude_code import ClaudeCode, started
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 
 
@@ -30,10 +31,15 @@ def test_one_command_starts_it_and_leaves_the_user_s_settings_alone(
     assert result["modelUsage"]["claude-local"]["contextWindow"] == 131_072
     assert result["result"].strip(), result
     events = httpx.get(
-        f"{service.base_url}/v1/events", params={"type": "JobSubmitted", "limit": 1000}
+        f"{service.base_url}/v1/events",
+        params={"type": "JobSubmitted", "limit": 1000},
+        timeout=scaled(WITHIN_S),
     ).json()["data"]
     stories = [
-        httpx.get(f"{service.base_url}/v1/jobs/{event['stream']}/timeline").text for event in events
+        httpx.get(
+            f"{service.base_url}/v1/jobs/{event['stream']}/timeline", timeout=scaled(WITHIN_S)
+        ).text
+        for event in events
     ]
     ours = [story for story in stories if "request from claude-cli/" in story]
     assert ours, "the log has no job that came from Claude Code"
@@ -52,7 +58,9 @@ def test_a_continued_session_reads_only_what_is_new(
         sessions.add(result["session_id"])
     (session,) = sessions
     jobs = httpx.get(
-        f"{service.base_url}/v1/jobs", params={"agent_id": session, "limit": 100}
+        f"{service.base_url}/v1/jobs",
+        params={"agent_id": session, "limit": 100},
+        timeout=scaled(WITHIN_S),
     ).json()["data"]
     usages = [job["usage"] for job in reversed(jobs)]
     assert len(usages) >= len(questions)
@@ -77,11 +85,15 @@ def test_a_session_goes_on_after_a_swap(claude_binary: Path, tmp_path: Path) -> 
         tools = ("--tools", "Bash,Read,Edit,Write")
         first = user.ask("What is the capital of France?", *tools)
         swap = [sys.executable, "-m", "ops.cli.main", "models", "swap", "night"]
-        subprocess.run([*swap, "--data-dir", str(service.data_dir)], check=True, timeout=180)
+        subprocess.run(
+            [*swap, "--data-dir", str(service.data_dir)], check=True, timeout=scaled(180)
+        )
         second = user.ask("Say hello.", "--continue", *tools)
         assert second["session_id"] == first["session_id"]
         jobs = httpx.get(
-            f"{service.base_url}/v1/jobs", params={"agent_id": first["session_id"]}
+            f"{service.base_url}/v1/jobs",
+            params={"agent_id": first["session_id"]},
+            timeout=scaled(WITHIN_S),
         ).json()["data"]
         answered = {job["answered_by"] for job in jobs}
     finally:
@@ -100,10 +112,14 @@ def test_a_session_with_tools_changes_a_file_and_runs_a_command(
     result = talk("-p", "Run the command echo hello world", *may)
     assert result["num_turns"] == 2, result
     jobs = httpx.get(
-        f"{service.base_url}/v1/jobs", params={"agent_id": result["session_id"]}
+        f"{service.base_url}/v1/jobs",
+        params={"agent_id": result["session_id"]},
+        timeout=scaled(WITHIN_S),
     ).json()["data"]
     after, call = jobs
-    (ran,) = httpx.get(f"{service.base_url}/v1/jobs/{call['id']}").json()["output"]["tool_calls"]
+    (ran,) = httpx.get(f"{service.base_url}/v1/jobs/{call['id']}", timeout=scaled(WITHIN_S)).json()[
+        "output"
+    ]["tool_calls"]
     assert (ran["name"], json.loads(ran["arguments"])["command"]) == ("Bash", "echo hello world")
     # The result went in behind the call as it was sampled, though Claude Code echoes other bytes.
     assert after["usage"]["cached_tokens"] >= call["usage"]["total_tokens"] - 2

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from tests.support.clients.codex import begun, ended
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 
 
@@ -24,7 +25,9 @@ def test_codex_is_answered_and_goes_on(
     session = first[0]["thread_id"]
     second = _ask(codex_binary, service, tmp_path, "resume", session, "Say hello.")
     assert second[-1]["type"] == "turn.completed", second
-    jobs = httpx.get(f"{service.base_url}/v1/jobs", params={"limit": 50}).json()["data"]
+    jobs = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"limit": 50}, timeout=scaled(WITHIN_S)
+    ).json()["data"]
     asked = [job for job in jobs if job["protocol"] == "openai-responses"]
     assert asked
     # The second question knows all that the first one read.

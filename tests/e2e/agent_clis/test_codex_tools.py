@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.support.clients.codex import begun, ended
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.service import Service
 
@@ -95,7 +95,7 @@ def _events(service: Service, *types: str) -> list[dict[str, Any]]:
     found = httpx.get(
         f"{service.base_url}/v1/events",
         params={"type": list(types), "limit": 500},
-        timeout=60,
+        timeout=scaled(60),
     ).json()["data"]
     return [one for one in found if one["type"] in types]
 
@@ -105,7 +105,7 @@ def _wait_for_words(service: Service) -> str:
     started = wait_until(lambda: _events(service, "AttemptStarted"), within_s=_PATIENCE_S)
     job: str = started[-1]["stream"]
     url = f"{service.base_url}/v1/jobs/{job}/stream"
-    with httpx.stream("GET", url, timeout=_PATIENCE_S) as stream:
+    with httpx.stream("GET", url, timeout=scaled(_PATIENCE_S)) as stream:
         for line in stream.iter_lines():
             if line.startswith("data:") and json.loads(line[5:]).get("kind") == "text":
                 return job

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import scaled
+
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
 _COPIED = ("domain", "ops", "tests", "pyproject.toml")
@@ -47,6 +49,6 @@ def outcome_in(folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_ENDED_WITHIN_S,
+        timeout=scaled(_ENDED_WITHIN_S),
     )
     return done.stdout[-2000:]

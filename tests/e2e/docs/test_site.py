@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.clients.browser import open_browser
 from tests.support.clients.npm import missing
+from tests.support.polling import scaled
 
 ROOT = Path(__file__).parents[3]
 _BUILT_WITHIN_S = 300
@@ -32,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_BUILT_WITHIN_S,
+        timeout=scaled(_BUILT_WITHIN_S),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs.transcripts import Step, Transcript, blocks
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 #: Nightly until it has passed on a loaded machine many times: it compares whole outputs.
@@ -105,7 +105,7 @@ def run(command: str, demo: Service, folder: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=_WITHIN_S,
+        timeout=scaled(_WITHIN_S),
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout}"
     return done.stdout

@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.clients.browser import open_browser
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.examples import ENDED_WITHIN_S, begin, end, interpreter, output_of
 from tests.support.processes.service import Service, free_port
 
@@ -57,4 +57,4 @@ def test_the_chat_page_streams_an_answer(service: Service, tmp_path: Path) -> No
 def is_served(page: subprocess.Popen[str], url: str) -> bool:
     """Return whether a page that still runs answers."""
     assert page.poll() is None, "it has ended"
-    return httpx.get(url, timeout=10).is_success
+    return httpx.get(url, timeout=scaled(10)).is_success

@@ -9,6 +9,7 @@ from hashlib import sha256
 import pytest
 
 from tests.support.clients.browser import open_browser
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.nightly
@@ -50,7 +51,7 @@ def submitted(service: Service) -> str:
         -H "authorization: Bearer {DESK_KEY}" | tr -d '\\r' |
         sed -n 's|^location: /v1|{service.base_url}/ui#|p'"""
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=scaled(60)
     )
     assert "/ui#/jobs/job-" in done.stdout, done
     return done.stdout.strip()

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.examples import ENDED_WITHIN_S, EXAMPLES, begin, end, output_of, run
 from tests.support.processes.service import Service, free_port
 
@@ -71,7 +71,7 @@ def test_a_batch_survives_the_death_of_script_and_service(
 def answered(service: Service) -> int:
     """Return the answered lines of the newest batch."""
     try:
-        batches = httpx.get(f"{service.base_url}/v1/batches", timeout=60).json()["data"]
+        batches = httpx.get(f"{service.base_url}/v1/batches", timeout=scaled(60)).json()["data"]
     except httpx.HTTPError:
         return 0
     return int(batches[0]["request_counts"]["completed"]) if batches else 0
@@ -92,9 +92,10 @@ def test_an_answer_is_proved_and_a_false_claim_is_not(
 ) -> None:
     body = {"prompt": "What is the capital of France?", "agent_id": "customer-17", "max_tokens": 24}
     url = f"{example_service.base_url}/v1/jobs"
-    job = httpx.post(url, json=body, headers={"prefer": "wait=60"}, timeout=120).json()
+    job = httpx.post(url, json=body, headers={"prefer": "wait=60"}, timeout=scaled(120)).json()
     done = wait_until(
-        lambda: httpx.get(f"{url}/{job['id']}").json(), lambda seen: seen["status"] == "completed"
+        lambda: httpx.get(f"{url}/{job['id']}", timeout=scaled(WITHIN_S)).json(),
+        lambda seen: seen["status"] == "completed",
     )
     answer = done["output"]["text"]
     words = ("disputed_answer.py", "--agent", "customer-17", "--claim")

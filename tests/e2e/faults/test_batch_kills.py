@@ -14,6 +14,7 @@ from bench.chaos.checker import check
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault
 from bench.chaos.run import environment
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 LINES = 40
@@ -31,7 +32,7 @@ def semantic(service: Service, *words: str, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=scaled(600),
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr

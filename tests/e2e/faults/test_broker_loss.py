@@ -19,7 +19,7 @@ from ops.adapters.redis.client import Keys, connect
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import now_s, wait_until
+from tests.support.polling import now_s, scaled, wait_until
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.redis
@@ -52,7 +52,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as client:
         yield client
 
 
@@ -60,7 +60,7 @@ def http(service: Service) -> Iterator[httpx.Client]:
 def undisturbed(service: Service) -> str:
     """Return what the job says when nothing happens."""
     with (
-        httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http,
+        httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http,
         JobReader(service.base_url, submitted(http)) as reader,
     ):
         text = reader.whole()

@@ -16,9 +16,10 @@ from bench.chaos.model import make_exact_model
 from bench.chaos.plan import make_plan
 from bench.chaos.receiver import hook_receiver
 from bench.chaos.run import Chaos, mixed_environment
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(scaled(1200))
 
 SEED = 3
 

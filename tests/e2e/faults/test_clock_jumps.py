@@ -12,10 +12,11 @@ from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
 from tests.support.builders.log_files import verify
 from tests.support.clients.npm import missing
+from tests.support.polling import scaled
 from tests.support.processes.patient_client import answer
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(scaled(1800))]
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 HOUR, YEAR = 3600, 365 * 24 * 3600

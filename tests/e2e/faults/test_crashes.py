@@ -25,7 +25,7 @@ from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def undisturbed(crashing: Service) -> dict[str, str]:
     """Return what the jobs say when nothing happens."""
     texts: dict[str, str] = {}
-    with httpx.Client(base_url=crashing.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=crashing.base_url, timeout=scaled(WAIT_S)) as http:
         for name in SAMPLINGS:
             with JobReader(crashing.base_url, submitted(http, name)) as reader:
                 texts[name] = reader.whole()
@@ -71,7 +71,7 @@ def undisturbed(crashing: Service) -> dict[str, str]:
 
 @pytest.fixture
 def http(crashing: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=crashing.base_url, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=crashing.base_url, timeout=scaled(WAIT_S)) as client:
         yield client
 
 
@@ -258,7 +258,7 @@ def test_job_that_kills_its_worker_twice_before_a_word_is_given_up(
         SEMANTIC_ENGINE__PREFILL_STEP_TOKENS="16",
         SEMANTIC_CACHE__PERSIST="false",
     )
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         # Minutes of reading before the first word, on any machine of today.
         long = [{"role": "user", "content": "the quick brown fox jumps over the lazy dog " * 500}]
         job_id = submitted(http, "greedy", messages=long)
@@ -292,7 +292,7 @@ def test_zombie_is_refused_by_its_attempt_number(
 ) -> None:
     """A second worker takes over what a stopped one holds; then the first one goes on."""
     service = own_service(SEMANTIC_JOBS__WORKER_SILENCE_S="0")
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         with JobReader(service.base_url, submitted(http, "sampled")) as reader:
             expected = reader.whole()
         job_id = submitted(http, "sampled")
@@ -332,7 +332,7 @@ def second_worker(service: Service, data_dir: Path) -> Iterator[None]:
             yield
         finally:
             worker.send_signal(signal.SIGTERM)
-            worker.wait(WAIT_S)
+            worker.wait(scaled(WAIT_S))
 
 
 @pytest.mark.parametrize("lock", ["worker.lock", "broker/broker.lock"])

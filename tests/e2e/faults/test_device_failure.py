@@ -11,6 +11,7 @@ import httpx
 from ops.exit_codes import ExitCode
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import scaled
 from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
@@ -24,7 +25,7 @@ def test_failed_device_is_a_pause_of_the_same_stream(tmp_path: Path) -> None:
         tmp_path / "data", env={"SEMANTIC_MODEL__ID": str(model)} | fault.environment
     ).start()
     try:
-        with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
+        with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
             whole = _read(service, http, TOKENS)
             worker = service.part("worker")
             broken = _read(service, http, TOKENS, fail_after=20, fault=fault)

@@ -16,7 +16,7 @@ from ops.clock import SystemClock
 from tests.support.clients.service_log import ended
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
@@ -102,7 +102,7 @@ def test_killed_worker_goes_on_out_of_blocks_on_disk(
     own_service: Callable[..., Service], model_dir: Path
 ) -> None:
     service = own_service(SEMANTIC_MODEL__ID=str(model_dir))
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         jobs = {name: submitted(http, name, sampling) for name, sampling in SAMPLINGS.items()}
         waiting = [
             threading.Thread(target=wait_for_events, args=(http, job_id, EVENTS_BEFORE_DEATH))

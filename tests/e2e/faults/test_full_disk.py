@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.builders.log_files import verify
 from tests.support.models.tiny_models import make_quick_demo
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.scripted_service import ENDLESS, ENDLESS_PACE_S, line, write_script
 from tests.support.processes.service import Service
 from tests.support.processes.small_disk import fill, small_disk
@@ -86,7 +86,7 @@ def _requests() -> Iterator[tuple[str, dict[str, Any], int]]:
 def test_full_disk_refuses_new_work_takes_ends_and_recovers(service: Service, disk: Path) -> None:
     log_file = disk / "data" / "events.sqlite3"
     reserve = log_file.with_name("events.sqlite3.reserve")
-    with httpx.Client(base_url=service.base_url, timeout=60) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as client:
         file_id = _upload(client).json()["id"]
         assert client.post("/v1/agents", json={"id": "early"}).status_code == 201
         cancelled, completed = _submit(client, "endless"), _submit(client, "short")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.machines import Machine
 from tests.support.processes.service import free_port
 
@@ -47,7 +47,7 @@ class Site:
             for part, name in (("api", "api"), ("worker", "one"), ("worker", "two"))
         ]
         self._numbers = count()
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(WITHIN_S))
 
     def start(self) -> None:
         for machine in self.machines:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 TOKENS = 1500
@@ -50,14 +51,14 @@ def test_answer_begins_anew_and_a_bound_job_waits(
     own_service: Callable[..., Service], models: dict[str, Path]
 ) -> None:
     service = own_service(SEMANTIC_MODEL__ID=str(models["day"]))
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         job_id = submitted(http, None)
         last = read_a_part(http, job_id)
         bound = submitted(http, "day")
     service.kill()
     again = Service(service.data_dir, env={"SEMANTIC_MODEL__ID": str(models["night"])}).start()
     try:
-        with httpx.Client(base_url=again.base_url, timeout=WAIT_S) as http:
+        with httpx.Client(base_url=again.base_url, timeout=scaled(WAIT_S)) as http:
             job = ended(http, job_id)
             assert (job["status"], job["attempt"]) == ("completed", 2)
             assert (job["bound_model"], job["answered_by"]) == (None, "night")

@@ -13,11 +13,11 @@ import pytest
 from bench.chaos.model import make_exact_model
 from bench.chaos.run import environment
 from tests.support.builders.log_files import verify
-from tests.support.polling import pause
+from tests.support.polling import pause, scaled
 from tests.support.processes.patient_client import answer
 from tests.support.processes.service import Service
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(scaled(1800))]
 
 #: Longer than any lease: workers of others count as lost after 15 s.
 STOPPED_S = 20.0

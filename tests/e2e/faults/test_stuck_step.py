@@ -12,7 +12,7 @@ import pytest
 from ops.exit_codes import ExitCode
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
@@ -50,7 +50,7 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
 ) -> None:
     worker = hanging.part("worker")
     with (
-        httpx.Client(base_url=hanging.base_url, timeout=WAIT_S) as http,
+        httpx.Client(base_url=hanging.base_url, timeout=scaled(WAIT_S)) as http,
         ExitStack() as stack,
     ):
         # The last one waits in the engine while the step hangs.

@@ -16,7 +16,7 @@ from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.control import RedisWorkerPulses
 from tests.support.builders.log_files import verify
 from tests.support.clients.service_log import ended
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.machines import Machine
 from tests.support.processes.postgres import new_database
 from tests.support.processes.scripted_serve import SCRIPTED_WORKER
@@ -63,7 +63,7 @@ class Site:
             Machine("worker", directory / name, shared | script, command=("-m", SCRIPTED_WORKER))
             for name in ("one", "two")
         ]
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(WITHIN_S))
 
     def start(self) -> None:
         """Start all at once: each makes the tables if it is the first."""

@@ -13,10 +13,11 @@ import httpx
 import pytest
 
 from tests.support.clients.npm import missing
+from tests.support.polling import scaled
 from tests.support.processes.installation import ROOT, Packages, build, installed_service, run
 
 # An installation downloads 300 MB where pip has no cache of it.
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(scaled(2400))]
 
 #: Linux needs a backend of MLX by name; on a Mac the extra adds nothing.
 EXTRA = "[cpu]"
@@ -77,7 +78,9 @@ def ask(python: Path, directory: Path) -> None:
         body = {"model": "semantic-demo", "max_tokens": 32, "temperature": 0} | {
             "messages": [{"role": "user", "content": "What is the capital of France?"}]
         }
-        reply = httpx.post(f"{service.base_url}/v1/chat/completions", json=body, timeout=300).json()
+        reply = httpx.post(
+            f"{service.base_url}/v1/chat/completions", json=body, timeout=scaled(300)
+        ).json()
         assert "Paris" in reply["choices"][0]["message"]["content"]
     finally:
         assert service.stop() == 0, service.log()

@@ -12,6 +12,7 @@ import pytest
 from tests.supply_chain.licences import vendored
 from tests.supply_chain.release import version
 from tests.supply_chain.secret_scan import files_of
+from tests.support.polling import scaled
 from tests.support.processes.installation import (
     ROOT,
     Packages,
@@ -86,12 +87,14 @@ def test_packages_of_the_same_names_beside_the_installation_are_not_imported(
 def test_installed_service_answers_with_the_demo_model(installed: Service) -> None:
     question = [{"role": "user", "content": "What is the capital of France?"}]
     body = {"model": "semantic-demo", "messages": question, "max_tokens": 32, "temperature": 0}
-    reply = httpx.post(f"{installed.base_url}/v1/chat/completions", json=body, timeout=60).json()
+    reply = httpx.post(
+        f"{installed.base_url}/v1/chat/completions", json=body, timeout=scaled(60)
+    ).json()
     assert "Paris" in reply["choices"][0]["message"]["content"]
 
 
 def test_installed_service_has_page_and_tables(installed: Service, python: Path) -> None:
-    with httpx.Client(base_url=installed.base_url, timeout=60) as client:
+    with httpx.Client(base_url=installed.base_url, timeout=scaled(60)) as client:
         page = client.get("/ui")
         assert page.status_code == 200
         assert client.get("/ui/static/vendor/preact.js").status_code == 200

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.clients.npm import missing
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.nightly
@@ -126,7 +127,7 @@ def _site(port: int) -> Iterator[Rebound]:
 def browser(service: Service) -> Iterator[Browser]:
     rules = f"MAP {SITE} {ADDRESS}, MAP localhost. 127.0.0.1"
     with open_browser(service.base_url, resolver=rules) as opened:
-        opened.driver.set_script_timeout(120)
+        opened.driver.set_script_timeout(scaled(120))
         yield opened
 
 
@@ -137,12 +138,15 @@ def _attack(browser: Browser, base: str) -> dict[str, tuple[int, str]]:
 
 def _jobs(service: Service) -> list[str]:
     return [
-        one["id"] for one in httpx.get(f"{service.base_url}/v1/jobs", timeout=60).json()["data"]
+        one["id"]
+        for one in httpx.get(f"{service.base_url}/v1/jobs", timeout=scaled(60)).json()["data"]
     ]
 
 
 def test_a_rebound_name_and_other_sites_reach_nothing(browser: Browser, service: Service) -> None:
-    httpx.post(f"{service.base_url}/v1/agents", json={"id": "victim", "system": "x"}, timeout=60)
+    httpx.post(
+        f"{service.base_url}/v1/agents", json={"id": "victim", "system": "x"}, timeout=scaled(60)
+    )
     before = _jobs(service)
     with _site(service.port) as site:
         page = f"http://{SITE}:{service.port}"
@@ -162,7 +166,11 @@ def test_a_rebound_name_and_other_sites_reach_nothing(browser: Browser, service:
             assert {status for status, _ in found.values()} == {0}, (name, found)
             assert not any("data" in text for _, text in found.values()), (name, found)
     assert _jobs(service) == before
-    assert httpx.get(f"{service.base_url}/v1/agents/victim", timeout=60).status_code == 200
+    assert httpx.get(f"{service.base_url}/v1/agents/victim", timeout=scaled(60)).status_code == 200
     # The same requests do what they say where no page sends them.
-    submitted = httpx.post(f"{service.base_url}/v1/jobs", content=b'{"prompt":"hi","max_tokens":1}')
+    submitted = httpx.post(
+        f"{service.base_url}/v1/jobs",
+        content=b'{"prompt":"hi","max_tokens":1}',
+        timeout=scaled(WITHIN_S),
+    )
     assert submitted.status_code == 202

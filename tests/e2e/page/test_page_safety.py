@@ -18,7 +18,7 @@ from tests.support.clients.axe import violations
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.clients.webhook_receiver import Reply, receiver
 from tests.support.page.population import populate, wait_until_given_up, webhook_states
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.nightly
@@ -80,11 +80,11 @@ def _add_hostile(base_url: str) -> None:
         "agent_id": LONG_AGENT,
     }
     headers = {"user-agent": IMAGE, "x-request-id": "x"}
-    created = httpx.post(f"{base_url}/v1/jobs", json=body, headers=headers, timeout=60)
+    created = httpx.post(f"{base_url}/v1/jobs", json=body, headers=headers, timeout=scaled(60))
     assert created.status_code == 202, created.text
     reason = {"reason": IMAGE + TRICKY.strip()}
-    httpx.post(f"{base_url}/admin/pause", json=reason, timeout=60).raise_for_status()
-    httpx.post(f"{base_url}/admin/resume", timeout=60).raise_for_status()
+    httpx.post(f"{base_url}/admin/pause", json=reason, timeout=scaled(60)).raise_for_status()
+    httpx.post(f"{base_url}/admin/resume", timeout=scaled(60)).raise_for_status()
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def _open(browser: Browser, view: str) -> None:
 
 
 def _ended_job(base_url: str) -> str:
-    listed = httpx.get(f"{base_url}/v1/jobs?status=completed&agent_id=writer", timeout=60).json()
+    listed = httpx.get(
+        f"{base_url}/v1/jobs?status=completed&agent_id=writer", timeout=scaled(60)
+    ).json()
     job: str = listed["data"][0]["id"]
     return job
 
@@ -133,7 +135,9 @@ def test_every_view_is_accessible_and_within_its_policy(
 
 
 def test_hostile_texts_are_shown_as_texts(browser: Browser, filled: Service) -> None:
-    events = httpx.get(f"{filled.base_url}/v1/events?type=JobSubmitted&limit=100").json()["data"]
+    events = httpx.get(
+        f"{filled.base_url}/v1/events?type=JobSubmitted&limit=100", timeout=scaled(WITHIN_S)
+    ).json()["data"]
     job = next(one["stream"] for one in events if IMAGE in one["data"]["model"])
     views = [
         *VIEWS,
@@ -161,11 +165,11 @@ def test_hostile_texts_are_shown_as_texts(browser: Browser, filled: Service) -> 
 def test_an_agent_is_forgotten_after_two_presses(browser: Browser, filled: Service) -> None:
     agent = "forgettable"
     body = {"prompt": "Say hello. " * 200, "max_tokens": 4, "agent_id": agent}
-    httpx.post(f"{filled.base_url}/v1/jobs", json=body, timeout=60).raise_for_status()
+    httpx.post(f"{filled.base_url}/v1/jobs", json=body, timeout=scaled(60)).raise_for_status()
 
     def contexts() -> list[Any]:
         url = f"{filled.base_url}/v1/agents/{agent}/blocks"
-        found: list[Any] = httpx.get(url, timeout=60).json()["contexts"]
+        found: list[Any] = httpx.get(url, timeout=scaled(60)).json()["contexts"]
         return found
 
     wait_until(contexts)
@@ -195,7 +199,7 @@ def test_events_come_by_themselves_and_are_filtered(browser: Browser, filled: Se
     browser.see("No event fits.")
     browser.see("live", ".connection")
     body = {"prompt": "Say hello.", "max_tokens": 4, "agent_id": "tailed"}
-    job = httpx.post(f"{filled.base_url}/v1/jobs", json=body, timeout=60).json()["id"]
+    job = httpx.post(f"{filled.base_url}/v1/jobs", json=body, timeout=scaled(60)).json()["id"]
     browser.see(job[-6:], "[role=grid]")
 
 
@@ -242,7 +246,7 @@ def test_another_site_cannot_frame_the_page(browser: Browser, filled: Service) -
     browser.wait(lambda: browser.find("iframe"), "the frame")
     browser.driver.switch_to.frame(0)
     assert "semantic" not in browser.driver.page_source.partition("<body")[2].partition("ERR_")[0]
-    head = httpx.get(f"{filled.base_url}/ui", timeout=60).headers
+    head = httpx.get(f"{filled.base_url}/ui", timeout=scaled(60)).headers
     assert head["x-frame-options"] == "DENY"
     assert "frame-ancestors 'none'" in head["content-security-policy"]
     assert head["referrer-policy"] == "no-referrer"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.clients.axe import violations
 from tests.support.clients.browser import Browser, open_browser
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.scripted_service import ENDLESS, ENDLESS_PACE_S, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -50,7 +50,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def submit(service: Service, name: str, prompt: str) -> str:
     body = {"prompt": prompt, "max_tokens": 4000, "agent_id": f"{name}-1"}
     reply = httpx.post(
-        f"{service.base_url}/v1/jobs", json=body, headers={"x-api-key": KEYS[name]}, timeout=60
+        f"{service.base_url}/v1/jobs",
+        json=body,
+        headers={"x-api-key": KEYS[name]},
+        timeout=scaled(60),
     )
     return str(reply.raise_for_status().json()["id"])
 
@@ -60,7 +63,7 @@ def ended(service: Service, name: str) -> str:
     headers = {"x-api-key": KEYS[name]}
     url = f"{service.base_url}/v1/jobs/{job}"
     wait_until(
-        lambda: httpx.get(url, headers=headers).json()["status"],
+        lambda: httpx.get(url, headers=headers, timeout=scaled(WITHIN_S)).json()["status"],
         lambda status: status == "completed",
     )
     return job
@@ -71,7 +74,7 @@ def jobs(keyed: Service) -> Iterator[dict[str, str]]:
     running = submit(keyed, "ann", "Go on")
     yield {"running": running, "ann": ended(keyed, "ann"), "bob": ended(keyed, "bob")}
     url = f"{keyed.base_url}/v1/jobs/{running}/cancel"
-    httpx.post(url, headers=keyed.headers, timeout=60).raise_for_status()
+    httpx.post(url, headers=keyed.headers, timeout=scaled(60)).raise_for_status()
 
 
 @pytest.fixture(scope="module")

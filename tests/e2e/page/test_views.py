@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.clients.browser import Browser, open_browser
+from tests.support.polling import scaled
 from tests.support.processes.scripted_service import ENDLESS, ENDLESS_PACE_S, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -56,7 +57,7 @@ class Jobs:
     """Submits jobs to a service and reads them."""
 
     def __init__(self, service: Service) -> None:
-        self.http = httpx.Client(base_url=service.base_url, timeout=60)
+        self.http = httpx.Client(base_url=service.base_url, timeout=scaled(60))
         self.ids: list[str] = []
 
     def submit(self, prompt: str, **more: Any) -> str:

@@ -12,7 +12,7 @@ from openai.types import Completion
 from openai.types.responses import Response
 
 from tests.e2e.sdks.test_batches import over, upload
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.service import Service
 
 LINES = 12
@@ -49,7 +49,10 @@ def test_every_line_has_one_answer_in_its_own_form(
     ) as client:
         batches = {endpoint: _submit(client, endpoint) for endpoint in _BODIES}
         done = f"{service.base_url}/v1/events?type=JobCompleted&limit=100"
-        wait_until(lambda: len(httpx.get(done).json()["data"]), lambda count: count > LINES // 2)
+        wait_until(
+            lambda: len(httpx.get(done, timeout=scaled(WITHIN_S)).json()["data"]),
+            lambda count: count > LINES // 2,
+        )
         service.kill_part("worker")
         for endpoint, batch_id in batches.items():
             batch = over(client, batch_id)
@@ -63,4 +66,4 @@ def test_every_line_has_one_answer_in_its_own_form(
             assert len({_said(endpoint, body) for body in bodies}) == 1
             if endpoint == "/v1/responses":
                 assert client.responses.retrieve(bodies[0]["id"]).output_text
-    assert len(httpx.get(done).json()["data"]) == 2 * LINES
+    assert len(httpx.get(done, timeout=scaled(WITHIN_S)).json()["data"]) == 2 * LINES

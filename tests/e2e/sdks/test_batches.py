@@ -12,7 +12,7 @@ import pytest
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
 from openai.types import Batch
 
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.service import Service
 
 FRANCE = "What is the capital of France?"
@@ -250,7 +250,7 @@ def test_files_are_listed_read_and_deleted(oai: openai.OpenAI) -> None:
 
 
 def test_what_is_not_there_is_404_in_both_dialects(service: Service) -> None:
-    with httpx.Client(base_url=service.base_url) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WITHIN_S)) as client:
         missing = "0" * 32
         theirs = client.get(f"/v1/batches/batch_{missing}")
         ours = client.get(f"/v1/messages/batches/msgbatch_{missing}/results")

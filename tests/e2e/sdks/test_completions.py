@@ -10,6 +10,7 @@ import mlx_lm.utils
 import openai
 import pytest
 
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 from worker.engine.mlx.model.loader import find_model
 
@@ -87,7 +88,10 @@ def test_prompt_of_several_answers_is_computed_once(oai: openai.OpenAI, service:
         model=_MODEL, messages=[{"role": "user", "content": long}], n=4, max_tokens=4
     )
     names = reply.headers["x-semantic-job"].split(", ")
-    usages = [httpx.get(f"{service.base_url}/v1/jobs/{n}").json()["usage"] for n in names]
+    usages = [
+        httpx.get(f"{service.base_url}/v1/jobs/{n}", timeout=scaled(WITHIN_S)).json()["usage"]
+        for n in names
+    ]
     prompt = usages[0]["prompt_tokens"]
     assert len(usages) == 4
     assert prompt > 1000
@@ -166,7 +170,9 @@ def test_answers_survive_the_worker_all_of_them(
     }  # fmt: skip
     texts = {0: "", 1: "", 2: ""}
     killed = False
-    with openai.OpenAI(base_url=f"{service.base_url}/v1", api_key="x", timeout=300) as client:
+    with openai.OpenAI(
+        base_url=f"{service.base_url}/v1", api_key="x", timeout=scaled(300)
+    ) as client:
         for chunk in client.completions.create(**body):  # type: ignore[call-overload]
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
@@ -176,5 +182,7 @@ def test_answers_survive_the_worker_all_of_them(
         whole = client.completions.create(**(body | {"stream": False}))  # type: ignore[call-overload]
     assert killed
     assert [choice.text for choice in whole.choices] == [texts[0], texts[1], texts[2]]
-    events = httpx.get(f"{service.base_url}/v1/events?type=AttemptStarted").json()["data"]
+    events = httpx.get(
+        f"{service.base_url}/v1/events?type=AttemptStarted", timeout=scaled(WITHIN_S)
+    ).json()["data"]
     assert max(event["data"]["attempt"] for event in events) == 2

@@ -18,7 +18,7 @@ from openai.types import CreateEmbeddingResponse
 from bench.chaos.model import make_exact_model
 from tests.e2e.sdks.test_batches import over, upload
 from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.data_directory import command, holders
 from tests.support.processes.service import Service
 
@@ -69,7 +69,7 @@ def client(embedding: Service) -> Iterator[openai.OpenAI]:
         base_url=f"{embedding.base_url}/v1",
         api_key="x",
         max_retries=0,
-        timeout=120,
+        timeout=scaled(120),
     ) as made:
         yield made
 
@@ -110,7 +110,11 @@ def test_all_forms_of_input_give_the_vectors_that_mlx_lm_computes(
 def test_what_cannot_be_computed_is_a_bad_request(
     embedding: Service, body: dict[str, Any], why: str
 ) -> None:
-    reply = httpx.post(f"{embedding.base_url}/v1/embeddings", json={"model": "notes"} | body)
+    reply = httpx.post(
+        f"{embedding.base_url}/v1/embeddings",
+        json={"model": "notes"} | body,
+        timeout=scaled(WITHIN_S),
+    )
     assert reply.status_code == 400, reply.text
     assert why in reply.json()["error"]["message"]
 
@@ -124,14 +128,14 @@ def test_names_of_other_models_and_other_uses_are_refused(
         client.chat.completions.create(**TURN | {"model": "notes"})
     with pytest.raises(openai.ConflictError, match="gone"):
         client.embeddings.create(model="gone", input="a")
-    swap = httpx.post(f"{embedding.base_url}/admin/models/notes/load")
+    swap = httpx.post(f"{embedding.base_url}/admin/models/notes/load", timeout=scaled(WITHIN_S))
     assert (swap.status_code, "computes vectors" in swap.text) == (400, True)
 
 
 def test_vectors_are_jobs_with_a_kind_and_a_repeated_key_gets_the_stored_ones(
     embedding: Service,
 ) -> None:
-    with httpx.Client(base_url=embedding.base_url, timeout=60) as http:
+    with httpx.Client(base_url=embedding.base_url, timeout=scaled(60)) as http:
         body = {"model": "notes", "input": ["Bees dance."]}
         key = {"Idempotency-Key": "once"}
         replies = [http.post("/v1/embeddings", json=body, headers=key) for _ in range(2)]
@@ -167,14 +171,16 @@ def test_a_killed_worker_computes_again_and_batches_have_vectors(
     ).id
     for _ in range(TRIES):
         job_id = _kill_during(client, embedding)
-        events = httpx.get(f"{embedding.base_url}/v1/events?stream={job_id}").json()["data"]
+        events = httpx.get(
+            f"{embedding.base_url}/v1/events?stream={job_id}", timeout=scaled(WITHIN_S)
+        ).json()["data"]
         types = [event["type"] for event in events]
         assert types.count("JobCompleted") == 1
         if types.count("AttemptStarted") > 1:
             break
     else:
         pytest.fail("no request was being computed when the worker was killed")
-    job = httpx.get(f"{embedding.base_url}/v1/jobs/{job_id}").json()
+    job = httpx.get(f"{embedding.base_url}/v1/jobs/{job_id}", timeout=scaled(WITHIN_S)).json()
     stored = job["output"]["embeddings"]
     plain = plain_vector(embedder, LONG[0], pooling="lasttoken", dimensions=DIMENSIONS)
     for vector in stored:
@@ -192,10 +198,10 @@ def _kill_during(client: openai.OpenAI, service: Service) -> str:
     """Kill the worker while it computes a request, if it still does; return the job."""
     # The line of the batch is a job too, and may come later than the request before.
     listed = f"{service.base_url}/v1/jobs?limit=1&priority=interactive"
-    before = httpx.get(listed).json()["data"][0]["id"]
+    before = httpx.get(listed, timeout=scaled(WITHIN_S)).json()["data"][0]["id"]
 
     def newest() -> dict[str, Any]:
-        return dict(httpx.get(listed).json()["data"][0])
+        return dict(httpx.get(listed, timeout=scaled(WITHIN_S)).json()["data"][0])
 
     with ThreadPoolExecutor() as pool:
         vectors = pool.submit(client.embeddings.create, model="notes", input=LONG)
@@ -209,12 +215,12 @@ def test_a_sweep_erases_texts_and_vectors(client: openai.OpenAI, embedding: Serv
     secret = "what the heliotrope remembers, 7391"
     made = client.embeddings.with_raw_response.create(model="notes", input=secret)
     job = f"{embedding.base_url}/v1/jobs/{made.headers['x-semantic-job']}"
-    (vector,) = httpx.get(job).json()["output"]["embeddings"]
+    (vector,) = httpx.get(job, timeout=scaled(WITHIN_S)).json()["output"]["embeddings"]
     for text in (secret, vector):
         assert holders(embedding.data_dir, text), "the test looks in the wrong place"
     assert command(embedding, "log", "sweep", "--text-days", "0")["texts"] > 0
     for text in (secret, vector):
         assert not holders(embedding.data_dir, text)
-    shown = httpx.get(job).json()
+    shown = httpx.get(job, timeout=scaled(WITHIN_S)).json()
     assert (shown["status"], shown["output"]) == ("completed", None)
     assert command(embedding, "log", "verify")["ok"]

@@ -11,6 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 from openai.types.responses import Response, ResponseOutputMessage, ResponseOutputText
 
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 ASK: dict[str, Any] = {
@@ -86,7 +87,7 @@ def test_nobody_else_is_told_and_wrong_wishes_are_refused(oai: openai.OpenAI) ->
 def test_the_job_keeps_them(oai: openai.OpenAI, service: Service) -> None:
     reply = oai.chat.completions.create(**ASK, logprobs=True, top_logprobs=1)
     job_id = reply.id.replace("chatcmpl-", "job-")
-    job = httpx2.get(f"{service.base_url}/v1/jobs/{job_id}", timeout=60).json()
+    job = httpx2.get(f"{service.base_url}/v1/jobs/{job_id}", timeout=scaled(60)).json()
     logprobs = reply.choices[0].logprobs
     assert logprobs is not None
     assert job["output"]["logprobs"] == [one.model_dump() for one in logprobs.content or ()]

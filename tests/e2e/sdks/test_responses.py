@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 _MODEL = "semantic-demo"
@@ -179,7 +179,7 @@ def test_background_is_cancelled(endless: Service) -> None:
         base_url=f"{endless.base_url}/v1",
         api_key="local",
         max_retries=0,
-        timeout=60,
+        timeout=scaled(60),
         _strict_response_validation=True,
     ) as client:
         asked: Any = {"model": _MODEL, "input": "Tell me a story.", "background": True}
@@ -195,7 +195,7 @@ def own_oai(own_service: Callable[..., Service]) -> Iterator[tuple[Service, open
         base_url=f"{service.base_url}/v1",
         api_key="local",
         max_retries=4,
-        timeout=60,
+        timeout=scaled(60),
         _strict_response_validation=True,
     ) as client:
         yield service, client

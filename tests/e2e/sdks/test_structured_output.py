@@ -13,6 +13,7 @@ import openai
 import pydantic
 import pytest
 
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 
@@ -151,7 +152,7 @@ def test_claude_codes_own_tools_are_taken(service: Service) -> None:
             "tool_choice": {"type": "any"},
             "temperature": 0,
         },
-        timeout=60,
+        timeout=scaled(60),
     ).raise_for_status()
     call = reply.json()["content"][0]
     assert call["name"] in {tool["name"] for tool in tools}

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.support.permissions import readable_by_others, umask
-from tests.support.polling import wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.service import Service
 
 KEY = "correct-horse-battery-staple"
@@ -32,7 +32,7 @@ def command(service: Service, *words: str, **variables: str) -> subprocess.Compl
         env=kept | {"SEMANTIC_DATA_DIR": str(service.data_dir), **variables},
         capture_output=True,
         text=True,
-        timeout=RUN_MAX_S,
+        timeout=scaled(RUN_MAX_S),
         check=False,
     )
 
@@ -82,7 +82,9 @@ def _only_configured_sockets_listen(service: Service) -> None:
     assert {ip for ip, _ in behind} == {"127.0.0.1"}
     assert not any(sockets for pid, sockets in found.items() if pid != api)
     (inner,) = behind
-    answer = httpx.get(f"http://127.0.0.1:{inner[1]}/v1/models", headers=service.headers)
+    answer = httpx.get(
+        f"http://127.0.0.1:{inner[1]}/v1/models", headers=service.headers, timeout=scaled(WITHIN_S)
+    )
     assert (answer.status_code, answer.content) == (403, b"")
 
 
@@ -97,8 +99,8 @@ def _nobody_reads_the_key(service: Service) -> None:
 
 
 def _clients_need_it(service: Service) -> None:
-    assert httpx.get(f"{service.base_url}/health/live").status_code == 200
-    assert httpx.get(f"{service.base_url}/v1/models").status_code == 401
+    assert httpx.get(f"{service.base_url}/health/live", timeout=scaled(WITHIN_S)).status_code == 200
+    assert httpx.get(f"{service.base_url}/v1/models", timeout=scaled(WITHIN_S)).status_code == 401
     for key in (KEY, "wrong"):
         with (
             anthropic.Anthropic(base_url=service.base_url, api_key=key, max_retries=0) as claude,

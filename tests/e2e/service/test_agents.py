@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 SYSTEM = "You are a helpful assistant who knows a good deal about the weather of Europe. " * 4
@@ -24,7 +25,7 @@ class Client:
 
     def ask(self, method: str, path: str, body: Any = None, *, status: int) -> Any:
         url = self.service.base_url + path
-        reply = httpx.request(method, url, json=body, headers=WAIT, timeout=120)
+        reply = httpx.request(method, url, json=body, headers=WAIT, timeout=scaled(120))
         assert reply.status_code == status, reply.text
         return reply.json()
 
@@ -41,7 +42,7 @@ class Client:
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
             check=False,
         )
         assert done.returncode == 0, done.stderr

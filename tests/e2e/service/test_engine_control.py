@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.polling import pause, wait_until
+from tests.support.polling import WITHIN_S, pause, scaled, wait_until
 from tests.support.processes.scripted_service import (
     ENDLESS,
     ENDLESS_PACE_S,
@@ -47,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture
 def http(running: Service) -> Iterator[httpx.Client]:
     """A client; each test leaves the service as it found it."""
-    with httpx.Client(base_url=running.base_url, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=running.base_url, timeout=scaled(WAIT_S)) as client:
         yield client
         for job in _open_jobs(client):
             client.post(f"/v1/jobs/{job['id']}/cancel").raise_for_status()
@@ -115,7 +115,7 @@ def _cli(service: Service, *words: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=WAIT_S,
+        timeout=scaled(WAIT_S),
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -189,7 +189,9 @@ def test_open_request_waits_with_pings_while_paused(http: httpx.Client) -> None:
             if one == "event: ping":
                 pings += 1
                 if pings == 3:
-                    httpx.post(f"{http.base_url}/admin/resume").raise_for_status()
+                    httpx.post(
+                        f"{http.base_url}/admin/resume", timeout=scaled(WITHIN_S)
+                    ).raise_for_status()
             elif one.startswith("data: "):
                 text += json.loads(one[6:]).get("delta", {}).get("text", "")
     assert pings >= 3
@@ -210,7 +212,7 @@ def test_drain_refuses_new_work_and_ends_when_nothing_runs(
     with ThreadPoolExecutor(1) as pool:
         draining = pool.submit(_cli, running, "drain", "--json")
         http.post(f"/v1/jobs/{before}/cancel").raise_for_status()
-        code, out = draining.result(WAIT_S)
+        code, out = draining.result(scaled(WAIT_S))
     assert (code, json.loads(out)["running"]) == (0, 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.data_directory import command, holders
 from tests.support.processes.service import Service
 
@@ -28,7 +28,9 @@ def _is_gone(directory: Path, text: str) -> bool:
 
 def _ask(service: Service, method: str, path: str, **more: Any) -> Any:
     headers = WAIT | more.pop("headers", {})
-    reply = httpx.request(method, service.base_url + path, headers=headers, timeout=120, **more)
+    reply = httpx.request(
+        method, service.base_url + path, headers=headers, timeout=scaled(120), **more
+    )
     assert reply.is_success, reply.text
     return reply.json()
 

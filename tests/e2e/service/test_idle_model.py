@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.clients.job_reader import WAIT_S
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 PROMPT = "Tell me a long story. " * 60
@@ -32,7 +32,7 @@ def idling(tmp_path: Path) -> Iterator[Service]:
 def test_request_after_the_unload_waits_for_the_model_and_its_context_is_warm(
     idling: Service,
 ) -> None:
-    with httpx.Client(base_url=idling.base_url, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=idling.base_url, timeout=scaled(WAIT_S)) as http:
         first = _ask(http)
         loaded = idling.part("worker")
         wait_until(lambda: _checks(http)["model"] == "unloaded", within_s=WAIT_S)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.polling import wait_until
+from tests.support.processes import descendants
 
 _ROOT = Path(__file__).parents[3]
 #: Time for a service to start, on a busy machine.
@@ -111,3 +112,24 @@ def test_the_death_of_a_process_of_xdist_ends_all_that_it_started(
         assert worker != run.pid
         os.kill(run.pid if victim == "controller" else worker, signal.SIGKILL)
         _none_runs(processes)
+
+
+def test_watcher_gives_up_what_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    class Held:
+        pid = -1
+
+        def kill(self) -> None: ...
+
+        def wait(self, timeout: float) -> int:
+            raise psutil.TimeoutExpired(timeout)
+
+    def held(wanted: str) -> list[Held]:
+        looks.append(wanted)
+        return [Held()]
+
+    monkeypatch.setattr(descendants, "_marked", held)
+    monkeypatch.setattr(descendants, "_HOLD_S", 0.01)
+    assert not descendants.end_marked("a/")
+    assert looks == ["a/"] * descendants.LOOKS_MAX

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.clients.job_reader import WAIT_S, JobReader
+from tests.support.polling import scaled
 from tests.support.processes.scripted_service import line, scripted_service
 from tests.support.processes.service import Service
 
@@ -41,7 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def http(service: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.base_url, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as client:
         yield client
 
 

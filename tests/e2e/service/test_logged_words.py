@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.polling import scaled
 from tests.support.processes.data_directory import holders
 from tests.support.processes.service import Service
 
@@ -43,7 +44,7 @@ def _bodies() -> list[dict[str, Any]]:
 def test_words_of_requests_are_in_no_file_of_logs(own_service: Callable[..., Service]) -> None:
     service = own_service()
     headers = {"user-agent": MARK, "x-request-id": MARK}
-    with httpx.Client(base_url=service.base_url, headers=headers, timeout=120) as http:
+    with httpx.Client(base_url=service.base_url, headers=headers, timeout=scaled(120)) as http:
         replies = [http.post("/v1/chat/completions", json=body) for body in _bodies()]
         texts = [reply.text for reply in replies]
         assert {200, 400} <= {reply.status_code for reply in replies}, texts

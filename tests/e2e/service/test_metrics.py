@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from ops.metrics.families import FAMILIES
 from ops.metrics.family import Kind
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.promtool import promtool
 from tests.support.processes.service import Service
 
@@ -45,12 +45,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def get(service: Service, path: str, **headers: str) -> httpx.Response:
-    return httpx.get(service.base_url + path, headers={**service.headers, **headers}, timeout=30)
+    return httpx.get(
+        service.base_url + path, headers={**service.headers, **headers}, timeout=scaled(30)
+    )
 
 
 def ask(service: Service, agent: str) -> None:
     headers = {**service.headers, "x-session-id": agent}
-    answer = httpx.post(f"{service.base_url}/v1/messages", json=ASK, headers=headers, timeout=120)
+    answer = httpx.post(
+        f"{service.base_url}/v1/messages", json=ASK, headers=headers, timeout=scaled(120)
+    )
     assert answer.status_code == 200, answer.text
 
 
@@ -141,7 +145,7 @@ def sampled(metric: Any) -> set[str]:
 
 
 def test_scrape_needs_a_key_and_a_known_host(service: Service) -> None:
-    assert httpx.get(f"{service.base_url}/metrics", timeout=30).status_code == 401
+    assert httpx.get(f"{service.base_url}/metrics", timeout=scaled(30)).status_code == 401
     assert get(service, "/metrics", host="evil.example").status_code == 403
     assert get(service, "/metrics", authorization=f"Bearer {KEY}").status_code == 200
 

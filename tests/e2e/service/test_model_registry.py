@@ -13,7 +13,7 @@ import httpx
 import openai
 
 from tests.support.models.hub_cache import cache_model
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 
@@ -32,7 +32,7 @@ def test_a_running_service_sees_models_come_and_go(tmp_path: Path) -> None:
             check=True,
         ).stdout
 
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
 
         def listed() -> dict[str, Any]:
             page: dict[str, Any] = http.get("/admin/models").json()

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 JOBS = 8
@@ -32,16 +32,18 @@ def _replies(connection: socket.socket, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _open_jobs(service: Service) -> list[str]:
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         listed = http.get("/v1/jobs", params={"limit": 100}).json()["data"]
     return [one["id"] for one in listed if one["status"] in OPEN]
 
 
 def test_pipelined_cancels_get_their_own_replies(endless: Service) -> None:
     job = {"prompt": "Count.", "max_tokens": 1000}
-    with httpx.Client(base_url=endless.base_url, timeout=60) as http:
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:
         ids = [http.post("/v1/jobs", json=job).json()["id"] for _ in range(JOBS)]
-    with socket.create_connection(("127.0.0.1", endless.port), timeout=WITHIN_S) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", endless.port), timeout=scaled(WITHIN_S)
+    ) as connection:
         for name in ids:
             connection.sendall(
                 _request("POST", f"/v1/jobs/{name}/cancel")
@@ -54,7 +56,7 @@ def test_pipelined_cancels_get_their_own_replies(endless: Service) -> None:
     assert [one["agent_id"] for one in found[1::3]] == [f"after-{name}" for name in ids]
     left = [one["id"] for one in found[1::3]]
     wait_until(lambda: set(_open_jobs(endless)) == set(left), within_s=WITHIN_S)
-    with httpx.Client(base_url=endless.base_url, timeout=60) as http:
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:
         assert {http.post(f"/v1/jobs/{name}/cancel").status_code for name in left} <= {200, 202}
     wait_until(lambda: not _open_jobs(endless), within_s=WITHIN_S)
 
@@ -64,7 +66,9 @@ def test_pipelined_streams_of_a_client_that_leaves_all_end(endless: Service) -> 
     turn = {"role": "user", "content": "Count."}
     stream = _request("POST", "/v1/messages", body | {"messages": [turn]})
     for _ in range(JOBS):
-        with socket.create_connection(("127.0.0.1", endless.port), timeout=WITHIN_S) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", endless.port), timeout=scaled(WITHIN_S)
+        ) as connection:
             connection.sendall(3 * stream)
             assert connection.recv(12) == b"HTTP/1.1 200"
     wait_until(lambda: not _open_jobs(endless), within_s=WITHIN_S)

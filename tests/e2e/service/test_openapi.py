@@ -12,9 +12,10 @@ import pytest
 
 from api.http.parameters import Place
 from api.routes.table import OPERATIONS
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(scaled(1800))
 
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {
@@ -90,7 +91,7 @@ def test_schemathesis_finds_no_failure(
         capture_output=True,
         text=True,
         check=False,
-        timeout=1700,
+        timeout=scaled(1700),
     )
     assert done.returncode == 0, done.stdout[-8000:]
     assert service.stop() == 0

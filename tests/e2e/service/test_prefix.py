@@ -8,6 +8,7 @@ from typing import Any
 import anthropic
 import httpx
 
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 
 _TOOL: Any = {
@@ -47,7 +48,7 @@ class Client:
             "content": f"<total_tokens>{99999 - self.asked} tokens left</total_tokens>",
         }
         with anthropic.Anthropic(
-            base_url=self.service.base_url, api_key="local", max_retries=0, timeout=120
+            base_url=self.service.base_url, api_key="local", max_retries=0, timeout=scaled(120)
         ) as api:
             answer = api.messages.create(
                 model="semantic-demo",
@@ -107,7 +108,9 @@ def test_no_turn_is_read_twice_neither_after_a_restart(
     client.say("What is the capital of France?")
     fourth = client.ask()
     _assert_goes_on(third, fourth)
-    counted = httpx.get(f"{service.base_url}/v1/jobs", params={"limit": 1}).json()["data"][0]
+    counted = httpx.get(
+        f"{service.base_url}/v1/jobs", params={"limit": 1}, timeout=scaled(WITHIN_S)
+    ).json()["data"][0]
     assert counted["usage"]["cached_tokens"] == fourth.usage.cache_read_input_tokens
 
 
@@ -124,10 +127,16 @@ def test_every_answer_says_what_was_known_and_why_no_more(service: Service) -> N
             "messages": [{"role": "user", "content": "Say hello."}],
         }
         answer = httpx.post(
-            f"{service.base_url}/v1/messages", json=body | changes, headers=session, timeout=120
+            f"{service.base_url}/v1/messages",
+            json=body | changes,
+            headers=session,
+            timeout=scaled(120),
         )
         assert answer.status_code == 200, answer.text
-        job = httpx.get(f"{service.base_url}/v1/jobs/{answer.headers['x-semantic-job']}").json()
+        job = httpx.get(
+            f"{service.base_url}/v1/jobs/{answer.headers['x-semantic-job']}",
+            timeout=scaled(WITHIN_S),
+        ).json()
         return answer.headers["x-semantic-cache"], job["cache"]
 
     header, first = ask()

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.clients.service_log import ended
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 LONG = {
@@ -25,7 +26,7 @@ SESSION = {"x-claude-code-session-id": "session-of-the-test"}
 
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.base_url, timeout=60) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as client:
         yield client
 
 
@@ -47,7 +48,7 @@ def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning
 
 def test_running_job_is_stopped_at_its_deadline(endless: Service) -> None:
     body = {"prompt": "Tell me a long story.", "max_tokens": 100_000, "stop": []}
-    with httpx.Client(base_url=endless.base_url, timeout=60) as http:
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:
         for within_s in _DEADLINES_S:
             asked = body | {"finish_within_s": within_s}
             job = ended(http, http.post("/v1/jobs", json=asked).json()["id"])
@@ -70,7 +71,7 @@ def test_key_is_remembered_by_the_next_api(own_service: Callable[..., Service]) 
     service = own_service()
     headers = {"idempotency-key": "order-66"}
     body = {"prompt": "Say hello.", "max_tokens": 8}
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         first = http.post("/v1/jobs", json=body, headers=headers).json()["id"]
         service.kill_part("api")
         service.wait_ready()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.clients.service_log import ended
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 LONG = {
@@ -30,13 +31,13 @@ LONGER = LONG | {"seed": 13}
 
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.base_url, timeout=60) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as client:
         yield client
 
 
 @pytest.fixture
 def endless_http(endless: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=endless.base_url, timeout=60) as client:
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as client:
         yield client
 
 
@@ -127,7 +128,7 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
     own_service: Callable[..., Service],
 ) -> None:
     service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
         expected = ended(http, undisturbed)["output"]["text"]
         worker = service.part("worker")
@@ -148,7 +149,7 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
 
 def test_killed_api_loses_nothing_and_comes_back(own_service: Callable[..., Service]) -> None:
     service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         job_id = http.post("/v1/jobs", json=LONG).json()["id"]
         service.kill_part("api")
         service.wait_ready()
@@ -161,19 +162,19 @@ def test_sigkill_of_the_supervisor_leaves_no_orphan(own_service: Callable[..., S
     children = service.descendants()
     assert len(children) >= 3
     os.kill(service.process.pid, signal.SIGKILL)
-    service.process.wait(10)
-    _, alive = psutil.wait_procs(children, timeout=30)
+    service.process.wait(scaled(10))
+    _, alive = psutil.wait_procs(children, timeout=scaled(30))
     assert alive == []
 
 
 def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> None:
     service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         job_id = http.post("/v1/jobs", json=LONG | {"max_tokens": 5}).json()["id"]
         ended(http, job_id)
     assert service.stop() == 0
     service.start()
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         assert http.get(f"/v1/jobs/{job_id}").json()["status"] == "completed"
     assert service.stop() == 0
 
@@ -183,7 +184,7 @@ def test_bundled_broker_serves_and_survives_the_death_of_the_worker(
 ) -> None:
     service = own_service(SEMANTIC_REDIS__MODE="bundled")
     assert "valkey-server, private" in service.log()
-    with httpx.Client(base_url=service.base_url, timeout=60) as http:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         worker = service.part("worker")
         job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
         with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:

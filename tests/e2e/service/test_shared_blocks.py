@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from domain.kv.spec import BLOCK_TOKENS
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.nightly
@@ -31,7 +32,7 @@ def ask(service: Service, name: str, right: int) -> tuple[int, int]:
     body: dict[str, Any] = {"model": "claude-x", "max_tokens": 4}
     body["messages"] = [{"role": "user", "content": text}]
     with httpx.Client(
-        base_url=service.base_url, headers={"x-api-key": KEYS[name]}, timeout=WITHIN_S
+        base_url=service.base_url, headers={"x-api-key": KEYS[name]}, timeout=scaled(WITHIN_S)
     ) as http:
         reply = http.post("/v1/messages", json=body).raise_for_status()
         stream = reply.headers["x-semantic-job"]

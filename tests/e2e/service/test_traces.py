@@ -15,7 +15,7 @@ from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
 from tests.support.clients.webhook_receiver import receiver as webhook_receiver
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 TOKENS = 600
@@ -49,7 +49,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> 
 
 @pytest.fixture
 def http(traced: Service) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=traced.base_url, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=traced.base_url, timeout=scaled(WAIT_S)) as client:
         yield client
 
 
@@ -153,7 +153,7 @@ def test_a_line_of_a_batch_is_linked_to_the_batch(
     (request,) = named(spans_of(receiver, trace_id, "POST"), "POST")
     link = ((trace_id, request.span_id),)
     spans = receiver.wait_for(
-        lambda spans: any(one.links == link for one in named(spans, "chat")), WAIT_S
+        lambda spans: any(one.links == link for one in named(spans, "chat")), scaled(WAIT_S)
     )
     (attempt,) = [one for one in named(spans, "chat") if one.links == link]
     (root,) = named(receiver.of(attempt.trace_id), "submit")

@@ -17,7 +17,7 @@ from api.http.operation import Operation
 from api.routes.table import OPERATIONS
 from tests.support.clients.webhook_receiver import Reply, receiver
 from tests.support.models.tiny_embedder import make_tiny_embedder
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 KEYS = {"ann": "ann-" + "a" * 24, "bob": "bob-" + "b" * 24, "watch": "watch-" + "c" * 24}
@@ -47,7 +47,7 @@ class Things:
 
 def client_of(service: Service, name: str) -> httpx.Client:
     return httpx.Client(
-        base_url=service.base_url, headers={"x-api-key": KEYS[name]}, timeout=WITHIN_S
+        base_url=service.base_url, headers={"x-api-key": KEYS[name]}, timeout=scaled(WITHIN_S)
     )
 
 

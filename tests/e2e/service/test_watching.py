@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 WAIT_S = 60.0
@@ -20,22 +20,24 @@ WAIT_S = 60.0
 @pytest.fixture
 def job(endless: Service) -> Iterator[str]:
     body = {"prompt": "go on", "max_tokens": 100_000, "agent_id": "watched"}
-    answer = httpx.post(f"{endless.base_url}/v1/jobs", json=body, timeout=WAIT_S)
+    answer = httpx.post(f"{endless.base_url}/v1/jobs", json=body, timeout=scaled(WAIT_S))
     job_id = str(answer.raise_for_status().json()["id"])
     yield job_id
-    httpx.post(f"{endless.base_url}/v1/jobs/{job_id}/cancel", timeout=WAIT_S)
+    httpx.post(f"{endless.base_url}/v1/jobs/{job_id}/cancel", timeout=scaled(WAIT_S))
 
 
 def test_running_job_shows_its_worker_and_its_tokens(endless: Service, job: str) -> None:
     def rows() -> list[dict[str, Any]]:
-        found = httpx.get(f"{endless.base_url}/admin/overview", timeout=WAIT_S).json()
+        found = httpx.get(f"{endless.base_url}/admin/overview", timeout=scaled(WAIT_S)).json()
         return [row for row in found["running"] if row["job"] == job and row["generated_tokens"]]
 
     (row,) = wait_until(rows)
     assert (row["agent"], row["phase"], row["model"]) == ("watched", "decode", "semantic-demo")
     assert row["worker"].startswith("worker-")
     assert row["read_tokens"] == row["prompt_tokens"] > 0
-    with httpx.stream("GET", f"{endless.base_url}/admin/overview/stream", timeout=WAIT_S) as reply:
+    with httpx.stream(
+        "GET", f"{endless.base_url}/admin/overview/stream", timeout=scaled(WAIT_S)
+    ) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         data = (line[6:] for line in reply.iter_lines() if line.startswith("data: "))
         first, second = json.loads(next(data)), json.loads(next(data))
@@ -69,6 +71,6 @@ def _command(service: Service, *arguments: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=True,
-        timeout=WAIT_S,
+        timeout=scaled(WAIT_S),
         stdin=subprocess.DEVNULL,
     )

@@ -12,7 +12,7 @@ import httpx
 
 from tests.support.clients.webhook_receiver import Received, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 BODY = {"prompt": "Say hello.", "max_tokens": 4}
@@ -20,7 +20,7 @@ BODY = {"prompt": "Say hello.", "max_tokens": 4}
 
 def semantic(service: Service, *words: str) -> str:
     command = [sys.executable, "-m", "ops.cli.main", *words, "--data-dir", str(service.data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=scaled(60))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,7 +59,7 @@ def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Se
             SEMANTIC_WEBHOOKS__RETRY_S=json.dumps([0.1] * 50),
         )
         secret = semantic(service, "webhooks", "secret").strip()
-        with httpx.Client(base_url=service.base_url, timeout=60) as http:
+        with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
             flaky = submit(http, there.url("/flaky"))
             gone = submit(http, there.url("/gone"))
             until_told(http, flaky, there.url("/flaky"), "delivered")

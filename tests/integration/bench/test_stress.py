@@ -9,7 +9,7 @@ import pytest
 from bench.stress.cases import CASES
 from bench.stress.run import run_case
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(("name", "scale"), [("full", 0.2), ("isolation", 0.2)])

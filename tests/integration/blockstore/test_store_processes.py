@@ -14,7 +14,7 @@ from ops.blockstore.names import parse_draft
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_chain
-from tests.support.polling import pause
+from tests.support.polling import pause, scaled
 
 DEADLINE_S = 60.0
 REPOSITORY = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_blocks_or_none(tmp_path: Pat
 def test_two_processes_that_store_the_same_blocks_do_no_harm(tmp_path: Path) -> None:
     writers = [_start(tmp_path, 1, 60, 100_000) for _ in range(2)]
     for writer in writers:
-        out, _ = writer.communicate(timeout=DEADLINE_S)
+        out, _ = writer.communicate(timeout=scaled(DEADLINE_S))
         assert out.endswith("done\n")
         assert writer.returncode == 0
     store = _open(tmp_path)

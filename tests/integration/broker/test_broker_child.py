@@ -21,7 +21,7 @@ from ops.broker.address import resolve_broker_url
 from ops.broker.probe import answers
 from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
-from tests.support.polling import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.brokers import redis_server
 
 MODES = ["bundled", "redis"]
@@ -51,7 +51,7 @@ def running_broker(
     finally:
         for pid in family:
             _kill(pid)
-        process.wait(WITHIN_S)
+        process.wait(scaled(WITHIN_S))
         assert process.stderr is not None
         process.stderr.close()
 
@@ -87,7 +87,7 @@ def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path,
         children = _children(broker)
         assert len(children) == 1
         broker.terminate()
-        assert broker.wait(WITHIN_S) == 0
+        assert broker.wait(scaled(WITHIN_S)) == 0
         assert not any(child.is_running() for child in children)
     assert not answers(url)
     assert not (data_dir / "broker.url").exists()
@@ -111,7 +111,7 @@ def test_a_demanded_server_that_is_missing_is_named(data_dir: Path) -> None:
             "SEMANTIC_REDIS__MODE": "redis",
         },
         capture_output=True,
-        timeout=WITHIN_S,
+        timeout=scaled(WITHIN_S),
         check=False,
     )
     assert done.returncode == 78
@@ -123,7 +123,7 @@ def test_second_broker_on_one_data_directory_is_refused(data_dir: Path, mode: st
     with running_broker(data_dir, mode) as first:
         url = url_of(data_dir)
         with running_broker(data_dir, mode) as second:
-            assert second.wait(WITHIN_S) == 78
+            assert second.wait(scaled(WITHIN_S)) == 78
             assert second.stderr is not None
             assert str(first.pid).encode() in second.stderr.read()
         assert url_of(data_dir) == url
@@ -135,7 +135,7 @@ def test_killed_broker_process_takes_redis_with_it(data_dir: Path) -> None:
         url_of(data_dir)
         (server,) = _children(broker)
         broker.kill()
-        server.wait(WITHIN_S)
+        server.wait(scaled(WITHIN_S))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -145,7 +145,7 @@ def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> N
         os.close(heard)
         url = url_of(data_dir)
         os.close(held)
-        assert broker.wait(WITHIN_S) == 0
+        assert broker.wait(scaled(WITHIN_S)) == 0
         assert not answers(url)
 
 
@@ -164,7 +164,7 @@ def test_killed_server_ends_the_broker_and_its_successor_has_the_data(
         # The server hands a change to the kernel before it answers, so its death costs nothing.
         (server,) = _children(broker)
         server.kill()
-        assert broker.wait(WITHIN_S) == 1
+        assert broker.wait(scaled(WITHIN_S)) == 1
     with running_broker(data_dir, modes[1]):
         assert url_of(data_dir) == url_of(data_dir)
         assert client.zrange(keys.agent_queue(Priority.BATCH, None), 0, -1) == [b"job-1"]
@@ -191,10 +191,10 @@ def test_server_left_behind_is_replaced_and_its_data_kept(data_dir: Path) -> Non
         client.set("kept", "yes")
         with running_broker(data_dir, "redis"):
             url_of(data_dir)
-            assert left_behind.wait(WITHIN_S) == 0
+            assert left_behind.wait(scaled(WITHIN_S)) == 0
             wait_until(lambda: answers(url_of(data_dir)))
             assert client.get("kept") == b"yes"
             client.close()
     finally:
         left_behind.kill()
-        left_behind.wait(WITHIN_S)
+        left_behind.wait(scaled(WITHIN_S))

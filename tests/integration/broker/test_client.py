@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import redis
 
 from ops.adapters.redis.client import BLOCK_MAX_S, COMMANDS_AT_ONCE, Keys, connect
-from tests.support.polling import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 
 #: Milliseconds of work in the server, so that the commands of all threads meet there.
 _SLOW = "local sum = 0 for n = 1, 1000000 do sum = sum + n % 7 end return 1"
@@ -19,7 +19,7 @@ def test_a_burst_of_threads_leaves_few_connections(client: redis.Redis) -> None:
     start = threading.Barrier(THREADS)
 
     def run(_: int) -> int:
-        start.wait(WITHIN_S)
+        start.wait(scaled(WITHIN_S))
         return int(client.eval(_SLOW, 0))
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -35,7 +35,7 @@ def test_commands_that_wait_hold_up_no_others(client: redis.Redis, keys: Keys) -
         assert client.ping()
         assert not any(one.done() for one in waiting), "they wait, and the ping did not"
         client.rpush(key, *range(count))
-        assert {one.result(WITHIN_S) is not None for one in waiting} == {True}
+        assert {one.result(scaled(WITHIN_S)) is not None for one in waiting} == {True}
 
 
 def test_closed_client_leaves_no_connection(client: redis.Redis, broker_url: str) -> None:

@@ -23,7 +23,7 @@ from ops.adapters.redis.dramatiq_queue import (
     DramatiqJobQueue,
     message_of,
 )
-from tests.support.polling import WITHIN_S, now_s, wait_until
+from tests.support.polling import WITHIN_S, now_s, scaled, wait_until
 from tests.support.processes.job_worker import BROKER_ID, running_worker
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -52,7 +52,7 @@ def test_jobs_of_both_queues_reach_the_actor_and_leave_nothing(
     with running_worker(client, keys, ran.put):
         for n in range(20):
             jobs.enqueue(job(n), BATCH if n % 2 else INTERACTIVE)
-        got = {ran.get(timeout=WITHIN_S) for _ in range(20)}
+        got = {ran.get(timeout=scaled(WITHIN_S)) for _ in range(20)}
         assert got == {job(n) for n in range(20)}
         wait_until(lambda: not any(client.hlen(keys.messages(line)) for line in Priority))
     assert ran.empty()
@@ -68,13 +68,13 @@ def test_idle_worker_takes_a_job_without_polling(
     waits_ms = []
     with running_worker(client, keys, lambda _: started.put(now_s())):
         jobs.enqueue(job("warm-up"), INTERACTIVE)
-        started.get(timeout=WITHIN_S)
+        started.get(timeout=scaled(WITHIN_S))
         for n in range(30):
             # Idle is a worker that has let go of the job before.
             wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
             begun = now_s()
             jobs.enqueue(job(n), INTERACTIVE)
-            waits_ms.append((started.get(timeout=WITHIN_S) - begun) * 1000)
+            waits_ms.append((started.get(timeout=scaled(WITHIN_S)) - begun) * 1000)
     # Told, not judged: pytest -o log_cli=true --log-cli-level=INFO.
     logging.getLogger(__name__).info("dispatch p50 %.2f ms", statistics.median(waits_ms))
     assert len(waits_ms) == 30
@@ -87,7 +87,7 @@ def test_removed_job_never_starts(client: redis.Redis, keys: Keys, jobs: Dramati
     removed = {job(n) for n in range(10) if n % 3 == 0}
     assert all(jobs.remove(one, INTERACTIVE) for one in removed)
     with running_worker(client, keys, ran.put):
-        got = {ran.get(timeout=WITHIN_S) for _ in range(6)}
+        got = {ran.get(timeout=scaled(WITHIN_S)) for _ in range(6)}
         wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
     assert ran.empty()
     assert got.isdisjoint(removed)
@@ -101,13 +101,13 @@ def test_full_worker_takes_the_next_job_as_soon_as_one_ends(
 
     def run(job_id: JobId) -> None:
         ran.put(job_id)
-        let_go.acquire(timeout=WITHIN_S)
+        let_go.acquire(timeout=scaled(WITHIN_S))
 
     with running_worker(client, keys, run, threads=1):
         for n in range(3):
             jobs.enqueue(job(n), INTERACTIVE)
         for n in range(3):
-            assert ran.get(timeout=WITHIN_S) == job(n)
+            assert ran.get(timeout=scaled(WITHIN_S)) == job(n)
             assert waiting(client, keys) == [job(later) for later in range(n + 1, 3)]
             let_go.release()
 
@@ -124,7 +124,7 @@ def test_job_whose_actor_fails_is_let_go_and_can_be_queued_again(
     with running_worker(client, keys, fail):
         for _ in range(2):
             wait_until(lambda: jobs.enqueue(job(1), INTERACTIVE))
-            assert ran.get(timeout=WITHIN_S) == job(1)
+            assert ran.get(timeout=scaled(WITHIN_S)) == job(1)
 
 
 def test_queue_that_lost_everything_is_filled_again(
@@ -136,13 +136,13 @@ def test_queue_that_lost_everything_is_filled_again(
     client.script_flush()
     assert jobs.enqueue(job(1), INTERACTIVE)
     with running_worker(client, keys, ran.put):
-        assert ran.get(timeout=WITHIN_S) == job(1)
+        assert ran.get(timeout=scaled(WITHIN_S)) == job(1)
         # The worker lets go of the job once its actor has returned, which is after it ran.
         wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
         client.flushall()
         client.script_flush()
         wait_until(lambda: jobs.enqueue(job(1), INTERACTIVE))
-        assert ran.get(timeout=WITHIN_S) == job(1)
+        assert ran.get(timeout=scaled(WITHIN_S)) == job(1)
 
 
 def test_message_without_a_place_in_line_is_queued_again(
@@ -191,7 +191,7 @@ def test_release_ends_a_blocking_command(client: redis.Redis, keys: Keys) -> Non
     thread = threading.Thread(target=lambda: taken.put(client.blpop(names, timeout=BLOCK_MAX_S)))
     thread.start()
     release_blocked(client, names[0])
-    assert taken.get(timeout=WITHIN_S) == (names[0].encode(), b"")
+    assert taken.get(timeout=scaled(WITHIN_S)) == (names[0].encode(), b"")
     thread.join()
     assert not client.exists(*names)
 
@@ -204,7 +204,7 @@ def test_worker_killed_in_mid_job_gets_the_job_again_when_it_comes_back(
         jobs.enqueue(stuck, INTERACTIVE)
         assert next_line(first) == stuck
         first.kill()
-        first.wait(WITHIN_S)
+        first.wait(scaled(WITHIN_S))
     assert not waiting(client, keys)
     assert not jobs.enqueue(stuck, INTERACTIVE)
     with worker_process(broker_url, keys) as second:
@@ -223,7 +223,7 @@ def worker_process(url: str, keys: Keys) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait(WITHIN_S)
+        process.wait(scaled(WITHIN_S))
         assert process.stdout is not None
         process.stdout.close()
 

@@ -13,6 +13,7 @@ from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from tests.support.polling import scaled
 from tests.support.processes.job_worker import running_worker
 from worker.turn_scheduler import TurnScheduler
 
@@ -42,12 +43,12 @@ class Worker:
         with turn:
             if turn.wait():
                 self.started.put(job_id)
-                assert self.ends.acquire(timeout=WITHIN_S)
+                assert self.ends.acquire(timeout=scaled(WITHIN_S))
 
     def next_start(self) -> JobId:
         """Let a job end, and return the one that begins in its place."""
         self.ends.release()
-        return self.started.get(timeout=WITHIN_S)
+        return self.started.get(timeout=scaled(WITHIN_S))
 
 
 @contextmanager
@@ -68,12 +69,12 @@ def test_job_of_another_agent_starts_after_a_few_of_two_hundred(
 ) -> None:
     jobs = DramatiqJobQueue(client, keys)
     with busy_worker(client, keys, jobs) as worker:
-        begun = [worker.started.get(timeout=WITHIN_S) for _ in range(2)]
+        begun = [worker.started.get(timeout=scaled(WITHIN_S)) for _ in range(2)]
         late = JobId(f"job-{LATE}-999")
         jobs.enqueue(late, Priority.INTERACTIVE, line=LATE)
         # A thread falls free with each end; the late job gets the first of them.
         begun += [worker.next_start() for _ in range(2)]
-        assert worker.late_in_hand.wait(WITHIN_S)
+        assert worker.late_in_hand.wait(scaled(WITHIN_S))
         for _ in range(3):
             begun.append(worker.next_start())
             if begun[-1] == late:

@@ -21,7 +21,7 @@ from ops.adapters.redis.item_hub import ItemFollower, RedisItemHub
 from ops.adapters.redis.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
 from ops.adapters.redis.items import RedisItemSink
 from ops.broker.private_redis import PrivateRedis
-from tests.support.polling import eventually, wait_until
+from tests.support.polling import eventually, scaled, wait_until
 from tests.support.processes.brokers import redis_server
 
 JOB = JobId("job-1")
@@ -38,7 +38,7 @@ def end(n: int) -> StreamItem:
 
 
 def run(check: Callable[[], object]) -> None:
-    asyncio.run(asyncio.wait_for(check(), WITHIN_S))  # type: ignore[arg-type]  # a coroutine function
+    asyncio.run(asyncio.wait_for(check(), scaled(WITHIN_S)))  # type: ignore[arg-type]  # a coroutine function
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from ops.adapters.redis.dramatiq_queue import (
     BlockingRedisBroker,
     DramatiqJobQueue,
 )
-from tests.support.polling import WITHIN_S, wait_until
+from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.job_worker import running_worker
 
 INTERACTIVE = Priority.INTERACTIVE
@@ -49,7 +49,7 @@ def test_each_job_runs_once_and_both_workers_have_their_share(
 
     def run(hand: str, job_id: JobId) -> None:
         ran.put((hand, job_id))
-        let_go.wait(WITHIN_S)
+        let_go.wait(scaled(WITHIN_S))
 
     with (
         running_worker(client, keys, lambda job: run("a", job), hand=HANDS[0], threads=12),
@@ -58,7 +58,7 @@ def test_each_job_runs_once_and_both_workers_have_their_share(
         # Both have been heard of before there is anything to share.
         wait_until(lambda: client.zcard(keys.consumers(INTERACTIVE)) == 2)
         ids = _fill(jobs, 20)
-        got = [ran.get(timeout=WITHIN_S) for _ in range(20)]
+        got = [ran.get(timeout=scaled(WITHIN_S)) for _ in range(20)]
         let_go.set()
         wait_until(lambda: client.hlen(keys.messages(INTERACTIVE)) == 0)
     assert {job_id for _, job_id in got} == ids

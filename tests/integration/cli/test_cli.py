@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from ops.cli.main import MODULES
+from tests.support.polling import scaled
 from tests.support.processes.stand_in_jobs import ITEMS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
@@ -50,7 +51,7 @@ class Shell:
 
     def run(self, *words: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
         with self.start(*words, **variables) as process:
-            out, err = process.communicate(stdin, timeout=_DEADLINE_S)
+            out, err = process.communicate(stdin, timeout=scaled(_DEADLINE_S))
         return process.returncode, out, err
 
 
@@ -110,7 +111,7 @@ print("LOADED", *[name for name in {(*HEAVY, extra)!r} if name in sys.modules])
         capture_output=True,
         text=True,
         check=True,
-        timeout=_DEADLINE_S,
+        timeout=scaled(_DEADLINE_S),
     )
     *_, ended, loaded = done.stdout.splitlines()
     assert ended == "EXIT 0", done.stdout + done.stderr
@@ -354,8 +355,8 @@ def test_ctrl_c_in_a_run_cancels_the_job(shell: Shell) -> None:
         assert process.stdout is not None
         assert process.stdout.read(5) == "once "
         process.send_signal(signal.SIGINT)
-        assert api.cancelled.wait(_DEADLINE_S)
-        assert process.wait(_DEADLINE_S) == 130
+        assert api.cancelled.wait(scaled(_DEADLINE_S))
+        assert process.wait(scaled(_DEADLINE_S)) == 130
 
 
 def test_jobs_are_listed_shown_streamed_cancelled_and_submitted(shell: Shell) -> None:

@@ -24,6 +24,7 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 
 WORKER = StreamName("worker-1")
 
@@ -207,4 +208,4 @@ def test_an_interrupted_tail_ends_well(log: SqlEventLog) -> None:
         log.append(WORKER, [draft(worker_event())], expected_version=1)
         assert json.loads(follower.stdout.readline())["position"] == 17
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(30) == 0
+        assert follower.wait(scaled(30)) == 0

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import scaled
+
 _ROOT = Path(__file__).parents[3]
 _DEADLINE_S = 60
 KEY = "correct-horse-battery-staple"
@@ -92,7 +94,7 @@ def _run(repository: Path, *words: str, **variables: str) -> tuple[int, str, str
 
 def _end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     with process:
-        out, err = process.communicate(timeout=_DEADLINE_S)
+        out, err = process.communicate(timeout=scaled(_DEADLINE_S))
     return process.returncode, out, err
 
 

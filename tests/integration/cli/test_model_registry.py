@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.local_hub import COMMIT, Hub, local_hub
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ class Shell:
 
     def run(self, *words: str, **variables: str) -> tuple[int, str, str]:
         with self.start(*words, **variables) as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=scaled(120))
         return process.returncode, out, err
 
     def states(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ import pytest
 
 from bench.plan_table import PAGE, with_table
 from ops.cli.models.plan import memory_size
+from tests.support.polling import scaled
 
 ROOT = Path(__file__).parents[3]
 QWEN = "tests/fixtures/configs/Qwen3-14B"
@@ -81,7 +82,7 @@ def plan(tmp_path: Path, *words: str, **variables: str) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=scaled(120),
     )
     return done.returncode, done.stdout, done.stderr
 

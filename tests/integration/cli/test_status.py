@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile_text import HOSTILE
+from tests.support.polling import scaled
 from tests.support.processes.stand_in_jobs import OVERVIEW, STATUS, StandInJobs
 
 _ROOT = Path(__file__).parents[3]
@@ -53,7 +54,7 @@ def _started(
 
 def _interrupted(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGINT)
-    return process.wait(_DEADLINE_S)
+    return process.wait(scaled(_DEADLINE_S))
 
 
 def _block(process: subprocess.Popen[str]) -> list[str]:
@@ -81,7 +82,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_status_shows_the_load(home: Path) -> None:
     with _started(home) as process:
         lines = [line.split(maxsplit=1) for line in _block(process)]
-        assert process.wait(_DEADLINE_S) == 0
+        assert process.wait(scaled(_DEADLINE_S)) == 0
     assert ["load", "1 running · 2 waiting · 12.3 tokens/s · 1,500 prompt tokens/s"] in [
         [name, value.partition(" · first")[0]] for name, value in lines
     ]
@@ -146,4 +147,4 @@ def test_followed_terminal_shows_changes_and_hides_no_control(
 def test_follow_of_the_past_is_misuse(tmp_path: Path) -> None:
     with _started(tmp_path, "--follow", "--as-of", "1") as process:
         assert "leave out --as-of" in _block(process)[0]
-        assert process.wait(_DEADLINE_S) == 2
+        assert process.wait(scaled(_DEADLINE_S)) == 2

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.hostile_text import HOSTILE, controls
+from tests.support.polling import scaled
 from tests.support.processes import stand_in_jobs
 from tests.support.processes.stand_in_jobs import StandInJobs
 
@@ -62,7 +63,7 @@ def _on_terminal(home: Path, port: int, *words: str) -> str:
                 shown += piece
         except OSError:  # the other side is closed
             pass
-        process.wait(_DEADLINE_S)
+        process.wait(scaled(_DEADLINE_S))
     os.close(master)
     return shown.decode().replace("\r\n", "\n")
 
@@ -106,6 +107,6 @@ def test_pipe_gets_the_text_of_the_model_as_it_is(tmp_path: Path) -> None:
             env=_variables(tmp_path, api.port),
             capture_output=True,
             check=True,
-            timeout=_DEADLINE_S,
+            timeout=scaled(_DEADLINE_S),
         )
     assert found.stdout == (HOSTILE * 3 + "\n").encode()

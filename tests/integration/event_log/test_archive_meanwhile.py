@@ -27,6 +27,7 @@ from ops.adapters.log_admin.projections_check import ProjectionState, verify_pro
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import fill, new_log
+from tests.support.polling import scaled, unscaled
 
 #: Later than every event.
 ALWAYS = "9999-01-01T00:00:00.000000Z"
@@ -64,10 +65,10 @@ def test_a_rebuild_folds_what_is_archived_meanwhile(
     def archive_once(_position: int, _head: int) -> None:
         if archiving.ident is None:
             archiving.start()
-            archiving.join(1)  # it ends within this time where it does not wait for the rebuild
+            archiving.join(unscaled(1, reason="it ends sooner unless it waits for the rebuild"))
 
     rebuild_projections(url, progress=archive_once)
-    archiving.join(60)
+    archiving.join(scaled(60))
     assert not archiving.is_alive()
     assert verify_projections(engine, url) is ProjectionState.VERIFIED
     with open_log(url, clock=SystemClock()) as log:

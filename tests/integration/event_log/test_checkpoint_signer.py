@@ -16,6 +16,7 @@ from ops.setting_groups.service import LogSettings
 from ops.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from tests.support.builders.log_files import fill, new_log, raw_connection
+from tests.support.polling import scaled
 
 
 def _signer(directory: Path, *, every_s: float = 300) -> CheckpointSigner:
@@ -52,7 +53,7 @@ def test_the_head_is_signed_while_the_service_runs(
     monkeypatch.setattr(CheckpointSigner, "sign", tell)
     with open_log(url, clock=SystemClock()) as log, _signer(tmp_path, every_s=0.01):
         fill(log, jobs=1)
-        assert signed.wait(30)
+        assert signed.wait(scaled(30))
 
 
 def test_a_log_that_went_back_is_told_and_not_signed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 
 WORKER = StreamName("worker-1")
 
@@ -333,7 +334,7 @@ def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: s
         assert follower.stderr is not None
         follower.stdout.readline()
         follower.stdout.close()
-        assert follower.wait(30) == 0
+        assert follower.wait(scaled(30)) == 0
         assert follower.stderr.read() == b""
 
 

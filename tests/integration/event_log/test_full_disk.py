@@ -22,7 +22,7 @@ from ops.adapters.event_log.transaction import LogTransaction
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 #: Pages of the reserve, and bytes of a text that does not fit into pages that are left.
 RESERVE_PAGES = 64
@@ -108,21 +108,21 @@ def test_an_end_does_not_share_the_fate_of_new_work_in_its_commit(
     def hold_first(transaction: LogTransaction) -> None:
         if not entered.is_set():
             entered.set()
-            assert release.wait(30)
+            assert release.wait(scaled(30))
         limited(transaction)
 
     monkeypatch.setattr(LogTransaction, "write", hold_first)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(_append, log, "job-2", submitted(), 0, 3 * TEXT)
-        assert entered.wait(30)
+        assert entered.wait(scaled(30))
         second = pool.submit(_append, log, "job-3", submitted(), 0, 3 * TEXT)
         end = pool.submit(_append, log, "job-1", completed(), 2)
         wait_until(lambda: len(log._writer._inbox) >= 2)
         release.set()
-        end.result(30)
+        end.result(scaled(30))
         for refused in (first, second):
             with pytest.raises(DiskFull):
-                refused.result(30)
+                refused.result(scaled(30))
     assert verify(disk.url).position == 3
 
 

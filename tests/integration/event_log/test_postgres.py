@@ -40,6 +40,7 @@ from ops.cli.service.checks import check_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.log_files import fill, verify
+from tests.support.polling import scaled
 from tests.support.processes.postgres import PostgresServer
 
 WORKER = StreamName("worker-1")
@@ -83,7 +84,7 @@ def test_processes_that_start_at_once_all_find_the_tables(bare_postgres_url: str
     assert current(bare_postgres_url) is None
     code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
     starts = [subprocess.Popen([sys.executable, "-c", code, bare_postgres_url]) for _ in range(3)]
-    assert [start.wait(100) for start in starts] == [0, 0, 0]
+    assert [start.wait(scaled(100)) for start in starts] == [0, 0, 0]
     assert upgrade(bare_postgres_url) == current(bare_postgres_url) == expected()
 
 
@@ -259,10 +260,10 @@ def test_processes_that_append_at_once_form_one_chain_that_a_follower_sees_whole
         try:
             writers = [_spawn(postgres_url, prefix, 20) for prefix in ("a", "b", "c")]
             for writer in writers:
-                out, _ = writer.communicate(timeout=100)
+                out, _ = writer.communicate(timeout=scaled(100))
                 assert writer.returncode == 0
                 assert len(out.splitlines()) == 20
-            assert following.result(60) == list(range(1, 121))
+            assert following.result(scaled(60)) == list(range(1, 121))
         finally:
             stopped.set()
         assert verify(postgres_url) == log.head()
@@ -280,7 +281,7 @@ def test_a_killed_writer_leaves_a_whole_log_and_its_turn(
     # Not `communicate`: with a time limit it leaves out what `readline` has read ahead.
     with writer.stdout as acknowledgements:
         acknowledged = 10 + acknowledgements.read().count("\n")
-    writer.wait(30)
+    writer.wait(scaled(30))
     log.append(WORKER, [draft(worker_event())], expected_version=0)
     assert verify(postgres_url) == log.head()
     assert acknowledged <= len(log.views.unfinished()) <= acknowledged + 1

@@ -15,6 +15,7 @@ from ops.cli.log import events
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill
+from tests.support.polling import scaled
 from tests.support.processes.postgres import postgres_programs
 
 TOOL_WITHIN_S = 60.0
@@ -28,7 +29,9 @@ def _run(*arguments: str) -> Result:
 
 def _run_tool(name: str, *arguments: str) -> None:
     program = postgres_programs() / name
-    subprocess.run([program, *arguments], check=True, capture_output=True, timeout=TOOL_WITHIN_S)
+    subprocess.run(
+        [program, *arguments], check=True, capture_output=True, timeout=scaled(TOOL_WITHIN_S)
+    )
 
 
 def test_a_restored_dump_serves_again_once_it_is_signed(

@@ -32,6 +32,7 @@ from ops.exit_codes import ExitCode
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.builders.log_stores import new_log_of
+from tests.support.polling import scaled
 
 WORKER = StreamName("worker-1")
 
@@ -221,6 +222,6 @@ def test_no_part_of_the_service_starts_again_and_again_on_an_unusable_log(
         }.items()
     }
     for name, part in parts.items():
-        _, errors = part.communicate(timeout=200)
+        _, errors = part.communicate(timeout=scaled(200))
         assert part.returncode == code, (name, errors)
         assert said in errors, name

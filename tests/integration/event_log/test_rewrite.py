@@ -13,7 +13,7 @@ import pytest
 
 from ops.adapters.erasing.rewrite import RewriteFailed, rewrite
 from ops.adapters.event_log.sqlite_driver import driver_module
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 DRIVER = driver_module().__name__
 SECRET = b"a text that was deleted"
@@ -60,7 +60,7 @@ def test_the_memory_is_that_of_another_process(tmp_path: Path) -> None:
         f" rewrite(Path({str(file)!r}), driver={DRIVER!r}, wait_max_s=60); print(peak() - before)"
     )
     printed = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, timeout=120
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, timeout=scaled(120)
     ).stdout
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(printed) * unit / 1e6 < megabytes / 4

@@ -33,6 +33,7 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted
 from tests.support.builders.log_files import fill, new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_processes_that_start_at_once_all_find_the_tables(tmp_path: Path) -> Non
     code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
     url = f"sqlite:///{tmp_path / 'new' / 'events.sqlite3'}"
     starts = [subprocess.Popen([sys.executable, "-c", code, url]) for _ in range(3)]
-    assert [start.wait(60) for start in starts] == [0, 0, 0]
+    assert [start.wait(scaled(60)) for start in starts] == [0, 0, 0]
     assert current(url) == expected()
 
 

@@ -22,7 +22,7 @@ from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 JOB = StreamName("job-1")
 WORKER = StreamName("worker-1")
@@ -80,7 +80,7 @@ def test_instants_never_step_back_over_writers_restarts_and_jumps_of_a_clock(url
 def test_processes_that_append_at_once_form_one_chain(url: str) -> None:
     writers = [_spawn(url, prefix, 40) for prefix in ("a", "b")]
     for writer in writers:
-        out, _ = writer.communicate(timeout=100)
+        out, _ = writer.communicate(timeout=scaled(100))
         assert writer.returncode == 0
         assert len(out.splitlines()) == 40
 
@@ -99,7 +99,7 @@ def test_a_killed_writer_leaves_a_whole_log_with_all_that_it_had_acknowledged(ur
         writer.kill()
         # Through the same file: lines that came with the twentieth wait in its buffer.
         acknowledged = 20 + said.read().count("\n")
-    writer.wait(30)
+    writer.wait(scaled(30))
 
     with open_log(url, clock=SystemClock()) as log:
         assert verify(url) == log.head()
@@ -119,13 +119,13 @@ def test_appends_that_wait_share_a_commit(
     def slow_first(transaction: LogTransaction) -> None:
         if not entered.is_set():
             entered.set()
-            assert release.wait(30)
+            assert release.wait(scaled(30))
         write(transaction)
 
     monkeypatch.setattr(LogTransaction, "write", slow_first)
     with ThreadPoolExecutor(21) as pool:
         first = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        assert entered.wait(30)
+        assert entered.wait(scaled(30))
         others = [
             pool.submit(
                 log.append,
@@ -138,9 +138,9 @@ def test_appends_that_wait_share_a_commit(
         clash = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
         wait_until(lambda: len(log._writer._inbox) == 20)
         release.set()
-        first.result(30)
-        assert [one.result(30)[0].version for one in others] == [1] * 19
-        assert isinstance(clash.exception(30), ConcurrencyConflict)
+        first.result(scaled(30))
+        assert [one.result(scaled(30))[0].version for one in others] == [1] * 19
+        assert isinstance(clash.exception(scaled(30)), ConcurrencyConflict)
     assert log.commits == 2
     assert log.head().position == 20
 
@@ -221,7 +221,7 @@ def test_more_waiting_appends_than_the_limit_are_refused(
     with ThreadPoolExecutor(3) as pool:
         taken = _a_commit_begins(monkeypatch)
         held = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        assert taken.wait(30)
+        assert taken.wait(scaled(30))
         waiting = [
             pool.submit(log.append, StreamName(name), [draft(worker_event())], expected_version=0)
             for name in ("worker-2", "worker-3")
@@ -231,7 +231,7 @@ def test_more_waiting_appends_than_the_limit_are_refused(
             log.append(StreamName("worker-4"), [draft(worker_event())], expected_version=0)
         raw.execute("ROLLBACK")
         for one in (held, *waiting):
-            assert one.result(30)
+            assert one.result(scaled(30))
     assert log.head().position == 3
 
 
@@ -243,12 +243,12 @@ def test_close_writes_what_was_accepted_and_refuses_what_comes_after(
     with ThreadPoolExecutor(2) as pool:
         taken = _a_commit_begins(monkeypatch)
         accepted = pool.submit(log.append, WORKER, [draft(worker_event())], expected_version=0)
-        assert taken.wait(30)
+        assert taken.wait(scaled(30))
         closing = pool.submit(log.close)
         wait_until(lambda: log._writer._closed)
         raw.execute("ROLLBACK")
-        assert accepted.result(30)
-        closing.result(30)
+        assert accepted.result(scaled(30))
+        closing.result(scaled(30))
     with pytest.raises(LogUnavailable, match="closed"):
         log.append(WORKER, [draft(worker_event())], expected_version=1)
     assert verify(url).position == 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.support.polling import scaled
 from tests.support.processes.sample_server import (
     ANSWER_MAX_S,
     SampleServer,
@@ -128,7 +129,9 @@ def test_behind_the_gate_nobody_gets_in(server: SampleServer) -> None:
     ):
         for path in ("/slow?s=0", "/slow"):
             head = f"GET {path} HTTP/1.1\r\nhost: gate\r\nconnection: close\r\n{extra}\r\n"
-            with socket.create_connection(("127.0.0.1", inner), timeout=ANSWER_MAX_S) as line:
+            with socket.create_connection(
+                ("127.0.0.1", inner), timeout=scaled(ANSWER_MAX_S)
+            ) as line:
                 line.sendall(head.encode())
                 (answer,) = parse(read_all(line))
             assert (answer.status, answer.body) == (403, b"")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.polling import scaled
 from tests.support.processes.sample_server import SampleServer, parse, read_until, sample_server
 
 LAST = "host: x\r\nconnection: close\r\n\r\n"
@@ -244,6 +245,6 @@ def test_every_answer_has_a_fresh_request_id(server: SampleServer) -> None:
 
 
 def test_loopback_name_reaches_the_server(server: SampleServer) -> None:
-    with socket.create_connection(("localhost", server.port), timeout=60) as connection:
+    with socket.create_connection(("localhost", server.port), timeout=scaled(60)) as connection:
         connection.sendall(f"GET /small HTTP/1.1\r\n{LAST}".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import READY_WITHIN_S, free_port
 
 KEYS = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob", "cid")}
@@ -36,13 +36,13 @@ def api(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
         def answers() -> bool:
             assert process.poll() is None, (directory / "log").read_text()
-            return httpx.get(f"{base_url}/health/live").is_success
+            return httpx.get(f"{base_url}/health/live", timeout=scaled(WITHIN_S)).is_success
 
         wait_until(answers, within_s=READY_WITHIN_S, ignore=httpx.TransportError)
         yield base_url
     finally:
         process.terminate()
-        assert process.wait(WITHIN_S) == 0, (directory / "log").read_text()
+        assert process.wait(scaled(WITHIN_S)) == 0, (directory / "log").read_text()
 
 
 def _start(directory: Path, port: int, broker: str) -> subprocess.Popen[bytes]:
@@ -70,7 +70,7 @@ def keys(api: str) -> Iterator[dict[str, httpx.Client]]:
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(
-                httpx.Client(base_url=api, headers={"x-api-key": key}, timeout=WITHIN_S)
+                httpx.Client(base_url=api, headers={"x-api-key": key}, timeout=scaled(WITHIN_S))
             )
             for name, key in KEYS.items()
         }

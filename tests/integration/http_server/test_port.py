@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from api.http_server.listener import ListenError, open_listener
+from tests.support.polling import scaled
 from tests.support.processes.sample_server import ROOT, sample_server
 
 
@@ -24,7 +25,7 @@ def run_sample_app(host: str, port: int) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=scaled(30),
         check=False,
     )
 

@@ -18,6 +18,7 @@ from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import SystemClock
 from tests.support.builders.log_files import verify
+from tests.support.polling import scaled
 
 APPENDS = 12
 WITHIN_S = 300.0
@@ -61,7 +62,7 @@ def test_what_was_appended_before_an_error_stays(
         ],
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=scaled(WITHIN_S),
         check=False,
     )
     answered = [int(line) for line in done.stdout.split()]
@@ -80,7 +81,7 @@ def test_what_was_appended_before_an_error_stays(
     again = subprocess.run(
         [sys.executable, "-m", "tests.support.processes.log_appender", url, "b", "1"],
         capture_output=True,
-        timeout=WITHIN_S,
+        timeout=scaled(WITHIN_S),
         check=False,
     )
     assert again.returncode == 0, again.stderr

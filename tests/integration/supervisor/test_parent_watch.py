@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
+from tests.support.polling import scaled, unscaled
 
 _DEADLINE_S = 60
 _ROOT = Path(__file__).parents[3]
@@ -54,9 +55,9 @@ def test_closed_write_end_calls_back_once_and_variable_is_consumed(
     lost = threading.Semaphore(0)
     watch_lifeline(lost.release)
     assert LIFELINE_ENV not in os.environ
-    assert not lost.acquire(timeout=0.05)
+    assert not lost.acquire(timeout=unscaled(0.05, reason="the pipe is open"))
     os.close(write_end)
-    assert lost.acquire(timeout=_DEADLINE_S)
+    assert lost.acquire(timeout=scaled(_DEADLINE_S))
     assert not lost.acquire(blocking=False)
 
 

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 _DEADLINE_S = 240.0
 _ROOT = Path(__file__).parents[3]
@@ -134,7 +134,9 @@ def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
     assert {role for role, _ in stage.journal("start")} == {"broker", "worker", "api"}
     assert record["model"] == "stand-in"
     assert (
-        httpx.get(record["base_url"] + "/health/ready", trust_env=False, timeout=60).status_code
+        httpx.get(
+            record["base_url"] + "/health/ready", trust_env=False, timeout=scaled(60)
+        ).status_code
         == 200
     )
     shown = _until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
@@ -159,7 +161,7 @@ def test_signal_stops_in_order_and_leaves_nothing(stage: Stage, number: int) -> 
     supervisor = stage.serve()
     stage.ready()
     supervisor.send_signal(number)
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
     assert not any(_runs(pid) for pid in stage.seen)
     assert not (stage.data_dir / "serve.json").exists()
@@ -189,7 +191,7 @@ def test_closed_terminal_stops_the_service(stage: Stage) -> None:
     os.close(slave)
     stage.ready()
     os.close(master)
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
     assert not any(_runs(pid) for pid in stage.seen)
 
@@ -202,7 +204,7 @@ def test_service_that_nohup_started_outlives_a_closed_terminal(stage: Stage) -> 
     _until(lambda: supervisor.poll() is not None or len(stage.starts_of("worker")) == 2)
     url = record["base_url"] + "/health/ready"
     assert supervisor.poll() is None
-    assert httpx.get(url, trust_env=False, timeout=60).status_code == 200
+    assert httpx.get(url, trust_env=False, timeout=scaled(60)).status_code == 200
 
 
 def test_closed_pipe_does_not_change_how_the_service_stops(stage: Stage) -> None:
@@ -212,7 +214,7 @@ def test_closed_pipe_does_not_change_how_the_service_stops(stage: Stage) -> None
     stage.ready()
     os.close(read_end)
     supervisor.terminate()
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
 
 
@@ -265,7 +267,7 @@ def test_standby_ends_with_the_service(stage: Stage) -> None:
     supervisor = stage.serve(**WITH_STANDBY)
     standby = stage.standby()
     supervisor.terminate()
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert not _runs(standby)
     assert ("worker", standby) not in stage.journal("start")
 
@@ -313,14 +315,14 @@ def test_broker_that_comes_back_elsewhere_gets_its_users_restarted(stage: Stage)
 def test_part_whose_settings_cannot_work_stops_the_service_with_78(stage: Stage) -> None:
     (stage.directory / "worker.exit").write_text("78")
     supervisor = stage.serve()
-    assert supervisor.wait(_DEADLINE_S) == 78
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 78
     assert len(stage.starts_of("worker")) == 1
     assert stage.text("stderr").count("the worker cannot work\n") == 1
 
 
 def test_log_that_does_not_answer_yet_is_no_reason_to_stay_down(stage: Stage) -> None:
     supervisor = stage.serve(SEMANTIC_LOG__URL="postgresql://me@127.0.0.1:1/log")
-    assert supervisor.wait(_DEADLINE_S) == 1
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 1
     assert "semantic: the event log cannot be upgraded" in stage.text("stderr")
 
 
@@ -347,7 +349,7 @@ def test_second_service_in_the_same_directory_is_refused(stage: Stage) -> None:
     first = stage.serve()
     stage.ready()
     second = stage.serve()
-    assert second.wait(_DEADLINE_S) == 78
+    assert second.wait(scaled(_DEADLINE_S)) == 78
     line = stage.text("stderr")
     assert f"by the process with pid {first.pid}" in line
     assert line.count("\n") == 1
@@ -358,7 +360,7 @@ def test_taken_port_is_one_line_and_nothing_starts(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         process = stage.serve(SEMANTIC_SERVER__PORT=str(port))
-        assert process.wait(_DEADLINE_S) == 78
+        assert process.wait(scaled(_DEADLINE_S)) == 78
     assert stage.text("stderr") == (
         f"semantic: port {port} on 127.0.0.1 is taken; choose another with --port\n"
     )
@@ -370,7 +372,7 @@ def test_part_that_does_not_listen_is_killed_after_its_grace(stage: Stage) -> No
     supervisor = stage.serve(SEMANTIC_SERVER__DRAIN_S="0.3")
     stage.ready()
     supervisor.terminate()
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
     assert not any(_runs(pid) for pid in stage.seen)
 
@@ -382,5 +384,5 @@ def test_second_ctrl_c_hurries(stage: Stage) -> None:
     supervisor.send_signal(signal.SIGINT)
     _until(lambda: stage.journal("term"))
     supervisor.send_signal(signal.SIGINT)
-    assert supervisor.wait(_DEADLINE_S) == 0
+    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
     assert not any(_runs(pid) for pid in stage.seen)

@@ -17,6 +17,7 @@ from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
 from tests.support.clients.webhook_receiver import Received, Receiver, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
+from tests.support.polling import scaled, unscaled
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -64,7 +65,7 @@ def test_lookups_that_hang_are_counted_and_delay_no_other() -> None:
 
     def resolver(host: str, _port: int) -> Sequence[str]:
         if host.startswith("dead"):
-            assert answered.wait(60)
+            assert answered.wait(scaled(60))
         return ["127.0.0.1"]
 
     async def run() -> None:
@@ -138,7 +139,7 @@ def test_a_head_that_drips_ends_at_the_timeout() -> None:
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\n")
             try:
-                while not stopped.wait(0.02):
+                while not stopped.wait(unscaled(0.02, reason="pace of the drops")):
                     connection.sendall(b"x-a: b\r\n")
             except OSError:
                 return

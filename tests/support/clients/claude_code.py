@@ -12,6 +12,7 @@ from typing import Any
 from tests.support.clients import npm
 from tests.support.clients.npm import ROOT
 from tests.support.clients.terminal import Terminal
+from tests.support.polling import scaled
 from tests.support.processes.descendants import mark
 from tests.support.processes.service import Service
 
@@ -71,7 +72,7 @@ def ask(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=scaled(300),
     )
 
 
@@ -153,7 +154,7 @@ class ClaudeCode:
 def end_of(asked: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr."""
     try:
-        out, err = asked.communicate(timeout=ANSWERED_WITHIN_S)
+        out, err = asked.communicate(timeout=scaled(ANSWERED_WITHIN_S))
     finally:
         abandon(asked)
     return asked.returncode, out, err

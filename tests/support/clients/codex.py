@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clients import npm
+from tests.support.polling import scaled
 from tests.support.processes.descendants import mark
 from tests.support.processes.service import Service
 
@@ -85,6 +86,6 @@ def begun(
 
 def ended(running: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """Wait for a run of the CLI to succeed and return its events."""
-    output, _ = running.communicate(timeout=1700)
+    output, _ = running.communicate(timeout=scaled(1700))
     assert running.returncode == 0, output[-4000:]
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]

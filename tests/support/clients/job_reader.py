@@ -84,7 +84,7 @@ class JobReader:
     def _read(self) -> None:
         seen = self.numbered
         headers = {"last-event-id": str(seen[-1].id)} if seen else {}
-        with httpx.stream("GET", self._url, headers=headers, timeout=WAIT_S) as response:
+        with httpx.stream("GET", self._url, headers=headers, timeout=scaled(WAIT_S)) as response:
             if response.status_code != httpx.codes.OK:
                 pause(PAUSE_S, reason="a client that connects again")
                 return

@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.polling import scaled
+
 ROOT = Path(__file__).parents[3]
 _INSTALLED_WITHIN_S = 300.0
 
@@ -44,7 +46,7 @@ def install(package: str, version: str, prefix: Path, program: str) -> Path:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_INSTALLED_WITHIN_S,
+            timeout=scaled(_INSTALLED_WITHIN_S),
         )  # fmt: skip
         found = sorted(prefix.glob(f"node_modules/{program}"))
         if done.returncode != 0 or not found:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 #: Longest wait for something that takes seconds on an idle machine.
@@ -49,7 +49,9 @@ class ServiceLog:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.http = httpx.Client(base_url=service.base_url, headers=service.headers, timeout=WAIT_S)
+        self.http = httpx.Client(
+            base_url=service.base_url, headers=service.headers, timeout=scaled(WAIT_S)
+        )
 
     def __enter__(self) -> Self:
         return self

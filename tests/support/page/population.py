@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.support.clients.service_log import ended
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 WITHIN_S = 120.0
 #: About 900 tokens, so that a context has several blocks.
@@ -17,7 +17,7 @@ _MANUAL = " ".join(f"Rule {n}: answer in one short sentence." for n in range(80)
 
 def populate(base_url: str, *, receiver_url: str | None = None) -> dict[str, Any]:
     """Run jobs of several agents, two batches and, with a receiver, webhooks; return their ids."""
-    with httpx.Client(base_url=base_url, timeout=WITHIN_S) as http:
+    with httpx.Client(base_url=base_url, timeout=scaled(WITHIN_S)) as http:
         jobs = [_job(http, agent, question) for agent, question in _QUESTIONS]
         guide = _post(http, "/v1/agents", {"id": "guide", "system": _MANUAL, "max_tokens": 16})
         turn = _post(http, "/v1/agents/guide/generate", {"prompt": "Say hello."})
@@ -45,7 +45,7 @@ def wait_until_given_up(base_url: str) -> None:
 
 def webhook_states(base_url: str) -> set[str]:
     """Return the states of all webhooks."""
-    listed = httpx.get(f"{base_url}/v1/webhooks", timeout=60).json()["data"]
+    listed = httpx.get(f"{base_url}/v1/webhooks", timeout=scaled(60)).json()["data"]
     return {one["state"] for one in listed}
 
 

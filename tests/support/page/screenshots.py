@@ -15,7 +15,7 @@ import httpx
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.clients.webhook_receiver import Reply, receiver
 from tests.support.page.population import WITHIN_S, populate, wait_until_given_up
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 from tests.support.processes.service import Service
 
@@ -51,7 +51,9 @@ def main() -> None:
             wait_until_given_up(running.base_url)
         for agent in ("writer", "reviewer", "session-1"):
             body = _LONG | {"agent_id": agent}
-            httpx.post(f"{running.base_url}/v1/jobs", json=body, timeout=60).raise_for_status()
+            httpx.post(
+                f"{running.base_url}/v1/jobs", json=body, timeout=scaled(60)
+            ).raise_for_status()
         wait_until(lambda: _measured_s(running.base_url) >= CHART_S, within_s=WITHIN_S)
         for name, view, theme, screen, shown in SHOTS:
             _take(browser, name, view.format(job=made["jobs"][1]), theme, screen, shown)
@@ -78,7 +80,7 @@ def _service() -> Iterator[Service]:
 
 def _measured_s(base_url: str) -> int:
     """Return for how many seconds the charts have figures of running jobs."""
-    found = httpx.get(f"{base_url}/admin/history?range=5m", timeout=60).json()
+    found = httpx.get(f"{base_url}/admin/history?range=5m", timeout=scaled(60)).json()
     return sum(bool(point["tokens_per_s"]) for point in found["points"])
 
 

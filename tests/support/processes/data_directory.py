@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 
@@ -31,7 +32,7 @@ def command(service: Service, *words: str) -> Any:
         env=dict(os.environ) | {"SEMANTIC_DATA_DIR": str(service.data_dir)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.support.polling import unscaled
+
 if TYPE_CHECKING:
     import pytest
 
 #: Variable with the ids of the test processes above a process, each with a slash behind it.
 _MARK = "TEST_PROCESSES_ABOVE"
 _ROOT = Path(__file__).parents[3]
+#: Looks for processes that are left, and the longest wait for the end of those found by one look.
+LOOKS_MAX = 60
 _HOLD_S = 1.0
 
 
@@ -60,13 +64,21 @@ def mark() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name == _MARK}
 
 
-def end_marked(wanted: str) -> None:
-    """Kill the processes below a test process until there is none."""
-    while found := list(_marked(wanted)):
+def end_marked(wanted: str) -> bool:
+    """Kill the processes below a test process until there is none.
+
+    Returns:
+        Whether none is left. A process that the kernel holds, or that new ones replace as fast as
+        they are killed, is given up after ``LOOKS_MAX`` looks.
+    """
+    for _ in range(LOOKS_MAX):
+        if not (found := list(_marked(wanted))):
+            return True
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(found, timeout=_HOLD_S)
+        psutil.wait_procs(found, timeout=unscaled(_HOLD_S, reason="a pause between two looks"))
+    return False
 
 
 def _marked(wanted: str) -> Iterator[psutil.Process]:
@@ -80,4 +92,4 @@ def _marked(wanted: str) -> Iterator[psutil.Process]:
 
 if __name__ == "__main__":
     os.read(int(sys.argv[1]), 1)
-    end_marked(sys.argv[2])
+    sys.exit(0 if end_marked(sys.argv[2]) else "processes of the tests are left")

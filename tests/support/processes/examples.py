@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 from tests.support.clients.npm import ROOT, missing
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -70,7 +71,7 @@ def run(
 def output_of(running: subprocess.Popen[str], *, code: int = 0) -> str:
     """Wait for the end of a script, check its exit code and return its output."""
     try:
-        output, _ = running.communicate(timeout=ENDED_WITHIN_S)
+        output, _ = running.communicate(timeout=scaled(ENDED_WITHIN_S))
     finally:
         end(running)
     assert running.returncode == code, output
@@ -110,7 +111,7 @@ def interpreter(example: str) -> Path:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_INSTALLED_WITHIN_S,
+                timeout=scaled(_INSTALLED_WITHIN_S),
             )  # fmt: skip
             if done.returncode != 0:
                 missing(f"the packages of {example} cannot be installed: {done.stderr[-500:]}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.polling import scaled
 from tests.support.processes.service import Service
 
 ROOT: Final = Path(__file__).parents[3]
@@ -85,7 +86,7 @@ def run(command: list[str], directory: Path, **variables: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_WITHIN_S,
+        timeout=scaled(_WITHIN_S),
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -9,7 +9,7 @@ import httpx
 
 from bench.chaos.client import job_body
 from bench.chaos.load import sample_requests
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 ENDS_WITHIN_S = 300.0
@@ -40,7 +40,7 @@ def answer(service: Service, then: Callable[[], None] = lambda: None) -> str:
 
 def look(service: Service, job: str) -> dict[str, Any]:
     """Return a job, or submit it if it has no id yet."""
-    with httpx.Client(base_url=service.base_url, timeout=30) as client:
+    with httpx.Client(base_url=service.base_url, timeout=scaled(30)) as client:
         reply = (
             client.get(f"/v1/jobs/{job}")
             if job

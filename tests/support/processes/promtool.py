@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import scaled
+
 DONE_WITHIN_S = 60.0
 
 
@@ -32,7 +34,7 @@ def promtool(*arguments: str, cwd: Path | None = None, given: bytes = b"") -> st
         cwd=cwd,
         input=given,
         capture_output=True,
-        timeout=DONE_WITHIN_S,
+        timeout=scaled(DONE_WITHIN_S),
         check=False,
     )
     said = (done.stdout + done.stderr).decode()

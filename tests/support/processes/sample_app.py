@@ -19,7 +19,7 @@ from domain.errors import EngineFailure, Overloaded
 from domain.not_found import JobNotFound
 from ops.logs import configure_logging
 from ops.setting_groups.service import ServerSettings
-from tests.support.polling import eventually, now_s, pause_task
+from tests.support.polling import eventually, now_s, pause_task, scaled
 
 WAIT_MAX_S = 300.0
 
@@ -78,7 +78,7 @@ async def idle(request: Request) -> StreamReply:
     async def pieces() -> AsyncIterator[bytes]:
         try:
             yield b"event: first\ndata: {}\n\n"
-            await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
+            await asyncio.wait_for(request.ending.wait(), scaled(WAIT_MAX_S))
             yield b"event: last\ndata: {}\n\n"
         finally:
             report("idle closed", gone=request.gone.is_set())
@@ -91,7 +91,7 @@ async def silent(request: Request) -> StreamReply:
 
     async def pieces() -> AsyncIterator[bytes]:
         try:
-            await asyncio.wait_for(request.ending.wait(), WAIT_MAX_S)
+            await asyncio.wait_for(request.ending.wait(), scaled(WAIT_MAX_S))
             yield b"event: last\ndata: {}\n\n"
         finally:
             report("silent closed", gone=request.gone.is_set())

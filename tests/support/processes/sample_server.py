@@ -76,7 +76,9 @@ class SampleServer:
                 self._events.get_nowait()
 
     def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_MAX_S)
+        connection = socket.create_connection(
+            ("127.0.0.1", self.port), timeout=scaled(ANSWER_MAX_S)
+        )
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 

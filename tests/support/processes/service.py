@@ -91,7 +91,9 @@ class Service:
         return self
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
-        with httpx.Client(base_url=self.base_url, timeout=5, headers=self.headers) as client:
+        with httpx.Client(
+            base_url=self.base_url, timeout=scaled(5), headers=self.headers
+        ) as client:
 
             def status() -> int:
                 assert self.process.poll() is None, f"it has ended:\n{self.log()}"

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ops.supervisor.serve_record import ServeRecord, serve_lock, write_record
+from tests.support.polling import scaled
 
 _USAGE = {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 4, "total_tokens": 7}
 ITEMS: list[dict[str, Any]] = [
@@ -199,7 +200,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
         self._api.streaming.set()
         if self._api.hangs:
-            self._api.let_go.wait(60)
+            self._api.let_go.wait(scaled(60))
 
     def _json(self, status: int, value: object) -> None:
         body = json.dumps(value).encode()

@@ -21,7 +21,7 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from tests.support.processes.service import Service
 
 #: Longest wait for something that takes seconds on an idle machine.
@@ -60,7 +60,7 @@ class TwoModels:
                 **(env or {}),
             },
         ).start()
-        self.http = httpx.Client(base_url=self.service.base_url, timeout=WAIT_S)
+        self.http = httpx.Client(base_url=self.service.base_url, timeout=scaled(WAIT_S))
         self._log: SqlEventLog = open_log(
             f"sqlite:///{directory / 'data' / 'events.sqlite3'}", clock=SystemClock()
         )
@@ -93,7 +93,7 @@ class TwoModels:
             capture_output=True,
             text=True,
             check=False,
-            timeout=WAIT_S,
+            timeout=scaled(WAIT_S),
         )
 
     def request(self, model: str, *, drain_s: int = 60) -> dict[str, Any]:

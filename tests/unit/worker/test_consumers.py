@@ -15,7 +15,7 @@ from dramatiq.worker import WorkerThread
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, queue_name
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
-from tests.support.polling import now_s
+from tests.support.polling import now_s, scaled
 from worker.consumers import Consumers, queues_of
 
 PATIENCE_S = 60.0
@@ -62,7 +62,9 @@ def test_all_queues_are_served_and_no_warning_is_given(
         names = [queue_name(one, model) for one in Priority for model in (None, MODEL)]
         for name in names:
             broker.enqueue(message_of(JobId(f"job-{name}"), name))
-        assert {ran.get(timeout=PATIENCE_S) for _ in names} == {f"job-{name}" for name in names}
+        assert {ran.get(timeout=scaled(PATIENCE_S)) for _ in names} == {
+            f"job-{name}" for name in names
+        }
         consumers.stop(_left())
     assert not caplog.records
 
@@ -75,7 +77,7 @@ def test_a_full_queue_takes_no_more_and_keeps_no_other_one_waiting(
 
     def run(job_id: str) -> None:
         ran.put(job_id)
-        let_go.wait(PATIENCE_S)
+        let_go.wait(scaled(PATIENCE_S))
 
     dramatiq.actor(broker=broker, actor_name=ACTOR_NAME, queue_name=INTERACTIVE.value)(run)
     consumers = Consumers(broker, {INTERACTIVE: 1, BATCH: 2})
@@ -83,9 +85,9 @@ def test_a_full_queue_takes_no_more_and_keeps_no_other_one_waiting(
     try:
         for number in range(5):
             broker.enqueue(message_of(JobId(f"batch-{number}"), BATCH.value))
-        assert {ran.get(timeout=PATIENCE_S) for _ in range(2)} == {"batch-0", "batch-1"}
+        assert {ran.get(timeout=scaled(PATIENCE_S)) for _ in range(2)} == {"batch-0", "batch-1"}
         broker.enqueue(message_of(JobId("interactive"), INTERACTIVE.value))
-        assert ran.get(timeout=PATIENCE_S) == "interactive"
+        assert ran.get(timeout=scaled(PATIENCE_S)) == "interactive"
         assert broker.client.scard(broker.keys.unacked(BATCH.value, "engine-0")) == 2
     finally:
         let_go.set()
@@ -114,17 +116,17 @@ def test_a_job_that_waits_when_the_worker_stops_stays_in_the_queue(
 
     def run(job_id: str) -> None:
         ran.put(job_id)
-        let_go.wait(PATIENCE_S)
+        let_go.wait(scaled(PATIENCE_S))
 
     dramatiq.actor(broker=broker, actor_name=ACTOR_NAME, queue_name=INTERACTIVE.value)(run)
     consumers = Consumers(broker, {BATCH: 1})
     consumers.start()
     for number in range(2):
         broker.enqueue(message_of(JobId(f"job-{number}"), BATCH.value))
-    assert ran.get(timeout=PATIENCE_S) == "job-0"
+    assert ran.get(timeout=scaled(PATIENCE_S)) == "job-0"
     stopping = threading.Thread(target=consumers.stop, args=(_left(),))
     stopping.start()
-    assert broker.stops.wait(PATIENCE_S)
+    assert broker.stops.wait(scaled(PATIENCE_S))
     let_go.set()
     stopping.join()
     assert ran.empty()

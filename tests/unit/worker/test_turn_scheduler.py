@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from domain.job.fair_scheduler import TurnOrder
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.turn_scheduler import LANE_SLOTS, TurnScheduler, WaitingTurn
 
 WITHIN_S = 60.0
@@ -29,7 +29,7 @@ def test_released_slot_is_granted_to_the_next_thread() -> None:
         assert first.wait()
         waiting = pool.submit(second.wait)
         first.release()
-        assert waiting.result(WITHIN_S)
+        assert waiting.result(scaled(WITHIN_S))
         first.release()
         second.release()
         assert ask(gate, 3).wait()
@@ -47,7 +47,7 @@ def test_more_slots_are_granted_at_once_and_fewer_take_none_away() -> None:
             turn.release()
         assert gate.state().running == (turns[2].job_id,)
         turns[2].release()
-        assert waiting.result(WITHIN_S)
+        assert waiting.result(scaled(WITHIN_S))
 
 
 def test_one_key_leaves_a_slot_of_the_lane_to_the_others() -> None:
@@ -108,7 +108,7 @@ def test_cancelled_wait_ends_without_a_slot() -> None:
         second = ask(gate, 2)
         waiting = pool.submit(second.wait)
         second.cancel()
-        assert not waiting.result(WITHIN_S)
+        assert not waiting.result(scaled(WITHIN_S))
         third = ask(gate, 3)
     assert third.wait()
 
@@ -124,7 +124,7 @@ def test_closing_refuses_all_waiting_turns() -> None:
     with ThreadPoolExecutor(1) as pool, ask(gate, 1):
         waiting = pool.submit(ask(gate, 2).wait)
         gate.close()
-        assert not waiting.result(WITHIN_S)
+        assert not waiting.result(scaled(WITHIN_S))
         assert not ask(gate, 3).wait()
 
 
@@ -141,11 +141,11 @@ def test_job_cancelled_while_it_waits_for_its_turn_never_starts() -> None:
         world.broker.queue.take()
         world.cancel(second)
         world.nudge(second)
-        threads[1].join(WITHIN_S)
+        threads[1].join(scaled(WITHIN_S))
         assert world.job(second).status is JobStatus.CANCELLED
         assert "AttemptStarted" not in world.types(second)
         world.engine.resume()
-        threads[0].join(WITHIN_S)
+        threads[0].join(scaled(WITHIN_S))
         assert world.job(first).status is JobStatus.COMPLETED
 
 

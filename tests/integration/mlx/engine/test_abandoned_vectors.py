@@ -19,6 +19,7 @@ from ops.clock import SystemClock
 from tests.support.fakes.engine import ScriptedRunner
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.tiny_embedder import make_tiny_embedder
+from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.account import EmbeddingAccount
 from worker.engine.mlx.embedding.engine import EmbeddingEngine
@@ -79,7 +80,7 @@ def shared(tmp_path: Path) -> Iterator[_Shared]:
 
 
 def _failure(handle: GenerationHandle) -> Failed:
-    outcome = handle.wait(WITHIN_S)
+    outcome = handle.wait(scaled(WITHIN_S))
     assert outcome is not None, "the handle was never resolved"
     assert outcome.failure is not None
     return outcome.failure

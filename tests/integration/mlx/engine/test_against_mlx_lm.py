@@ -21,6 +21,7 @@ from domain.values import ModelCard, Sampling
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
 from tests.support.models.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
+from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
@@ -51,7 +52,7 @@ class _GatedRunner(BatchRunner):
         self._gate = gate
 
     def step(self) -> StepResult:
-        assert self._gate.opened.wait(PATIENCE_S), "the test never opened the gate"
+        assert self._gate.opened.wait(scaled(PATIENCE_S)), "the test never opened the gate"
         result = super().step()
         self._gate.rows.append(len({uid for uid, _, _ in result.tokens}))
         return result

@@ -24,6 +24,7 @@ from tests.support.models.tiny_architectures import (
     LLAMA,
     Architecture,
 )
+from tests.support.polling import scaled
 from worker.cachestore.reports import ContextSaved
 from worker.cachestore.write_outcome import WriteState
 from worker.cachestore.writer import WriterLimits
@@ -194,7 +195,7 @@ def test_a_context_that_is_deleted_unsaved_is_not_saved(
     bench.let_write()
     bench.settle()
     assert deleted is not None
-    deleted.result(WAIT_S)
+    deleted.result(scaled(WAIT_S))
     assert on_disk(bench, run.prompt) == 0
     assert_whole(bench, other)
     bench.reuse.store.check_integrity()

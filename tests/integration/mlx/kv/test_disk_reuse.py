@@ -25,6 +25,7 @@ from tests.support.models.tiny_architectures import (
     LLAMA,
     Architecture,
 )
+from tests.support.polling import scaled
 from worker.cachestore.reports import ContextSaved
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.row_opening import STALLED_S_MAX
@@ -243,7 +244,7 @@ def test_a_disk_that_answers_too_late_changes_nothing_that_was_computed(
     read_into = RegularFile.read_into
 
     def late(file: RegularFile, buffers: Sequence[memoryview]) -> bool:
-        assert held.wait(WAIT_S)
+        assert held.wait(scaled(WAIT_S))
         found = read_into(file, buffers)
         for buffer in buffers:
             buffer[:] = bytes(buffer.nbytes)
@@ -308,7 +309,7 @@ def test_forgotten_context_is_nowhere_any_more(process: MakeBench, tmp_path: Pat
     assert len(names) == len(list(tmp_path.rglob("*.kv"))) == 5
     deleted = bench.reuse.forget(names)
     assert deleted is not None
-    assert deleted.result(60) == len(names)
+    assert deleted.result(scaled(60)) == len(names)
     assert list(tmp_path.rglob("*.kv")) == []
     assert bench.model.cached_prefix(tuple(prompt)).tokens == 0
     again = bench.run_alone(prompt, 8)

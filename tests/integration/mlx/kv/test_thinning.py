@@ -17,6 +17,7 @@ from tests.support.models.disk_bench import WAIT_S, DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, GPT_OSS, Architecture
+from tests.support.polling import scaled
 
 MakeBench: TypeAlias = Callable[..., DiskBench]
 SYSTEM = random_tokens(3 * BLOCK + 5, 1)
@@ -35,7 +36,7 @@ def each(architecture: Architecture) -> int:
 def checkpoints(bench: DiskBench) -> set[BlockHash]:
     """Return the names of all checkpoints on the disk."""
     bench.settle()
-    bench.tier.forget([]).result(WAIT_S)  # after all deletions
+    bench.tier.forget([]).result(scaled(WAIT_S))  # after all deletions
     model = model_of(checkpoint_fingerprint(bench.reuse.fingerprint))
     return {one.hash for one in bench.store.blocks() if one.model == model}
 

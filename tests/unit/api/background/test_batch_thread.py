@@ -8,15 +8,23 @@ import structlog
 from api.background import batch_thread
 from api.background.batch_thread import BatchThread, LineThreads
 from domain.batch.state import BatchState
+from domain.usecases.batches.driver import BatchDriver
 from tests.support.builders.batch_world import BatchWorld
-
-PATIENCE_S = 60.0
+from tests.support.polling import wait_until
 
 
 def test_thread_takes_up_what_is_open_and_survives_a_log_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batch_thread, "BUSY_S", 0.01)
+    steps: list[BatchDriver] = []
+    advance = BatchDriver.advance
+
+    def counted(driver: BatchDriver) -> int:
+        steps.append(driver)
+        return advance(driver)
+
+    monkeypatch.setattr(BatchDriver, "advance", counted)
     with BatchWorld() as world:
         batch_id = world.submit_batch("one")
         world.log.unavailable = True
@@ -24,17 +32,16 @@ def test_thread_takes_up_what_is_open_and_survives_a_log_that_is_away(
         thread = BatchThread(world.driver, woken=woken, logger=structlog.get_logger("test"))
         thread.start()
         try:
-            waiting = threading.Event()
-            assert not waiting.wait(0.05)
+            wait_until(lambda: len(steps), lambda count: count > 3)
             assert not world.log.views.rows
             world.log.unavailable = False
-            for _ in range(int(PATIENCE_S / 0.01)):
+
+            def state() -> BatchState:
                 world.work()
                 woken.set()
-                if world.batch(batch_id).state is BatchState.ENDED:
-                    break
-                waiting.wait(0.01)
-            assert world.batch(batch_id).state is BatchState.ENDED
+                return world.batch(batch_id).state
+
+            wait_until(state, lambda seen: seen is BatchState.ENDED)
         finally:
             thread.close()
 

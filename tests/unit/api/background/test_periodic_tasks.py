@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from api.background.periodic_tasks import PeriodicTasks
 from domain.errors import LogUnavailable
+from tests.support.polling import scaled
 
 WITHIN_S = 60.0
 
@@ -34,7 +35,7 @@ def lines_of(*errors: Exception) -> list[tuple[str, bool]]:
         action = Action(*errors)
         tasks = PeriodicTasks("upkeep", 0.0, action, logger=structlog.get_logger())
         tasks.start()
-        await asyncio.wait_for(action.succeeded.wait(), WITHIN_S)
+        await asyncio.wait_for(action.succeeded.wait(), scaled(WITHIN_S))
         await tasks.close()
 
     with capture_logs() as lines:

@@ -13,7 +13,7 @@ from api.http.messages import Reply, Request, Route
 from api.http_server.limits import ServerLimits
 from api.http_server.router import RouteMatch, Router
 from domain.errors import Unavailable
-from tests.support.polling import let_tasks_run
+from tests.support.polling import let_tasks_run, scaled
 
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot found"
 
@@ -56,7 +56,7 @@ async def match(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     asked = router(host, port)
-    async with asyncio.timeout(60), server:
+    async with asyncio.timeout(scaled(60)), server:
         return [await asked.match(method, "/x") for _ in range(times)], heads
 
 

@@ -22,6 +22,7 @@ from tests.support.builders.agent_requests import (
     take_turn,
 )
 from tests.support.builders.api import fake_api
+from tests.support.polling import scaled
 
 
 class Crash(Exception):
@@ -37,7 +38,7 @@ def test_of_two_turns_at_once_one_is_added(monkeypatch: pytest.MonkeyPatch) -> N
 
             def append(stream: StreamName, *arguments: Any, **named: Any) -> Any:
                 if stream.startswith("job-") and named["expected_version"] == 0:
-                    both.wait(timeout=60)  # both have read the history
+                    both.wait(timeout=scaled(60))  # both have read the history
                 return real(stream, *arguments, **named)
 
             monkeypatch.setattr(api.log, "append", append)

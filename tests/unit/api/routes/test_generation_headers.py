@@ -23,7 +23,7 @@ from tests.support.builders.generation_requests import (
     STREAM,
     status_of,
 )
-from tests.support.polling import eventually
+from tests.support.polling import eventually, scaled
 
 
 @pytest.mark.parametrize("body", [BODY, STREAM])
@@ -62,7 +62,7 @@ def test_handler_that_is_cancelled_while_it_reads_the_headers_leaves_no_reader(
     def diagnose(self: JobRecords, job_id: JobId) -> CacheDiagnosis | None:
         del self, job_id
         begun.set()
-        over.wait(PATIENCE_S)
+        over.wait(scaled(PATIENCE_S))
         return None
 
     async def scenario() -> None:

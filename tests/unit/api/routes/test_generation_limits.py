@@ -25,7 +25,7 @@ from tests.support.builders.api import (
 )
 from tests.support.builders.generation_requests import ANSWER, BODY, CHAT, MESSAGES, STREAM
 from tests.support.clients.sse import events_in
-from tests.support.polling import eventually, pause_task
+from tests.support.polling import eventually, pause_task, scaled
 
 COUNT = f"{MESSAGES}/count_tokens"
 COUNTED = {"model": "any-name", "messages": BODY["messages"]}
@@ -131,7 +131,7 @@ def test_counts_that_wait_for_a_worker_delay_no_other_request() -> None:
                     asyncio.create_task(api.json("POST", COUNT, COUNTED)) for _ in range(40)
                 ]
                 await eventually(lambda: bool(asked))
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(scaled(PATIENCE_S)):
                     job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
                     page = await api.json("GET", "/v1/jobs")
                 assert [one["id"] for one in page["data"]] == [job["id"]]

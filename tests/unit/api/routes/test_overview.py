@@ -17,6 +17,7 @@ from domain.job.ports import WorkerPulse
 from domain.values import CacheFigures, JobId, WaitingFor, WaitingJob, WorkerId
 from tests.support.builders.api import CARD, PATIENCE_S, FakeApi, fake_api, leave
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 
 W1 = WorkerId("w1")
 CACHE = CacheFigures(
@@ -261,7 +262,7 @@ def test_stream_has_an_object_for_each_change(monkeypatch: pytest.MonkeyPatch) -
     async def scenario(api: FakeApi) -> None:
         reply = await api.send("GET", "/admin/overview/stream")
         assert isinstance(reply, StreamReply)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(scaled(PATIENCE_S)):
             pieces = aiter(reply.pieces)
             first = (await anext(pieces)).decode()
             assert first.startswith("event: overview\ndata: {")
@@ -281,7 +282,7 @@ def test_silent_stream_pings_and_ends_with_the_process(monkeypatch: pytest.Monke
             request = Request(id="req-1", method="GET", path="/")
             reply = await api.send("GET", "/admin/overview/stream", request=request)
             assert isinstance(reply, StreamReply)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(scaled(PATIENCE_S)):
                 pieces = aiter(reply.pieces)
                 await anext(pieces)
                 assert await anext(pieces) == b": ping\n"

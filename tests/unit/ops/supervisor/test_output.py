@@ -20,6 +20,7 @@ from ops.supervisor.output import (
     parsed,
     pump,
 )
+from tests.support.polling import scaled
 
 _DEADLINE_S = 60
 
@@ -34,7 +35,7 @@ class StoppedTerminal(io.StringIO):
 
     def write(self, text: str) -> int:
         self.holds.set()
-        assert self.let_go.wait(_DEADLINE_S)
+        assert self.let_go.wait(scaled(_DEADLINE_S))
         return super().write(text)
 
 
@@ -42,7 +43,7 @@ def test_stopped_terminal_never_blocks_and_the_loss_is_told() -> None:
     terminal = StoppedTerminal()
     writer = LineWriter(terminal)
     writer.put("first")
-    assert terminal.holds.wait(_DEADLINE_S)
+    assert terminal.holds.wait(scaled(_DEADLINE_S))
     for number in range(LINES_MAX + 5):
         writer.put(f"line {number}")
     terminal.let_go.set()
@@ -60,7 +61,7 @@ def test_lines_get_their_prefix_and_long_ones_are_cut() -> None:
     thread = pump(os.fdopen(read_end, "rb"), "api", partial(output.put, "api"))
     with os.fdopen(write_end, "wb") as source:
         source.write(b"one\n" + b"x" * (LINE_BYTES_MAX + 3) + b"\nbad \xff\nlast without an end")
-    thread.join(_DEADLINE_S)
+    thread.join(scaled(_DEADLINE_S))
     writer.close()
     assert terminal.getvalue().splitlines() == [
         "api | one",
@@ -104,7 +105,7 @@ def test_lines_follow_in_their_order_once_a_full_disk_has_room() -> None:
     stream = io.TextIOWrapper(io.BufferedWriter(disk), line_buffering=True)
     writer = LineWriter(stream, retry_s=0.001)
     writer.put("first")
-    assert disk.was_full.wait(_DEADLINE_S)
+    assert disk.was_full.wait(scaled(_DEADLINE_S))
     for number in range(LINES_MAX + 5):
         writer.put(f"line {number}")
     disk.has_room.set()
@@ -119,7 +120,7 @@ def test_full_disk_does_not_hold_up_the_end() -> None:
     stream = io.TextIOWrapper(io.BufferedWriter(disk), line_buffering=True)
     writer = LineWriter(stream, retry_s=_DEADLINE_S)
     writer.put("first")
-    assert disk.was_full.wait(_DEADLINE_S)
+    assert disk.was_full.wait(scaled(_DEADLINE_S))
     disk.has_room.set()
     writer.close()
     assert disk.data == b"first\n"

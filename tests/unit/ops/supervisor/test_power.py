@@ -9,7 +9,7 @@ import sys
 import structlog
 
 from ops.supervisor.power import IDLE_LOOKS, PowerAssertion, awake_command
-from tests.support.polling import let_tasks_run
+from tests.support.polling import let_tasks_run, scaled
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(600)")
 
@@ -49,7 +49,7 @@ def test_assertion_is_held_while_jobs_run_and_released_when_idle() -> None:
             assert power.is_held
             await power.look()
         assert not power.is_held
-        await asyncio.wait_for(holder.wait(), 60)
+        await asyncio.wait_for(holder.wait(), scaled(60))
 
     asyncio.run(scenario())
 
@@ -73,7 +73,7 @@ def test_holder_that_was_killed_is_replaced() -> None:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         assert not power.is_held
-        await asyncio.wait_for(replacement.wait(), 60)
+        await asyncio.wait_for(replacement.wait(), scaled(60))
 
     asyncio.run(scenario())
 
@@ -82,7 +82,7 @@ def test_system_without_the_command_goes_on_without_an_assertion() -> None:
     async def scenario() -> None:
         jobs = Jobs()
         jobs.run = True
-        await asyncio.wait_for(_power(jobs, ("no-such-command",)).follow(), 60)
+        await asyncio.wait_for(_power(jobs, ("no-such-command",)).follow(), scaled(60))
 
     asyncio.run(scenario())
 

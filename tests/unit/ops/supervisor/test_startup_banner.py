@@ -20,6 +20,7 @@ from ops.supervisor.startup_banner import (
     StartupBanner,
     without_password,
 )
+from tests.support.polling import scaled
 
 _URL = "http://127.0.0.1:8123"
 
@@ -28,7 +29,12 @@ def _exported(model: ServedModel) -> dict[str, str]:
     exports = [line for line in claude_code_lines(_URL, model) if line.startswith("export")]
     script = "\n".join([*exports, "env"])
     said = subprocess.run(
-        ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True, timeout=60
+        ["/bin/sh", "-c", script],
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=scaled(60),
     ).stdout
     return dict(line.split("=", 1) for line in said.splitlines())
 

@@ -94,7 +94,7 @@ def test_a_receiver_that_hangs_costs_the_oldest_that_do_not_fit() -> None:
     receiver.open.clear()
     with capture_logs() as lines, opened(receiver) as spans:
         spans.put(span("first"))
-        assert receiver.entered.wait(PATIENCE_S)
+        assert receiver.entered.wait(scaled(PATIENCE_S))
         for number in range(20):
             spans.put(span(str(number)))
         receiver.open.set()
@@ -108,7 +108,7 @@ def test_the_end_interrupts_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatc
     receiver.open.clear()
     with opened(receiver) as spans:
         spans.put(span())
-        assert receiver.entered.wait(PATIENCE_S)
+        assert receiver.entered.wait(scaled(PATIENCE_S))
     assert receiver.is_shut
 
 

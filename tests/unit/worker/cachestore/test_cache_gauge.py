@@ -14,6 +14,7 @@ from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import make_chain
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 
@@ -150,6 +151,6 @@ def test_blocks_are_forgotten_on_disk_where_no_runner_has_them(tmp_path: Path) -
         tier.write(block)
     assert tier.flush(WAIT_S)
     gauge.forget_blocks([blocks[1].hash])
-    tier.forget([]).result(WAIT_S)  # after all deletions
+    tier.forget([]).result(scaled(WAIT_S))  # after all deletions
     assert gauge.find_blocks([block.hash for block in blocks])[1] == [True, False]
     assert tier.close(WAIT_S)

@@ -17,7 +17,7 @@ from ops.blockstore.payload import BlockTarget
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.cachestore.continuation import Continuation
 from worker.cachestore.read_ahead import BlockRead, Loaded, ReadAhead, ReadLimits
 
@@ -49,7 +49,7 @@ class HeldStore(BlockStore):
     ) -> StoredBlock | Rejected | None:
         self.entered.append(block_hash)
         if self.is_held:
-            assert self.permits.acquire(timeout=WAIT_S)
+            assert self.permits.acquire(timeout=scaled(WAIT_S))
         return super().get(block_hash, fingerprint, target)
 
 
@@ -97,7 +97,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 def _all(read: BlockRead) -> list[Loaded]:
     results: list[Loaded] = []
     while not read.done:
-        assert read.wait(WAIT_S)
+        assert read.wait(scaled(WAIT_S))
         results += read.take(1)
     return results
 
@@ -131,7 +131,7 @@ def test_each_block_is_delivered_when_it_is_read(make_world: Callable[..., World
     assert not read.wait(0)
     for block in chain:
         world.store.release(1)
-        assert read.wait(WAIT_S)
+        assert read.wait(scaled(WAIT_S))
         assert _names(read.take()) == [block.hash]
     assert not read.done, "the last block was not copied yet"
     assert world.ahead.held_bytes() == world.size_of(chain[-1])
@@ -165,7 +165,7 @@ def test_bytes_ahead_are_bounded_and_taking_returns_the_credit(
     read = world.open(chain)
     # Half of the bound stays free for the next read.
     wait_until(lambda: len(world.store.entered) == 3)
-    assert read.wait(WAIT_S)
+    assert read.wait(scaled(WAIT_S))
     assert len(read.take(1)) == 1
     assert len(world.store.entered) == 3, "the first block is being copied"
     assert len(read.take(1)) == 1
@@ -212,7 +212,7 @@ def test_a_consumer_that_stops_taking_does_not_stop_the_others(
     world.ahead.limit_bytes(4 * world.size_of(idle[1]))
     world.ahead.start()
     stopped = world.open(idle)
-    assert stopped.wait(WAIT_S)
+    assert stopped.wait(scaled(WAIT_S))
     assert _names(_all(world.open(busy))) == [block.hash for block in busy]
     stopped.cancel()
 
@@ -244,7 +244,7 @@ def test_a_continuation_is_cancelled_before_during_and_after_its_search(
 
     def token_ids(_: BlockHash) -> tuple[int, ...]:
         searching.set()
-        assert go_on.wait(WAIT_S)
+        assert go_on.wait(scaled(WAIT_S))
         return (1, 2, 3)
 
     monkeypatch.setattr(world.store, "token_ids", token_ids)
@@ -252,12 +252,12 @@ def test_a_continuation_is_cancelled_before_during_and_after_its_search(
     before, during, after = [read for read in reads if read is not None]
     before.cancel()
     world.ahead.start()
-    assert searching.wait(WAIT_S)
+    assert searching.wait(scaled(WAIT_S))
     during.cancel()
     assert before.done
     assert during.done
     go_on.set()
-    assert after.wait(WAIT_S)
+    assert after.wait(scaled(WAIT_S))
     assert world.store.entered == [block.hash]
     after.cancel()
 

@@ -19,7 +19,7 @@ from ops.blockstore.events import (
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.cachestore import tier as tier_module
 from worker.cachestore.continuation import Continuation
 from worker.cachestore.tier import DiskTier, TierState
@@ -93,13 +93,13 @@ def test_a_tier_writes_and_reads_within_the_bounds_of_its_owner(world: World) ->
         assert tier.can_write(block.nbytes)
         written = tier.write(block)
         assert written is not None
-        assert written.result(WAIT_S) is WriteOutcome.STORED
+        assert written.result(scaled(WAIT_S)) is WriteOutcome.STORED
     assert tier.write_bytes() == 0
     read = tier.read([block.hash for block in chain], FINGERPRINT)
     assert read is not None
     found = []
     while not read.done:
-        assert read.wait(WAIT_S)
+        assert read.wait(scaled(WAIT_S))
         found += [each.meta.hash for each in read.take(1) if isinstance(each, StoredBlock)]
     assert found == [block.hash for block in chain]
     assert tier.read_bytes() == 0
@@ -136,8 +136,8 @@ def test_forgotten_blocks_are_gone_from_queue_and_disk(world: World) -> None:
     chain = make_chain(1, 3)
     tier = world.filled(chain)
     names = [block.hash for block in chain[1:]]
-    assert tier.forget(names).result(WAIT_S) == 2
-    assert tier.forget(names).result(WAIT_S) == 0
+    assert tier.forget(names).result(scaled(WAIT_S)) == 2
+    assert tier.forget(names).result(scaled(WAIT_S)) == 0
     assert tier.contains(chain[0].hash)
     assert len(list(world.root.rglob("*.kv"))) == 1
 
@@ -146,7 +146,7 @@ def test_rejected_block_is_deleted_and_reported(world: World) -> None:
     chain = make_chain(1, 2)
     tier = world.filled(chain)
     tier.reject(chain[1].hash, "other tensors")
-    tier.forget([]).result(WAIT_S)
+    tier.forget([]).result(scaled(WAIT_S))
     assert not tier.contains(chain[1].hash)
     (event,) = world.events
     assert isinstance(event, BlockRejected)
@@ -175,7 +175,7 @@ def test_continuation_is_the_block_that_serves_most(
         )
     )
     assert read is not None
-    assert read.wait(WAIT_S)
+    assert read.wait(scaled(WAIT_S))
     found = [block.token_ids for block in read.take() if isinstance(block, StoredBlock)]
     read.cancel()
     if expected is None:

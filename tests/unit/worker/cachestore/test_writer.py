@@ -21,6 +21,7 @@ from tests.support.builders.blocks import (
     make_chain,
 )
 from tests.support.fakes.time import FakeClock
+from tests.support.polling import scaled
 from worker.cachestore.manifest import Manifest, sealed
 from worker.cachestore.write_outcome import WriteOutcome, WriteState
 from worker.cachestore.writer import WriteBehind, WriterLimits
@@ -36,7 +37,7 @@ class HeldStore(BlockStore):
 
     def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
         self.entered.set()
-        assert self.gate.wait(WAIT_S)
+        assert self.gate.wait(scaled(WAIT_S))
         return super().put_many(blocks)
 
 
@@ -62,7 +63,7 @@ class World:
         """Make the writing thread hang with one block in its hands."""
         self.store.gate.clear()
         assert self.writer.write(make_block((1000,))) is not None
-        assert self.store.entered.wait(WAIT_S)
+        assert self.store.entered.wait(scaled(WAIT_S))
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_a_refused_write_is_no_drop_and_is_accepted_later(world: World) -> None:
     assert writer.in_flight_bytes() == 0
     written = writer.write(chain[2])
     assert written is not None
-    assert written.result(WAIT_S) is WriteOutcome.STORED
+    assert written.result(scaled(WAIT_S)) is WriteOutcome.STORED
     assert writer.stats().dropped == 0
 
 
@@ -189,7 +190,7 @@ def test_a_full_store_is_tried_again_after_a_pause(world: World) -> None:
     world.store.pin([first.hash])
     refused = writer.write(second)
     assert refused is not None
-    assert refused.result(WAIT_S) is WriteOutcome.NO_ROOM
+    assert refused.result(scaled(WAIT_S)) is WriteOutcome.NO_ROOM
     assert writer.state() is WriteState.FULL
     assert writer.write(second) is None
     assert writer.stats().dropped == 1
@@ -199,7 +200,7 @@ def test_a_full_store_is_tried_again_after_a_pause(world: World) -> None:
     assert writer.state() is WriteState.READY
     again = writer.write(second)
     assert again is not None
-    assert again.result(WAIT_S) is WriteOutcome.STORED
+    assert again.result(scaled(WAIT_S)) is WriteOutcome.STORED
     assert writer.state() is WriteState.READY
 
 
@@ -211,7 +212,7 @@ def test_each_block_has_its_outcome_when_the_disk_fails(world: World) -> None:
     futures = [writer.write(block) for block in chain]
     world.disk.writes_left = 1
     world.store.gate.set()
-    outcomes = [future.result(WAIT_S) for future in futures if future is not None]
+    outcomes = [future.result(scaled(WAIT_S)) for future in futures if future is not None]
     assert outcomes == [WriteOutcome.FAILED] * 3
     assert writer.state() is WriteState.PAUSED
     assert writer.in_flight_bytes() == 0
@@ -223,10 +224,10 @@ def test_a_deleted_block_is_forgotten_and_nobody_waits_for_it(world: World) -> N
     stored = world.writer.when_written([block.hash])
     deleted = world.writer.forget([block.hash])
     world.writer.start()
-    assert deleted.result(WAIT_S) == 1
+    assert deleted.result(scaled(WAIT_S)) == 1
     assert written is not None
-    assert written.result(WAIT_S) is WriteOutcome.FORGOTTEN
-    assert stored.result(WAIT_S) == frozenset()
+    assert written.result(scaled(WAIT_S)) is WriteOutcome.FORGOTTEN
+    assert stored.result(scaled(WAIT_S)) == frozenset()
     assert world.writer.flush(WAIT_S)
     assert world.writer.stats().dropped == 0
 
@@ -237,7 +238,7 @@ def test_abandoned_blocks_fail_and_are_not_written(world: World) -> None:
     world.writer.abandon()
     world.writer.start()
     assert written is not None
-    assert written.result(WAIT_S) is WriteOutcome.FAILED
+    assert written.result(scaled(WAIT_S)) is WriteOutcome.FAILED
     assert world.writer.in_flight_bytes() == 0
     assert world.writer.close(WAIT_S)
     assert not world.store.contains(block.hash)
@@ -300,7 +301,7 @@ def test_a_failure_drops_what_waits_and_frees_its_memory(world: World) -> None:
     future = writer.when_written([block.hash for block in chain])
     world.disk.writes_left = 0
     world.store.gate.set()
-    assert future.result(WAIT_S) == frozenset()
+    assert future.result(scaled(WAIT_S)) == frozenset()
     assert writer.stats().dropped == 5
     assert writer.stats().queued_bytes == 0
 
@@ -342,7 +343,7 @@ def test_a_manifest_is_sealed_only_when_its_blocks_are_on_disk(world: World) -> 
     future = sealed(world.writer, _manifest(chain, tail))
     assert not future.done()
     world.store.gate.set()
-    assert future.result(WAIT_S) == _manifest(chain, tail)
+    assert future.result(scaled(WAIT_S)) == _manifest(chain, tail)
     assert all(world.store.contains(block.hash) for block in (*chain, tail))
 
 
@@ -351,7 +352,7 @@ def test_a_manifest_is_cut_where_a_block_was_dropped(world: World) -> None:
     world.writer.start()
     for block in (chain[0], chain[1], chain[3]):
         world.writer.write(block)
-    assert sealed(world.writer, _manifest(chain)).result(WAIT_S) == _manifest(chain[:2])
+    assert sealed(world.writer, _manifest(chain)).result(scaled(WAIT_S)) == _manifest(chain[:2])
 
 
 def test_a_tail_counts_only_after_all_blocks_before_it() -> None:

@@ -12,6 +12,7 @@ from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from ops.exit_codes import ExitCode
+from tests.support.polling import scaled, unscaled
 from worker.consumers import Consumers
 from worker.control import worker_drain
 from worker.control.worker_drain import (
@@ -71,7 +72,7 @@ def test_a_request_to_stop_shortens_the_wait_for_jobs_whose_broker_is_away(
     )
     consumers.start()
     broker.enqueue(message_of(JobId("job-1"), queue))
-    assert stuck.wait(PATIENCE_S)
+    assert stuck.wait(scaled(PATIENCE_S))
     drain = WorkerDrain(
         engine=engine,  # type: ignore[arg-type]  # without generations
         consumers=consumers,
@@ -82,11 +83,11 @@ def test_a_request_to_stop_shortens_the_wait_for_jobs_whose_broker_is_away(
     thread = threading.Thread(target=drain.run, args=(_SWAP,), daemon=True)
     thread.start()
     try:
-        assert engine.closed.wait(PATIENCE_S)
-        thread.join(0.5)
+        assert engine.closed.wait(scaled(PATIENCE_S))
+        thread.join(unscaled(0.5, reason="five times the time of a stop"))
         assert thread.is_alive(), "a swap gives jobs their time"
         asked.set()
-        thread.join(PATIENCE_S)
+        thread.join(scaled(PATIENCE_S))
         assert not thread.is_alive()
     finally:
         release.set()

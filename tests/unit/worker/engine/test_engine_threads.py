@@ -19,7 +19,7 @@ from tests.support.models.engine_probe import (
     submit,
     text_in,
 )
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.engine import outbox
 from worker.engine.engine import BatchEngine
 from worker.engine.ports import Admission, Admitted, ModelLoadError, StepResult
@@ -56,7 +56,7 @@ def test_a_step_that_fails_once_strikes_no_generation() -> None:
         handles = [submit(engine, f"job-{n}", ask("long")) for n in range(3)]
         engine.runner.stepped.clear()
         engine.resume()
-        assert engine.runner.stepped.wait(PATIENCE_S)
+        assert engine.runner.stepped.wait(scaled(PATIENCE_S))
         engine.runner.step_error = RuntimeError("once")
         for handle in handles:
             outcome = finished(handle)
@@ -93,7 +93,7 @@ def test_an_engine_that_fails_with_every_sequence_ends_as_lost(
         assert codes.count(EngineFailure.code) == CULPRITS_MAX - 1
         assert codes.count(EngineLost.code) == 1
         assert set(codes) <= {EngineFailure.code, EngineLost.code, Draining.code}
-        engine._thread.join(PATIENCE_S)
+        engine._thread.join(scaled(PATIENCE_S))
         assert not engine.is_alive()
 
 
@@ -306,7 +306,7 @@ def test_wait_that_is_reported_before_the_release_is_published_after_it() -> Non
         waiting = engine.submit(task)
         engine.runner.stepped.clear()
         engine.resume()
-        assert engine.runner.stepped.wait(PATIENCE_S)
+        assert engine.runner.stepped.wait(scaled(PATIENCE_S))
         assert sink.progress("job-waiting") == []
         waiting.release()
         finished(waiting)

@@ -6,7 +6,7 @@ from domain.engine.figures import RowPhase, WorkCounts
 from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import ask, submit
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 
 def test_idle_engine_has_no_rows_and_has_done_nothing() -> None:
@@ -24,7 +24,7 @@ def test_row_shows_its_phase_and_ends_with_its_job() -> None:
         assert row.phase is not RowPhase.DECODE
         assert row.read_tokens <= row.prompt_tokens
         engine.resume()
-        outcome = handle.wait(60)
+        outcome = handle.wait(scaled(60))
         assert outcome is not None
         counts = wait_until(engine.figures, lambda figures: not figures.rows).counts
     usage = outcome.usage
@@ -36,12 +36,12 @@ def test_row_shows_its_phase_and_ends_with_its_job() -> None:
 
 def test_counts_never_go_back_over_a_failed_step() -> None:
     with FakeEngine(FakeItems(), {"x": "abc"}) as engine:
-        submit(engine, "job-a", ask("x")).wait(60)
+        submit(engine, "job-a", ask("x")).wait(scaled(60))
         before = engine.figures().counts
         engine.runner.step_error = RuntimeError("a defect")
-        submit(engine, "job-b", ask("x")).wait(60)
+        submit(engine, "job-b", ask("x")).wait(scaled(60))
         assert engine.figures().counts == before
-        submit(engine, "job-c", ask("x")).wait(60)
+        submit(engine, "job-c", ask("x")).wait(scaled(60))
         after = engine.figures().counts
     assert after.since(before).first_tokens == 1
     assert after.generated_tokens == 2 * before.generated_tokens

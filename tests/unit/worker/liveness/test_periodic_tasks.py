@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from domain.errors import QueueUnavailable
+from tests.support.polling import scaled
 from worker.liveness.periodic_tasks import PeriodicTask
 
 WITHIN_S = 60.0
@@ -30,7 +31,7 @@ def lines_of(*errors: Exception) -> list[tuple[str, bool]]:
     """Return level and presence of a traceback of each line, once the action has succeeded."""
     action = Action(*errors)
     with capture_logs() as lines, PeriodicTask("pulse", 0.0, action):
-        assert action.succeeded.wait(WITHIN_S), "the action was not called again"
+        assert action.succeeded.wait(scaled(WITHIN_S)), "the action was not called again"
     return [(line["log_level"], bool(line.get("exc_info"))) for line in lines]
 
 

@@ -15,7 +15,7 @@ from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 ANSWER = "A scripted answer."
 KEY = {"idempotency": idempotency_digest("k-1")}
@@ -59,7 +59,7 @@ def test_posts_of_one_key_at_the_same_time_give_one_job(world: JobWorld) -> None
     barrier = threading.Barrier(8)
 
     def post(_: int) -> JobId:
-        barrier.wait(60)
+        barrier.wait(scaled(60))
         return world.accept(command=KEY).job_id
 
     with ThreadPoolExecutor(8) as pool:
@@ -153,7 +153,7 @@ def test_job_that_started_in_time_is_not_late_for_its_start(world: JobWorld) -> 
     world.clock.advance(60)
     assert world.expire() == ()
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.COMPLETED
 
 
@@ -169,7 +169,7 @@ def test_running_job_is_stopped_at_its_deadline_and_keeps_what_it_emitted(world:
     assert world.broker.signals.cancelled == [job_id]
     world.nudge(job_id)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     view = world.log.views.rows[job_id]
     assert (view.status, view.error) == (JobStatus.EXPIRED, "expired")
     assert view.output is not None
@@ -251,7 +251,7 @@ def test_nudge_of_the_first_life_does_not_end_the_second(world: JobWorld) -> Non
     wait_until(lambda: world.job(job_id).attempt > 1)
     world.nudge(job_id)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.COMPLETED
     assert world.types(job_id).count("AttemptStarted") == 1
     assert world.text(job_id) == ANSWER
@@ -267,7 +267,7 @@ def test_generation_that_was_cut_short_without_a_request_is_tried_again(
     wait_until(lambda: world.job(job_id).attempt > 0)
     world.active.cancel(job_id, through=1)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.QUEUED
     assert world.job(job_id).counted_failures == 0
     assert world.run(job_id) is RunResult.ENDED

@@ -29,7 +29,7 @@ from domain.values import (
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 ANSWER = "A scripted answer."
 
@@ -266,7 +266,7 @@ def test_delivery_of_a_job_that_this_process_runs_is_left_alone(world: JobWorld)
     wait_until(lambda: job_id in world.active.jobs())
     assert world.run(job_id) is RunResult.NOTHING_TO_DO
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).attempt == 1
 
 
@@ -276,7 +276,7 @@ def test_nothing_is_emitted_before_the_attempt_stands_in_the_log(world: JobWorld
     emitted: list[int] = []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        assert world.engine.runner.stepped.wait(60), "the engine waited for the log"
+        assert world.engine.runner.stepped.wait(scaled(60)), "the engine waited for the log"
         emitted.append(len(world.items(job_id)))
         return append(*args, **kwargs)
 
@@ -315,7 +315,7 @@ def test_zombie_of_an_older_attempt_cannot_finish_the_job(world: JobWorld) -> No
     wait_until(lambda: world.job(job_id).attempt == 1)
     start_attempt(world, job_id)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert results == [RunResult.SUPERSEDED]
     assert world.job(job_id).status is JobStatus.RUNNING
     assert world.job(job_id).attempt == 2

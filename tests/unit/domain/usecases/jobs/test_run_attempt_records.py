@@ -35,7 +35,7 @@ from domain.values import (
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.engine import REFUSED
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 
 ANSWER = "A scripted answer."
 
@@ -191,7 +191,7 @@ class TestLog:
         commit(job_id, RequestCancel(reason="api"), log=world.log, ids=world.ids)
         world.nudge(job_id)
         world.engine.resume()
-        thread.join(60)
+        thread.join(scaled(60))
         ended = data_of(world, job_id, "JobCancelled")
         assert ended["attempt"] == 2
         assert ended["usage"]["prompt_tokens"] == 2
@@ -364,10 +364,10 @@ class TestTurns:
             commit(second, RequestCancel(reason="api"), log=world.log, ids=world.ids)
             # The signal may come before the job waits for its turn: it is then in the log.
             world.nudge(second)
-            threads[1].join(60)
+            threads[1].join(scaled(60))
             world.engine.resume()
             for thread in threads:
-                thread.join(60)
+                thread.join(scaled(60))
             assert results[second] is RunResult.ENDED
             assert world.types(second)[-1] == "JobCancelled"
             assert "AttemptStarted" not in world.types(second)

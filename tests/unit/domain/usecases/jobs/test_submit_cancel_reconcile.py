@@ -29,7 +29,7 @@ from domain.values import (
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.job_queue import QueueTables
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.active_jobs import cancel_where_recorded
 
 LONG = "word " * 100
@@ -117,7 +117,7 @@ def test_cancelled_while_running_stops_and_keeps_what_it_emitted(world: JobWorld
     world.cancel(job_id)
     world.nudge(job_id)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.CANCELLED
     assert LONG.startswith(world.text(job_id))
     assert len(world.text(job_id)) < 100
@@ -134,7 +134,7 @@ def test_wish_whose_nudge_was_lost_is_found_in_the_log(world: JobWorld) -> None:
     world.cancel(job_id)
     cancel_where_recorded(world.active, world.log)
     world.engine.resume()
-    thread.join(60)
+    thread.join(scaled(60))
     assert world.job(job_id).status is JobStatus.CANCELLED
 
 

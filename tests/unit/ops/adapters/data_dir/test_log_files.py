@@ -21,6 +21,7 @@ from ops.adapters.data_dir.log_files import (
     LogLimits,
     segments,
 )
+from tests.support.polling import scaled
 
 LIMITS = LogLimits(file_bytes=200, total_bytes=10**9, keep_s=1000)
 
@@ -68,7 +69,7 @@ def test_reader_that_follows_gets_every_line_once_over_rotations(tmp_path: Path)
     for number in range(3000):
         files.write(f"{number}\n")
     is_over.set()
-    thread.join(60)
+    thread.join(scaled(60))
     assert got == [str(number) for number in range(3000)]
 
 
@@ -213,7 +214,7 @@ files.write("room again\\n")
 
 def test_line_that_did_not_fit_whole_is_ended_before_the_next_one(tmp_path: Path) -> None:
     """The limit on file sizes of a process stands for a full disk: writes are cut short."""
-    subprocess.run([sys.executable, "-c", _SHORT, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _SHORT, str(tmp_path)], check=True, timeout=scaled(60))
     lines = list(LogFileReader(tmp_path).read())
     assert lines[:2] == ["line 0 of twenty", "line 1 of twenty"]
     assert "line 2 of twenty".startswith(lines[2])

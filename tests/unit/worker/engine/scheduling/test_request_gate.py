@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.polling import wait_until
+from tests.support.polling import scaled, wait_until
 from worker.engine.scheduling.request_gate import RequestGate
 
 
@@ -28,26 +28,26 @@ class Preparation:
         with gate.read(read) as payload:
             assert len(payload) == size
             self.is_in.set()
-            assert self._end.wait(60)
+            assert self._end.wait(scaled(60))
 
     def end(self) -> None:
         self._end.set()
-        self._thread.join(60)
+        self._thread.join(scaled(60))
 
 
 def test_small_requests_run_together_and_others_wait_for_room() -> None:
     gate = RequestGate(bytes_max=10)
     first, second = Preparation(gate, 4), Preparation(gate, 6)
-    assert first.is_in.wait(60)
-    assert second.is_in.wait(60)
+    assert first.is_in.wait(scaled(60))
+    assert second.is_in.wait(scaled(60))
     third = Preparation(gate, 1)
     wait_until(lambda: third.has_read)
     fourth = Preparation(gate, 1)
     assert not third.is_in.is_set()
     assert not fourth.has_read
     first.end()
-    assert third.is_in.wait(60)
-    assert fourth.is_in.wait(60)
+    assert third.is_in.wait(scaled(60))
+    assert fourth.is_in.wait(scaled(60))
     for one in (second, third, fourth):
         one.end()
 
@@ -55,12 +55,12 @@ def test_small_requests_run_together_and_others_wait_for_room() -> None:
 def test_a_request_larger_than_the_room_is_prepared_alone() -> None:
     gate = RequestGate(bytes_max=10)
     small = Preparation(gate, 1)
-    assert small.is_in.wait(60)
+    assert small.is_in.wait(scaled(60))
     large = Preparation(gate, 100)
     wait_until(lambda: large.has_read)
     assert not large.is_in.is_set()
     small.end()
-    assert large.is_in.wait(60)
+    assert large.is_in.wait(scaled(60))
     large.end()
 
 
