@@ -183,7 +183,8 @@ def _round(asked: argparse.Namespace, files: Sequence[str], found: Found) -> Non
 def _command(files: Sequence[str], seed: int, processes: int, report: Path) -> list[str]:
     """Return the command of a round: as ``make test``, but in random order."""
     return [
-        *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "tests.flakes.selection"),
+        *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-rfE"),
+        *("-p", "tests.flakes.selection"),
         *("--order-seed", str(seed), "-n", str(processes), "--dist", "loadfile"),
         *("--no-loadscope-reorder", "--junitxml", str(report), "-o", "junit_family=xunit1"),
         *files,

@@ -75,6 +75,7 @@ def test_a_planted_flaky_test_is_listed_with_its_traceback(tmp_path: Path) -> No
     ]
     listed = output.partition(f"{rounds[2]}\n")[2]
     assert "test_planted.py::TestAll::test_sometimes failed in 1 of 3 rounds:\n" in listed
+    assert "assert len(rounds.read()) != 2" in listed
     assert "AssertionError: planted" in listed
     assert "test_always" not in listed
     order = (tmp_path / "order").read_text().split()
