@@ -68,7 +68,8 @@ def _read(
     with JobReader(service.base_url, job_id) as reader:
         if fail_after is not None:
             assert fault is not None
-            reader.wait_for(fail_after)
-            fault.trigger("device")
+            with fault.slow_steps():
+                reader.wait_for(fail_after)
+                fault.trigger("device")
         text = reader.whole()
         return {"job": job_id, "text": text, "attempts": reader.attempts}

@@ -53,17 +53,18 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
         httpx.Client(base_url=hanging.base_url, timeout=scaled(WAIT_S)) as http,
         ExitStack() as stack,
     ):
-        # The last one waits in the engine while the step hangs.
-        jobs = [_submit(http, n) for n in range(PLACES + 1)]
-        readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]
-        for reader in readers[:PLACES]:
-            reader.wait_for(20)
-        wait_until(
-            lambda: [one["type"] for one in _events(http, jobs[-1])],
-            lambda types: "AttemptStarted" in types,
-            within_s=WAIT_S,
-        )
-        fault.trigger(kind)
+        with fault.slow_steps():
+            # The last one waits in the engine while the step hangs.
+            jobs = [_submit(http, n) for n in range(PLACES + 1)]
+            readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]
+            for reader in readers[:PLACES]:
+                reader.wait_for(20)
+            wait_until(
+                lambda: [one["type"] for one in _events(http, jobs[-1])],
+                lambda types: "AttemptStarted" in types,
+                within_s=WAIT_S,
+            )
+            fault.trigger(kind)
         for reader in readers:
             reader.whole()
         histories = [_events(http, job) for job in jobs]

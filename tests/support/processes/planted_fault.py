@@ -10,6 +10,8 @@ The text of the switch file selects the fault of the next step; the fault remove
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _SITE = """
@@ -17,6 +19,7 @@ _SITE = """
 
     MODULE = "worker.engine.mlx.runner"
     SWITCH = pathlib.Path(os.environ["PLANTED_FAULT"])
+    SLOW = SWITCH.with_suffix(".slow")
 
     class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name, path, target=None):
@@ -35,6 +38,8 @@ _SITE = """
             step = module.BatchRunner.step
 
             def failing(runner):
+                if SLOW.exists():
+                    time.sleep(0.05)
                 if SWITCH.exists():
                     fault = SWITCH.read_text()
                     SWITCH.unlink()
@@ -62,6 +67,16 @@ class PlantedFault:
         (site / "sitecustomize.py").write_text(textwrap.dedent(_SITE))
         self._switch = directory / "fault"
         self.environment = {"PYTHONPATH": str(site), "PLANTED_FAULT": str(self._switch)}
+
+    @contextmanager
+    def slow_steps(self) -> Iterator[None]:
+        """Let each step take a twentieth of a second more, so that no job ends in the block."""
+        slow = self._switch.with_suffix(".slow")
+        slow.touch()
+        try:
+            yield
+        finally:
+            slow.unlink()
 
     def trigger(self, fault: str) -> None:
         """Let the next step fail."""
