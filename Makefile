@@ -11,6 +11,8 @@ AUDIT := $(VENV)/.audit
 MUTATION := $(VENV)/.mutation
 # One more than two cores: a test often waits for a process that starts.
 TEST_PROCESSES ?= 3
+# Each test process compiles 1,500 files, and each process of a service 400, unless they are kept.
+unexport PYTHONDONTWRITEBYTECODE
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help demo serve test test-unit test-fast coverage check typecheck security licenses docs docs-serve screenshots packages format \

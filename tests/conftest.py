@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -151,12 +152,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _markers_of(item: pytest.Item) -> set[str]:
     """Return what the directory, the fixtures and the parameters of a test imply."""
-    path = item.path.relative_to(_ROOT).as_posix()
-    below = (names for place, names in _BY_DIRECTORY.items() if path.startswith(f"{place}/"))
-    markers = {name for names in below for name in names}
+    markers = set(_markers_below(item.path))
     fixtures = getattr(item, "fixturenames", ())
     markers |= {marker for name, marker in _BY_FIXTURE.items() if name in fixtures}
     callspec = getattr(item, "callspec", None)
     values = [] if callspec is None else list(callspec.params.values())
     markers |= {marker for value, marker in _BY_PARAMETER.items() if value in values}
     return markers
+
+
+@cache
+def _markers_below(path: Path) -> frozenset[str]:
+    """Return what the directories above a file imply."""
+    inside = path.relative_to(_ROOT).as_posix()
+    below = (names for place, names in _BY_DIRECTORY.items() if inside.startswith(f"{place}/"))
+    return frozenset(name for names in below for name in names)

@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema_rs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.presenters.openapi import openapi_document
 from api.protocols.openai_embeddings.parse import parse
 from api.protocols.shared.parsed_request import RequestDefaults
-from api.routes.table import OPERATIONS
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
+from tests.support.builders.body_schemas import body_validator
 from tests.support.fakes.time import SequentialIds
 
 _DEFAULTS = RequestDefaults(ids=SequentialIds(), max_tokens=9)
-_DOCUMENT = openapi_document(OPERATIONS, "1")
-_SCHEMA = jsonschema_rs.Draft202012Validator(
-    {"$ref": "#/components/schemas/EmbeddingBody", "components": _DOCUMENT["components"]}
-)
 
 # Ids must be written as integers: 1.0 is refused, which a schema cannot say.
 _fractions = st.floats().filter(lambda number: not number.is_integer())
@@ -61,7 +55,7 @@ def test_a_body_is_a_request_that_the_schema_allows_or_an_invalid_request(body: 
     except InvalidRequest as error:
         refusal = error.message
     # Other tests check what no schema expresses: the rules of the JSON reader.
-    is_valid = _SCHEMA.is_valid(json.loads(text))
+    is_valid = body_validator("EmbeddingBody").is_valid(json.loads(text))
     assert is_valid == (chat is not None) or "JSON" in refusal
     if chat is None:
         return

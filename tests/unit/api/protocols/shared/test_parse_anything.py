@@ -6,21 +6,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.presenters.openapi import openapi_document
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.native import jobs as native
 from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.shared.images import IMAGE_REFUSED
 from api.protocols.shared.parsed_request import RequestDefaults
-from api.routes.table import OPERATIONS
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX
+from tests.support.builders.body_schemas import body_validator
 from tests.support.fakes.time import SequentialIds
 
 _IDS = SequentialIds()
@@ -36,7 +34,6 @@ _PARSERS: dict[str, Callable[[bytes], ChatRequest]] = {
     ),
 }
 
-_DOCUMENT = openapi_document(OPERATIONS, "1")
 _SCHEMAS = {"anthropic": "MessagesBody", "openai": "ChatCompletionBody", "native": "JobBody"}
 
 _scalars = (
@@ -116,12 +113,7 @@ def test_what_is_accepted_is_what_the_published_schema_allows(
         accepted = False
     else:
         accepted = True
-    assert _validator(dialect).is_valid(json.loads(text)) == accepted
-
-
-def _validator(dialect: str) -> Any:
-    reference = {"$ref": f"#/components/schemas/{_SCHEMAS[dialect]}"}
-    return jsonschema_rs.Draft202012Validator(reference | {"components": _DOCUMENT["components"]})
+    assert body_validator(_SCHEMAS[dialect]).is_valid(json.loads(text)) == accepted
 
 
 def _check(chat: ChatRequest) -> None:
