@@ -11,14 +11,21 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from domain.errors import SemanticError
 from domain.usage.shares import share_of
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
-from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, DueHost, Webhook, WebhookState
+from domain.webhook.delivery import (
+    AT_ONCE,
+    ERROR_CHARS_MAX,
+    TIMEOUT_S,
+    DeliveryResult,
+    DueHost,
+    Webhook,
+    WebhookState,
+)
 from domain.webhook.ports import WebhookSender
 from ops.logs import Logger
 
@@ -51,31 +58,15 @@ class ClosableSender(WebhookSender, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookPace:
-    """Limits of concurrent deliveries.
-
-    Attributes:
-        at_once: Tries at the same time, and lookups that have outlived theirs; an API key gets its
-            share of them (``domain.usage.shares``).
-        at_once_per_host: Tries to one host, so that a dead host leaves room for others.
-        timeout_s: For a whole try; the sender enforces it.
-    """
-
-    at_once: int = 64
-    at_once_per_host: int = 4
-    timeout_s: float = 15.0
-
-
 class WebhookThread:
     """Reads the log and sends due webhooks, until closed.
 
     Args:
         collector: Reads the log into the store of webhooks.
         sender: Makes the sender, in the event loop of the thread.
-        pace: Limits of concurrent deliveries.
         logger: Records failed deliveries, and the first of several failing steps.
         tries: Counts the tries by their outcome.
+        at_once: Most tries and hanging lookups at the same time.
     """
 
     def __init__(
@@ -83,17 +74,17 @@ class WebhookThread:
         collector: WebhookCollector,
         sender: Callable[[], ClosableSender],
         *,
-        pace: WebhookPace,
         logger: Logger,
         tries: Counter[WebhookState] | None = None,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._collector = collector
         self._make_sender = sender
-        self._pace = pace
         self._logger = logger
         self._outcomes = Counter() if tries is None else tries
-        self._busy: Counter[str] = Counter()
-        self._held: Counter[Owner | None] = Counter()
+        self._at_once = at_once
+        #: Running tries.
+        self._busy: Counter[DueHost] = Counter()
         self._tries: set[asyncio.Task[None]] = set()
         self._after: int | None = None
         self._is_failing = False
@@ -176,9 +167,7 @@ class WebhookThread:
 
     async def _step(self, sender: ClosableSender) -> None:
         """Read new events, and start due tries within the limits."""
-        found = await asyncio.to_thread(self._look)
-        # A place at a host goes to the owner with the fewest tries.
-        for due in sorted(found, key=lambda one: self._held[one.owner]):
+        for due in await asyncio.to_thread(self._look):
             await self._begin(due, sender)
 
     def _look(self) -> tuple[DueHost, ...]:
@@ -192,39 +181,40 @@ class WebhookThread:
         return self._collector.due_hosts(limit=HOSTS_MAX)
 
     async def _begin(self, due: DueHost, sender: ClosableSender) -> None:
-        at_host = self._pace.at_once_per_host - self._busy[due.host]
-        room = min(at_host, self._room(due.owner, sender.hanging_lookups()))
+        room = self._room(due, sender.hanging_lookups())
         if room <= 0 or self._closed.is_set():
             return
         claimed = await asyncio.to_thread(
             self._collector.claim,
             due,
-            lease_s=self._pace.timeout_s + LEASE_SPARE_S,
+            lease_s=TIMEOUT_S + LEASE_SPARE_S,
             limit=room,
         )
         for webhook in claimed:
-            self._busy[due.host] += 1
-            self._held[due.owner] += 1
-            task = asyncio.create_task(self._deliver(webhook, sender))
+            self._busy[due] += 1
+            task = asyncio.create_task(self._deliver(webhook, due, sender))
             self._tries.add(task)
             task.add_done_callback(self._tries.discard)
 
-    def _room(self, owner: Owner | None, hanging: Counter[Owner | None]) -> int:
-        """Return how many tries of an owner may begin; see ``WebhookPace.at_once``."""
-        taken = len(self._tries) + hanging.total()
-        if owner is None:
-            # URLs of the settings, or an installation without keys
-            return self._pace.at_once - taken
-        mine = self._held[owner] + hanging[owner]
-        return share_of(self._pace.at_once, others=taken - mine) - mine
+    def _room(self, due: DueHost, hanging: Counter[Owner | None]) -> int:
+        """Return how many tries may begin: a host has its share of the share of its API key.
 
-    async def _deliver(self, webhook: Webhook, sender: WebhookSender) -> None:
+        URLs of the settings, and all URLs of an installation without keys, share all places.
+        """
+        most, taken = self._at_once, self._busy.total() + hanging.total()
+        if due.owner is not None:
+            tries = sum(count for one, count in self._busy.items() if one.owner == due.owner)
+            most = share_of(most, others=taken - tries - hanging[due.owner])
+            taken = tries + hanging[due.owner]
+        here = self._busy[due]
+        return share_of(most, others=taken - here) - here
+
+    async def _deliver(self, webhook: Webhook, due: DueHost, sender: WebhookSender) -> None:
         try:
             answer = await self._send(webhook, sender)
             await self._attempt(lambda: self._settle(webhook, answer))
         finally:
-            self._busy[webhook.host] -= 1
-            self._held[webhook.owner] -= 1
+            self._busy -= Counter([due])  # forgets a host without tries
             if self._woken is not None:
                 self._woken.set()  # the host has room for another try
 

@@ -21,7 +21,7 @@ from api.background.eta import LiveEta
 from api.background.live_rates import SAMPLE_S, LiveRates
 from api.background.periodic_tasks import PeriodicTasks
 from api.background.tasks import BlockingCalls, BoundedCalls
-from api.background.webhook_thread import WebhookPace, WebhookThread
+from api.background.webhook_thread import WebhookThread
 from api.background.webhooks import batch_message
 from api.framework.lifecycle import Service, serve
 from api.http_server.listener import open_listener_or_exit
@@ -52,7 +52,6 @@ from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.on_demand_swaps import OnDemandSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
-from domain.webhook.delivery import read_secrets
 from ops.adapters.data_dir.free_space import DiskFloor, floor_of
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
@@ -349,7 +348,6 @@ def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThre
     """
     wanted = settings.webhooks
     check_urls(wanted.urls, wanted.allow_hosts)
-    keys = read_secrets(webhook_secret(wanted, settings.data_dir))
     collector = WebhookCollector(
         log=app.log,
         store=app.webhook_store,
@@ -359,24 +357,15 @@ def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThre
         describe_batch=batch_message,
         urls=wanted.urls,
         batch_lines=wanted.batch_lines,
-        waits_s=wanted.retry_s,
-        kept_s=wanted.kept_s,
     )
     sender = partial(
         HttpWebhookSender,
-        keys=keys,
+        secret=webhook_secret(wanted, settings.data_dir),
         clock=app.clock,
         allow_hosts=wanted.allow_hosts,
-        timeout_s=wanted.timeout_s,
-        lookups_max=wanted.at_once,
         user_agent=f"semantic/{app.version}",
     )
-    pace = WebhookPace(
-        at_once=wanted.at_once,
-        at_once_per_host=wanted.at_once_per_host,
-        timeout_s=wanted.timeout_s,
-    )
-    return WebhookThread(collector, sender, pace=pace, logger=logger, tries=app.metrics.tries)
+    return WebhookThread(collector, sender, logger=logger, tries=app.metrics.tries)
 
 
 def _periodic_tasks(

@@ -26,6 +26,7 @@ from domain.not_found import WebhookNotFound
 from domain.ports import Clock, IdSource
 from domain.values import Owner, StreamName, rfc3339
 from domain.webhook.delivery import (
+    KEPT_S,
     SCHEDULE_S,
     DeliveryResult,
     DueHost,
@@ -66,7 +67,6 @@ class WebhookCollector:
         urls: Receivers of every end, besides the URL that a job names.
         batch_lines: Whether they receive the ends of lines of batches too.
         waits_s: Seconds before the second try and so on.
-        kept_s: Seconds for which an ended webhook is kept.
     """
 
     log: EventLog
@@ -78,7 +78,6 @@ class WebhookCollector:
     urls: tuple[str, ...] = ()
     batch_lines: bool = False
     waits_s: tuple[float, ...] = SCHEDULE_S
-    kept_s: float = 7 * 24 * 3600.0
 
     def collect(self, *, after: int) -> int:
         """Store the webhooks of the next ends in the log.
@@ -150,8 +149,8 @@ class WebhookCollector:
         return self.store.due_hosts(rfc3339(self.clock.now()), limit=limit)
 
     def forget(self, *, limit: int = 1000) -> int:
-        """Delete webhooks that ended ``kept_s`` ago; raises ``LogUnavailable``."""
-        before = rfc3339(self.clock.now() - timedelta(seconds=self.kept_s))
+        """Delete webhooks that ended ``KEPT_S`` ago; raises ``LogUnavailable``."""
+        before = rfc3339(self.clock.now() - timedelta(seconds=KEPT_S))
         return self.store.forget(before=before, limit=limit)
 
 

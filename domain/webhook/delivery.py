@@ -1,24 +1,14 @@
-"""Webhooks after the Standard Webhooks specification 1.0.0: names, signatures, when to try again.
-
-POST https://receiver.example/hook
-webhook-id: webhook-…           the same on every try, so that a receiver can drop a repeat
-webhook-timestamp: 1790000000   of this try, in seconds
-webhook-signature: v1,<base64 of HMAC-SHA256 over "id.timestamp.body">
-"""
+"""Webhooks after the Standard Webhooks specification 1.0.0: names, limits, when to try again."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType
 
-from domain.errors import InvalidRequest
 from domain.log.trace import parse_traceparent
 from domain.values import Owner
 
@@ -26,10 +16,12 @@ from domain.values import Owner
 WebhookId = NewType("WebhookId", str)
 
 WEBHOOK_PREFIX: Final = "webhook-"
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what stands before one
-#: Bytes of a secret, as the specification bounds them.
-SECRET_BYTES_MIN: Final = 24
-SECRET_BYTES_MAX: Final = 64
+#: Tries at the same time, and lookups of names that have outlived theirs.
+AT_ONCE: Final = 64
+#: Longest try, from resolving the name to the head of the answer, in seconds.
+TIMEOUT_S: Final = 15.0
+#: How long a webhook is listed after its end, in seconds.
+KEPT_S: Final = 7 * 24 * 3600.0
 #: Waits before the second try and so on, in seconds; 21.6 hours in all.
 SCHEDULE_S: Final = (5.0, 60.0, 300.0, 1800.0, 7200.0, 18_000.0, 50_400.0)
 #: A wait is longer by up to this part of it, so that what failed together comes back spread out.
@@ -59,7 +51,7 @@ class Webhook:
         subject: The job or the batch that ended.
         event: ``job.completed`` and so on.
         url: URL of the receiver.
-        host: Host and port of the URL; webhooks of one host share its slots.
+        host: Host and port of the URL; webhooks of one host and owner share places.
         position: Position of its event in the log.
         body: The message, byte for byte the same on every try.
         created_at: When the event was found.
@@ -158,41 +150,3 @@ def next_try(
     wait_s *= 1 + JITTER * seed[0] / 255
     asked_s = min(answer.retry_after_s or 0.0, RETRY_AFTER_MAX_S)
     return now + timedelta(seconds=max(wait_s, asked_s))
-
-
-def sign(keys: Sequence[bytes], webhook_id: WebhookId, timestamp_s: int, body: bytes) -> str:
-    """Return the ``webhook-signature`` header: one signature for each key."""
-    content = f"{webhook_id}.{timestamp_s}.".encode() + body
-    signatures = (hmac.digest(key, content, hashlib.sha256) for key in keys)
-    return " ".join(f"v1,{base64.b64encode(one).decode()}" for one in signatures)
-
-
-def read_secrets(text: str) -> tuple[bytes, ...]:
-    """Return the keys of one or more secrets with spaces between them.
-
-    Raises:
-        InvalidRequest: One is not ``whsec_`` and the base64 of 24 to 64 bytes.
-    """
-    keys = tuple(_key(word) for word in text.split())
-    if not keys:
-        raise InvalidRequest("there is no webhook secret")
-    return keys
-
-
-def write_secret(key: bytes) -> str:
-    """Return a key as receivers are given it."""
-    return SECRET_PREFIX + base64.b64encode(key).decode()
-
-
-def _key(word: str) -> bytes:
-    try:
-        key = base64.b64decode(word.removeprefix(SECRET_PREFIX), validate=True)
-    except binascii.Error:
-        key = b""
-    if not word.startswith(SECRET_PREFIX) or not SECRET_BYTES_MIN <= len(key) <= SECRET_BYTES_MAX:
-        msg = (
-            f"a webhook secret is {SECRET_PREFIX} and the base64 of {SECRET_BYTES_MIN} to"
-            f" {SECRET_BYTES_MAX} bytes"
-        )
-        raise InvalidRequest(msg)
-    return key

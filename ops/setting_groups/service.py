@@ -11,7 +11,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MAX, EngineValues
 from domain.values import Priority
-from domain.webhook.delivery import SCHEDULE_S
 from ops.setting_groups.api_keys import KeyScope, read_keys
 from ops.setting_groups.group import SettingGroup
 from ops.setting_groups.places import HOST, PORT
@@ -344,7 +343,7 @@ class BatchSettings(SettingGroup):
 
 
 class WebhookSettings(SettingGroup):
-    """Webhooks on the ends of jobs and batches, and their retries."""
+    """Webhooks on the ends of jobs and batches."""
 
     urls: tuple[str, ...] = Field(default=(), description="receivers of every end")
     secret: SecretStr | None = Field(
@@ -357,17 +356,6 @@ class WebhookSettings(SettingGroup):
     allow_hosts: tuple[str, ...] = Field(
         default=(),
         description="host or host:port that may be this machine or in a private network",
-    )
-    timeout_s: float = Field(default=15.0, gt=0, le=120, description="for a whole try")
-    retry_s: tuple[Annotated[float, Field(gt=0, le=7 * 24 * 3600)], ...] = Field(
-        default=SCHEDULE_S,
-        max_length=100,
-        description="waits between tries, each up to a fifth longer; then it is given up",
-    )
-    at_once: int = Field(default=64, ge=1, le=1024, description="tries at the same time")
-    at_once_per_host: int = Field(default=4, ge=1, le=64, description="of them to one host")
-    kept_s: float = Field(
-        default=7 * 24 * 3600.0, gt=0, description="after their end they are still listed"
     )
 
 

@@ -20,11 +20,19 @@ from ipaddress import ip_address
 from typing import Final
 
 import httpx
+import standardwebhooks
 
 from domain.errors import InvalidRequest
 from domain.ports import Clock
 from domain.values import Owner
-from domain.webhook.delivery import ERROR_CHARS_MAX, DeliveryResult, Webhook, answer_of_status, sign
+from domain.webhook.delivery import (
+    AT_ONCE,
+    ERROR_CHARS_MAX,
+    TIMEOUT_S,
+    DeliveryResult,
+    Webhook,
+    answer_of_status,
+)
 from domain.webhook.targets import (
     Address,
     WebhookTarget,
@@ -68,36 +76,34 @@ class HttpWebhookSender:
     """Sends webhooks on one event loop, on which ``close`` must be called.
 
     Args:
-        keys: Signing keys; more than one while a secret is replaced.
+        secret: ``whsec_…``; several, with spaces between them, while one is replaced.
         clock: Stamps the attempts.
         allow_hosts: Hosts that may have any address.
         timeout_s: Limit of a whole attempt, from resolving the name to the response headers.
         user_agent: Value of the header.
         resolver: Returns the addresses of a host.
-        lookups_max: Most names that are resolved at once. No try waits for the lookup of another
-            one if the tries and the hanging lookups together are as many at most.
         tls: Trusted certificates; those of httpx by default.
     """
 
     def __init__(
         self,
         *,
-        keys: Sequence[bytes],
+        secret: str,
         clock: Clock,
         allow_hosts: Collection[str] = (),
-        timeout_s: float = 15.0,
+        timeout_s: float = TIMEOUT_S,
         user_agent: str = "semantic",
         resolver: Resolve = resolve,
-        lookups_max: int = 64,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._keys = tuple(keys)
+        self._signers = [standardwebhooks.Webhook(one) for one in secret.split()]
         self._clock = clock
         self._allow_hosts = frozenset(allow_hosts)
         self._timeout_s = timeout_s
         self._user_agent = user_agent
         self._resolve = resolver
-        self._resolvers = ThreadPoolExecutor(lookups_max, thread_name_prefix="webhook-dns")
+        # As many as tries and hanging lookups together, so that no try waits for another's lookup.
+        self._resolvers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="webhook-dns")
         #: Lookups whose try has ended before them, with its owner.
         self._hanging: dict[Future[Sequence[str]], Owner | None] = {}
         # A kept connection could serve another name, for which it was not checked.
@@ -170,15 +176,17 @@ class HttpWebhookSender:
     ) -> DeliveryResult:
         # In its canonical form, so that httpx cannot parse the URL differently.
         where = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
-        timestamp_s = int(self._clock.now().timestamp())
+        now = self._clock.now()
         headers = {
             "host": target.authority,
             "content-type": "application/json",
             "user-agent": self._user_agent,
             "accept-encoding": "identity",
             "webhook-id": webhook.id,
-            "webhook-timestamp": str(timestamp_s),
-            "webhook-signature": sign(self._keys, webhook.id, timestamp_s, webhook.body),
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": " ".join(
+                one.sign(webhook.id, now, webhook.body.decode()) for one in self._signers
+            ),
         }
         if (trace := webhook.traceparent()) is not None:
             headers["traceparent"] = trace

@@ -16,7 +16,7 @@ from tests.support.processes.examples import ENDED_WITHIN_S, EXAMPLES, begin, en
 from tests.support.processes.service import Service, free_port
 
 pytestmark = pytest.mark.nightly
-WEBHOOKS = {"SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]', "SEMANTIC_WEBHOOKS__RETRY_S": "[1]"}
+WEBHOOKS = {"SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]'}
 #: A valid secret of the form that ``semantic webhooks secret`` prints.
 SECRET = "whsec_" + "c2VtYW50aWMtZXhhbXBsZS1zZWNyZXQtMzItYnl0ZXM="
 

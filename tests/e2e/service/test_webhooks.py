@@ -55,8 +55,6 @@ def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Se
         service = own_service(
             SEMANTIC_WEBHOOKS__URLS=json.dumps([there.url("/all")]),
             SEMANTIC_WEBHOOKS__ALLOW_HOSTS='["127.0.0.1"]',
-            SEMANTIC_WEBHOOKS__TIMEOUT_S="6",
-            SEMANTIC_WEBHOOKS__RETRY_S=json.dumps([0.1] * 50),
         )
         secret = semantic(service, "webhooks", "secret").strip()
         with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import threading
@@ -12,7 +13,7 @@ import pytest
 from openai import InvalidWebhookSignatureError
 
 from domain.values import Owner
-from domain.webhook.delivery import DeliveryResult, Webhook, read_secrets, webhook_id
+from domain.webhook.delivery import AT_ONCE, DeliveryResult, Webhook, webhook_id
 from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
 from tests.support.clients.webhook_receiver import Received, Receiver, Reply, receiver
@@ -37,8 +38,12 @@ def hook(url: str) -> Webhook:
 
 def send(url: str, **options: Any) -> DeliveryResult:
     async def run() -> DeliveryResult:
-        given: dict[str, Any] = {"allow_hosts": ("127.0.0.1",), "timeout_s": 30.0} | options
-        sender = HttpWebhookSender(keys=read_secrets(SECRET), clock=SystemClock(), **given)
+        given: dict[str, Any] = {
+            "secret": SECRET,
+            "allow_hosts": ("127.0.0.1",),
+            "timeout_s": 30.0,
+        } | options
+        sender = HttpWebhookSender(clock=SystemClock(), **given)
         try:
             return await sender.send(hook(url))
         finally:
@@ -60,6 +65,17 @@ def test_receiver_gets_a_message_that_it_can_verify() -> None:
         verify(SECRET, got.headers, got.body + b" ")
 
 
+def test_message_carries_a_signature_for_each_secret() -> None:
+    new = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+    with receiver() as there:
+        send(there.url(), secret=f"{new} {SECRET}")
+        (got,) = there.received
+    for secret in (new, SECRET):
+        assert verify(secret, got.headers, got.body) == {"type": "job.completed"}
+    with pytest.raises(InvalidWebhookSignatureError):
+        verify("whsec_" + base64.b64encode(bytes(32)).decode(), got.headers, got.body)
+
+
 def test_lookups_that_hang_are_counted_and_delay_no_other() -> None:
     answered = threading.Event()
 
@@ -69,10 +85,11 @@ def test_lookups_that_hang_are_counted_and_delay_no_other() -> None:
         return ["127.0.0.1"]
 
     async def run() -> None:
-        sender = HttpWebhookSender(
-            keys=read_secrets(SECRET), clock=SystemClock(), resolver=resolver, lookups_max=21
-        )
-        dead = [replace(hook(f"http://dead-{n}.example/"), owner=Owner("alice")) for n in range(20)]
+        sender = HttpWebhookSender(secret=SECRET, clock=SystemClock(), resolver=resolver)
+        dead = [
+            replace(hook(f"http://dead-{number}.example/"), owner=Owner("alice"))
+            for number in range(AT_ONCE - 1)
+        ]
         tries = [asyncio.create_task(sender.send(one)) for one in dead]
         answer = await sender.send(hook("http://alive.example/"))
         assert answer.is_final, answer.error  # its address is refused
@@ -80,7 +97,7 @@ def test_lookups_that_hang_are_counted_and_delay_no_other() -> None:
         for one in tries:
             one.cancel()  # as at the end of their time
         await asyncio.wait(tries)
-        assert sender.hanging_lookups() == {"alice": 20}
+        assert sender.hanging_lookups() == {"alice": AT_ONCE - 1}
         answered.set()
         while sender.hanging_lookups():
             await sender.send(hook("http://alive.example/"))

@@ -11,10 +11,10 @@ import pytest
 import structlog
 
 from api.background import webhook_thread
-from api.background.webhook_thread import WebhookPace, WebhookThread
+from api.background.webhook_thread import WebhookThread
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner, StreamName
-from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState
+from domain.webhook.delivery import AT_ONCE, DeliveryResult, Webhook, WebhookState
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
@@ -34,7 +34,6 @@ class Gate:
         self.closed = False
         self.broken = 0
         self.hanging: Counter[Owner | None] = Counter()
-        self._unanswered: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._changed = threading.Condition()
 
     async def send(self, webhook: Webhook) -> DeliveryResult:
@@ -46,9 +45,7 @@ class Gate:
             self._changed.notify_all()
         try:
             if host == "dead":
-                answered = asyncio.Event()
-                self._unanswered.append((asyncio.get_running_loop(), answered))
-                await answered.wait()
+                await asyncio.Event().wait()
             await let_tasks_run(1)
             if self.broken:
                 self.broken -= 1
@@ -62,11 +59,6 @@ class Gate:
 
     async def close(self) -> None:
         self.closed = True
-
-    def answer_one(self) -> None:
-        """Let a dead host answer its oldest try."""
-        loop, answered = self._unanswered.pop(0)
-        loop.call_soon_threadsafe(answered.set)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -96,12 +88,12 @@ class World:
         self.log.append(StreamName(f"job-{number}"), events, expected_version=0)
 
     @contextmanager
-    def running(self, pace: WebhookPace | None = None) -> Iterator[WebhookThread]:
+    def running(self, at_once: int = AT_ONCE) -> Iterator[WebhookThread]:
         thread = WebhookThread(
             self.collector,
             lambda: self.gate,
-            pace=pace or WebhookPace(),
             logger=structlog.get_logger("test"),
+            at_once=at_once,
         )
         thread.start()
         try:
@@ -154,22 +146,22 @@ def test_a_dead_receiver_holds_up_nobody_else() -> None:
         world.end_job(number, "dead")
     for number in range(20, 30):
         world.end_job(number, "alive")
-    with world.running(WebhookPace(at_once=8, at_once_per_host=3)):
-        world.gate.wait_for(lambda: world.gate.count("dead") == 3)
+    with world.running(8):
+        world.gate.wait_for(lambda: world.gate.count("dead") == 4)
         world.store.wait_until(lambda: world.store.delivered() == 10)
-        # Its three places are taken for as long as its tries last.
-        assert world.gate.count("dead") == 3
-    assert world.gate.most["alive"] <= 3
+        # Its half of the places is taken for as long as its tries last.
+        assert world.gate.count("dead") == 4
+    assert world.gate.most["alive"] <= 4
     assert {one.state for one in world.store.rows.values() if one.host.startswith("dead")} == {
         WebhookState.PENDING
     }
 
 
-def test_no_more_are_under_way_than_the_pace_allows() -> None:
+def test_no_more_are_under_way_than_the_limit() -> None:
     world = World()
     for number in range(12):
         world.end_job(number, f"dead.{number}")
-    with world.running(WebhookPace(at_once=5, at_once_per_host=3)):
+    with world.running(5):
         world.gate.wait_for(lambda: world.gate.count("dead") == 5)
     assert world.gate.count("dead") == world.gate.most["dead"] == 5
 
@@ -194,20 +186,32 @@ def test_more_due_hosts_of_one_key_than_are_read_hide_none_of_another(
     for number in range(30):
         world.end_job(number, f"dead.{number}", "alice")
     world.end_job(30, "later", "bob")
-    with world.running(WebhookPace(at_once=8)):
+    with world.running(8):
         world.store.wait_until(lambda: world.store.delivered() == 1)
 
 
-def test_place_at_a_host_goes_to_the_key_with_the_fewest_tries() -> None:
+def test_dead_receiver_of_a_key_leaves_places_for_its_others() -> None:
     world = World()
-    for number in range(9):
+    for number in range(20):
         world.end_job(number, "dead", "alice")
-    world.end_job(9, "dead", "bob")
-    with world.running(WebhookPace(at_once=8, at_once_per_host=4)):
+    world.end_job(20, "alive", "alice")
+    with world.running(8):
+        # She may have four of the eight places, and each of her hosts half of what she has left.
+        world.gate.wait_for(lambda: world.gate.count("dead") == 2)
+        world.store.wait_until(lambda: world.store.delivered() == 1)
+        assert world.gate.count("dead") == 2
+
+
+def test_last_place_is_left_for_a_key_without_tries() -> None:
+    world = World()
+    jobs = (("a", "alice"), ("a", "alice"), ("b", "alice"), ("c", "bob"), ("d", "carol"))
+    for number, (host, owner) in enumerate(jobs):
+        world.end_job(number, f"dead.{host}", owner)
+    with world.running(4):
+        world.gate.wait_for(lambda: world.gate.count("dead") == 3)
+        world.end_job(9, "dead.a", "dave")
         world.gate.wait_for(lambda: world.gate.count("dead") == 4)
-        world.gate.answer_one()
-        world.gate.wait_for(lambda: world.gate.count("dead") == 5)
-        assert [one.owner for one in world.gate.seen] == [*(["alice"] * 4), "bob"]
+    assert [one.owner for one in world.gate.seen] == ["alice", "bob", "carol", "dave"]
 
 
 def test_lookup_that_outlives_its_try_holds_the_place_of_the_try() -> None:
@@ -215,7 +219,7 @@ def test_lookup_that_outlives_its_try_holds_the_place_of_the_try() -> None:
     world.gate.hanging[Owner("alice")] = 3
     for number in range(9):
         world.end_job(number, f"dead.{number}", "alice")
-    with world.running(WebhookPace(at_once=11)):
+    with world.running(11):
         # Of 11 places 3 are taken, and she leaves as many free as she holds.
         world.gate.wait_for(lambda: world.gate.count("dead") == 3)
         world.end_job(9, "alive", "bob")

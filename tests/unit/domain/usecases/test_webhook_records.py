@@ -12,7 +12,7 @@ from domain.log.record import RecordedEvent
 from domain.log.trace import new_trace
 from domain.usecases.webhooks import WebhookRetry
 from domain.values import Owner, StreamName, digest_of
-from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState
+from domain.webhook.delivery import KEPT_S, DeliveryResult, DueHost, WebhookState
 from tests.support.builders.job_events import completed, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.unit.domain.usecases.test_webhooks import ENDED, FAILED, URL, World
@@ -117,7 +117,7 @@ def test_no_more_hosts_are_listed_and_no_more_ends_are_forgotten_than_asked() ->
     for name in ("a", "b", "c"):
         (claimed,) = world.collector.claim(DueHost(f"{name}.example.com:443"), lease_s=20, limit=1)
         world.collector.settle(claimed, DeliveryResult(status=200))
-    world.clock.advance(101)
+    world.clock.advance(KEPT_S + 1)
     assert [world.collector.forget(limit=2) for _ in range(3)] == [2, 1, 0]
 
 

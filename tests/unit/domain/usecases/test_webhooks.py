@@ -20,7 +20,14 @@ from domain.usecases.webhooks import (
     WebhookRetry,
 )
 from domain.values import StreamName, Usage, digest_of
-from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
+from domain.webhook.delivery import (
+    KEPT_S,
+    DeliveryResult,
+    DueHost,
+    Webhook,
+    WebhookId,
+    WebhookState,
+)
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
@@ -47,7 +54,6 @@ class World:
             urls=tuple(urls),
             batch_lines=batch_lines,
             waits_s=(5.0, 60.0),
-            kept_s=100.0,
         )
 
     def happen(self, stream: str, *events: Event, correlation_id: str = "req-1") -> None:
@@ -282,5 +288,5 @@ def test_what_has_been_over_for_long_is_forgotten() -> None:
     world.collect()
     world.fail(DeliveryResult(status=200))
     assert world.collector.forget() == 0
-    world.clock.advance(101)
+    world.clock.advance(KEPT_S + 1)
     assert world.collector.forget() == 1

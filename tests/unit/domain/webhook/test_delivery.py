@@ -1,26 +1,18 @@
 from __future__ import annotations
 
-import base64
 import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from domain.errors import InvalidRequest
 from domain.webhook.delivery import (
     SCHEDULE_S,
     DeliveryResult,
     Webhook,
-    WebhookId,
     answer_of_status,
     next_try,
-    read_secrets,
-    sign,
     webhook_id,
-    write_secret,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,38 +30,6 @@ def hook(attempts: int) -> Webhook:
         created_at="",
         attempts=attempts,
     )
-
-
-def test_signature_is_that_of_the_specification() -> None:
-    # The example of the Standard Webhooks specification and of the tests of its libraries.
-    (key,) = read_secrets("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    name = WebhookId("msg_p5jXN8AQM9LWM0D4loKWxJek")
-    body = b'{"test": 2432232314}'
-    expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    assert sign([key], name, 1614265330, body) == expected
-    assert sign([key, key], name, 1614265330, body) == f"{expected} {expected}"
-
-
-@given(keys=st.lists(st.binary(min_size=24, max_size=64), min_size=1, max_size=3))
-def test_secrets_are_read_as_they_are_written(keys: list[bytes]) -> None:
-    assert read_secrets(" ".join(write_secret(key) for key in keys)) == tuple(keys)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "whsec_",
-        "whsec_!!!",
-        "whsec_" + base64.b64encode(b"x" * 23).decode(),
-        "whsec_" + base64.b64encode(b"x" * 65).decode(),
-        base64.b64encode(b"x" * 32).decode(),
-        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw other",
-    ],
-)
-def test_what_is_no_secret_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest):
-        read_secrets(text)
 
 
 def test_names_are_the_same_on_every_try_and_differ_by_receiver() -> None:
