@@ -1,7 +1,8 @@
 """Encodes a block as a safetensors file, and verifies a file before any byte of it is used.
 
 The layout is that of safetensors: eight bytes with the length of the header, a JSON header, the
-data of the tensors without gaps. Any safetensors reader opens it. The store adds three rules:
+data of the tensors without gaps. Any safetensors reader opens it; the package of that name copies
+tensors and maps files, so it is not used here (ADR 0053). The store adds three rules:
 
 - ``__metadata__`` comes first and begins with a SHA-256 of every other byte of the file, so a
   flipped bit is detected in the length, the header, its padding and the tensors.
