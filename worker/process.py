@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.block_places import BlockAnswers
-from ops.adapters.redis.client import Keys, connect
+from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
@@ -53,7 +54,6 @@ from worker.control.tuning import LOOK_S, WorkerTuning, tuned
 from worker.control.worker_drain import PlannedExit, WorkerDrain, last_saves_s, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
-from worker.liveness.connections import Connections
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
@@ -69,6 +69,20 @@ if TYPE_CHECKING:
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
 SCAN_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The log and the broker, and the names under which this worker is known there."""
+
+    log: SqlEventLog
+    recorder: WorkerEventRecorder
+    client: BrokerClient
+    keys: Keys
+    broker_id: str
+    follower: SwapFollower
+    controls: EngineControls
+    metrics: WorkerMetrics
 
 
 class WorkerProcess:
