@@ -168,7 +168,7 @@ class FakeApi:
         """Change settings of jobs."""
         self.use(job_settings=self.app.job_settings.model_copy(update=changes))
 
-    async def send(
+    def prepared(
         self,
         method: str,
         target: str,
@@ -176,7 +176,8 @@ class FakeApi:
         *,
         request: Request | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply | StreamReply:
+    ) -> tuple[Route, Request]:
+        """Return the route of a request, and the request as the connection hands it over."""
         path, _, query = target.partition("?")
         route, params = _find(routes(self.app), method, path)
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
@@ -190,10 +191,23 @@ class FakeApi:
             headers=headers or {},
             body=content,
         )
+        return route, sent
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        request: Request | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply | StreamReply:
+        route, sent = self.prepared(method, target, body, request=request, headers=headers)
         try:
             return await route.handler(sent)
         except SemanticError as error:  # as the connection does
-            return error_reply(error, dialect_of(path, sent.headers), sent.id, jobs=sent.marks.jobs)
+            dialect = dialect_of(sent.path, sent.headers)
+            return error_reply(error, dialect, sent.id, jobs=sent.marks.jobs)
 
     async def json(self, method: str, target: str, body: Any = None, *, status: int = 200) -> Any:
         reply = await self.send(method, target, body)
