@@ -25,6 +25,7 @@ import httpx
 import psutil
 
 from bench.experiments.report import print_table
+from bench.report import sections
 from tests.support.processes.service import Service
 
 #: Seconds between the job and the measurement, so that caches are written and timers settle.
@@ -199,11 +200,7 @@ def _idle(seconds: float, *, threads: bool) -> dict[str, Any]:
         finally:
             service.stop()
     result = result_of(used, seconds)
-    rows = result["processes"].items()
-    print_table(
-        ["process", ">% of a core", ">wake-ups a second"],
-        [(name, f"{row['cpu_percent']:.2f}", f"{row['wakeups_per_s']:.1f}") for name, row in rows],
-    )
+    print("\n".join(sections.idle(result).table))
     return result
 
 

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import httpx
 
-from bench.experiments.report import print_conditions, print_table
+from bench.experiments.report import print_conditions
 from bench.figures import percentile
+from bench.report import sections
 from tests.support.processes.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."
@@ -143,10 +144,6 @@ def _row(what: str, times: list[float]) -> dict[str, Any]:
     return {"what": what, "of": len(times), "p50": p50, "p99": p99, "most": round(max(times), 2)}
 
 
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    return (row["what"], row["of"], *(f"{row[name]:,.1f}" for name in ("p50", "p99", "most")))
-
-
 def main() -> None:
     """Measure on a service of its own."""
     parser = argparse.ArgumentParser(
@@ -175,7 +172,7 @@ def main() -> None:
                 ]
         finally:
             service.stop()
-    print_table(["what, ms", ">of", ">p50", ">p99", ">most"], map(_cells, rows))
+    print("\n".join(sections.promises({"rows": rows}).table))
     if asked.json:
         asked.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     print_conditions(began)

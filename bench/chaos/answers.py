@@ -36,19 +36,18 @@ def _check_order(reading: Reading) -> Iterator[Violation]:
     due, attempt, ended = reading.after + 1, 0, False
     for item in reading.items:
         if ended:
-            what = f"{item.kind} after the end"
-            yield Violation(promise="items in order", subject=reading.job, what=what)
+            yield Violation("items in order", reading.job, f"{item.kind} after the end")
             return
         ended = item.kind in _TERMINAL
         if item.n is None:
             continue
         if item.n != due:
             what = f"item {item.n} came where {due} was due (cursor {reading.after})"
-            yield Violation(promise="items in order", subject=reading.job, what=what)
+            yield Violation("items in order", reading.job, what)
             return
         if item.attempt < attempt:
             what = f"attempt {item.attempt} emitted item {item.n} after attempt {attempt} had"
-            yield Violation(promise="one attempt speaks", subject=reading.job, what=what)
+            yield Violation("one attempt speaks", reading.job, what)
             return
         due, attempt = item.n + 1, item.attempt
 
@@ -65,7 +64,7 @@ def _check_same(operation: Operation) -> Iterator[Violation]:
                 what = (
                     f"item {item.n} was {first.kind} {first.text!r}, then {item.kind} {item.text!r}"
                 )
-                yield Violation(promise="items never change", subject=reading.job, what=what)
+                yield Violation("items never change", reading.job, what)
                 return
 
 
@@ -96,7 +95,7 @@ def _check_calls(operation: Operation) -> Iterator[Violation]:
             called = None
         if not isinstance(called, dict) or not isinstance(called.get("location"), str):
             what = f"its arguments are {reading.text[:80]!r}"
-            yield Violation(promise="tool calls are whole", subject=reading.job, what=what)
+            yield Violation("tool calls are whole", reading.job, what)
 
 
 def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[Violation]:
@@ -110,4 +109,4 @@ def _check_text(job: str, text: str, expected: str, *, whole: bool) -> Iterator[
         f" {len(expected)} and differs at {at}: {text[at : at + 20]!r} for"
         f" {expected[at : at + 20]!r}"
     )
-    yield Violation(promise="answers are the undisturbed ones", subject=job, what=what)
+    yield Violation("answers are the undisturbed ones", job, what)

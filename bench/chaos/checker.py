@@ -35,17 +35,17 @@ def _all(history: History, others: tuple[str, ...]) -> Iterator[Violation]:
 
 def _check_log(history: History) -> Iterator[Violation]:
     if history.chain:
-        yield Violation(promise="chain verifies", subject="log", what=history.chain)
+        yield Violation("chain verifies", "log", history.chain)
     versions: Counter[str] = Counter()
     for due, event in enumerate(history.events, start=1):
         if event.position != due:
             what = f"position {event.position} stands where {due} was due"
-            yield Violation(promise="log is gapless", subject="log", what=what)
+            yield Violation("log is gapless", "log", what)
             return
         versions[event.stream] += 1
         if event.version != versions[event.stream]:
             what = f"version {event.version} at position {due}, {versions[event.stream]} was due"
-            yield Violation(promise="log is gapless", subject=event.stream, what=what)
+            yield Violation("log is gapless", event.stream, what)
 
 
 def _submitted(events: tuple[Event, ...]) -> dict[str, str]:
@@ -57,24 +57,24 @@ def _check_acceptance(operation: Operation, submitted: dict[str, str]) -> Iterat
     """An accepted request is in the log once."""
     who = operation.client
     if operation.bad_reply is not None:
-        yield Violation(promise="errors are honest", subject=who, what=operation.bad_reply)
+        yield Violation("errors are honest", who, operation.bad_reply)
     if not operation.answered:
         what = f"no end after {operation.sendings} sendings; jobs {list(operation.accepted)}"
-        yield Violation(promise="every request ends", subject=who, what=what)
+        yield Violation("every request ends", who, what)
     for job in dict.fromkeys(operation.accepted):
         if job not in submitted:
-            yield Violation(promise="accepted is logged", subject=job, what=f"{who} has its id")
+            yield Violation("accepted is logged", job, f"{who} has its id")
         elif submitted[job] != who and not _may_join(operation):
             what = f"{who} was given the job of {submitted[job]}"
-            yield Violation(promise="one request, one job", subject=job, what=what)
+            yield Violation("one request, one job", job, what)
     jobs = [job for job, client in submitted.items() if client == who]
     most = (1 if operation.keyed else operation.sendings) * max(1, len(operation.lines))
     if len(jobs) > most:
         what = f"{len(jobs)} jobs for {most} that were asked for: {jobs}"
-        yield Violation(promise="one request, one job", subject=who, what=what)
+        yield Violation("one request, one job", who, what)
     if operation.keyed and len(set(operation.accepted)) > 1:
         what = f"one key led to {sorted(set(operation.accepted))}"
-        yield Violation(promise="one request, one job", subject=who, what=what)
+        yield Violation("one request, one job", who, what)
 
 
 def _may_join(operation: Operation) -> bool:
@@ -88,19 +88,19 @@ def _check_states(operation: Operation, history: History) -> Iterator[Violation]
     for status in operation.statuses:
         if ended is not None and status != ended:
             what = f"was seen {ended} and then {status}"
-            yield Violation(promise="an end is final", subject=operation.client, what=what)
+            yield Violation("an end is final", operation.client, what)
         if status in ENDS.values():
             ended = status
     for job in dict.fromkeys(operation.accepted):
         outcome = history.outcomes.get(job)
         if outcome is None:
-            yield Violation(promise="every job can be found", subject=job, what="it is not listed")
+            yield Violation("every job can be found", job, "it is not listed")
         elif operation.cancel_confirmed and outcome.status not in {"cancelled", "completed"}:
             what = f"is {outcome.status} although its cancellation was confirmed"
-            yield Violation(promise="cancelled jobs end", subject=job, what=what)
+            yield Violation("cancelled jobs end", job, what)
         elif ended is not None and outcome.status != ended:
             what = f"was seen {ended} and is {outcome.status} in the end"
-            yield Violation(promise="an end is final", subject=job, what=what)
+            yield Violation("an end is final", job, what)
 
 
 def _check_strangers(
@@ -110,11 +110,11 @@ def _check_strangers(
     known = {operation.client for operation in history.operations}
     for job, client in submitted.items():
         if client not in known and not client.startswith(others):
-            yield Violation(promise="one request, one job", subject=job, what=f"of {client}?")
+            yield Violation("one request, one job", job, f"of {client}?")
     ends = {e.stream: ENDS[e.type] for e in history.events if e.type in ENDS}
     for job, outcome in history.outcomes.items():
         if job not in submitted:
-            yield Violation(promise="accepted is logged", subject=job, what="is only in the list")
+            yield Violation("accepted is logged", job, "is only in the list")
         elif job in ends and ends[job] != outcome.status:
             what = f"is {outcome.status} in the list and {ends[job]} in the log"
-            yield Violation(promise="an end is final", subject=job, what=what)
+            yield Violation("an end is final", job, what)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -40,6 +43,9 @@ _ENDS: Final = {
     "response.incomplete": "finished",
     "response.failed": "failed",
 }
+#: Connects to a stream after an item, and returns the item of an event by its name and data.
+Opened = Callable[[int], AbstractContextManager[httpx.Response]]
+ItemOf = Callable[[str, Any], Item]
 #: Errors of a connection that broke.
 GONE: Final = (httpx.TransportError, httpx.StreamError)
 
@@ -157,10 +163,13 @@ class Client:
         job = str(reply["id"])
         operation.accepted.append(job)
         operation.record_status(reply["status"])
+        opened = partial(self._open_job, operation, job)
         if operation.kind is Kind.STREAMED:
-            self._follow(operation, job)
+            last = self._follow(operation, opened, native_item)
+            if last is not None and last.text != ITEMS_LOST:
+                operation.record_status(_status_of(last))
         elif operation.kind is Kind.CANCELLED:
-            self._read_some(operation, job, after=-1, most=self._rng.randint(1, 8))
+            self._read_some(operation, opened, native_item, after=-1, most=self._rng.randint(1, 8))
             operation.record_status(
                 self._until(operation, "POST", f"/v1/jobs/{job}/cancel")["status"]
             )
@@ -180,44 +189,64 @@ class Client:
                 return
             self._pause(operation)
 
-    def _follow(self, operation: RunningOperation, job: str) -> None:
-        """Read a job's stream to its end, over as many connections as it takes."""
-        after = -1
-        while True:
-            leaves = self._rng.random() < 0.3
-            reading = self._read_some(
-                operation, job, after=after, most=self._rng.randint(1, 12) if leaves else None
-            )
-            if reading is None:
-                return
-            after = max([after, *(item.n for item in reading.items if item.n is not None)])
-            if reading.items and reading.items[-1].text == ITEMS_LOST:
-                return  # the rest is only in the job's answer, which is read next
-            if reading.items and _ends(reading.items[-1]):
-                operation.record_status(_status_of(reading.items[-1]))
-                return
-            self._pause(operation)
-
-    def _read_some(
-        self, operation: RunningOperation, job: str, *, after: int, most: int | None
-    ) -> Reading | None:
-        """Read one connection until it ends or has ``most`` items; ``None`` after the end."""
-        items: list[Item] = []
+    def _open_job(self, operation: RunningOperation, job: str, after: int) -> Any:
         headers = {"user-agent": operation.client}
         if after >= 0:
             headers["last-event-id"] = str(after)
+        return self._http.stream("GET", f"/v1/jobs/{job}/stream", headers=headers)
+
+    # --- streams ------------------------------------------------------------------------------
+
+    def _follow(self, operation: RunningOperation, opened: Opened, item_of: ItemOf) -> Item | None:
+        """Read a stream to its end, over as many connections as it takes.
+
+        Args:
+            operation: Receives what each connection delivered.
+            opened: Connects after an item; -1 for the first one.
+            item_of: Returns the item of an event.
+
+        Returns:
+            The last item; ``None`` if a connection found the stream ended before.
+        """
+        after = -1
+        while True:
+            most = self._rng.randint(1, 12) if self._rng.random() < 0.3 else None
+            reading = self._read_some(operation, opened, item_of, after=after, most=most)
+            if reading is None:
+                return None
+            after = max([after, *(item.n for item in reading.items if item.n is not None)])
+            # After lost items the rest is only in the job's answer, which is read next.
+            if reading.items and (_ends(reading.items[-1]) or reading.items[-1].text == ITEMS_LOST):
+                return reading.items[-1]
+            self._pause(operation)
+
+    def _read_some(
+        self,
+        operation: RunningOperation,
+        opened: Opened,
+        item_of: ItemOf,
+        *,
+        after: int,
+        most: int | None,
+    ) -> Reading | None:
+        """Read one connection until it ends or has ``most`` items; ``None`` after the end."""
+        items: list[Item] = []
         try:
-            with self._http.stream("GET", f"/v1/jobs/{job}/stream", headers=headers) as response:
+            with opened(after) as response:
                 if response.status_code == httpx.codes.NO_CONTENT:
                     return None
-                self._is_answer(response)
+                if not self._is_answer(response):
+                    return Reading(job="", after=after)
+                if response.request.method == "POST":
+                    operation.accepted.append(response.headers["x-semantic-job"])
                 with self._streams.holding(response):
-                    for _, data in events_of(response.iter_lines()):
-                        items.append(native_item(data))
+                    for name, data in events_of(response.iter_lines()):
+                        items.append(item_of(name, data))
                         if most is not None and len(items) >= most:
                             break
         except GONE:
             pass
+        job = operation.accepted[-1] if operation.accepted else ""
         whole = bool(items) and items[-1].kind == "finished" and items[-1].text != "cancelled"
         reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
         if items:
@@ -269,55 +298,28 @@ class Client:
     # --- responses ----------------------------------------------------------------------------
 
     def _read_response(self, operation: RunningOperation) -> None:
-        """Start a background response and read its stream over as many connections as it takes."""
-        name, after = "", -1
-        while True:
-            leaves = self._rng.random() < 0.3
-            most = self._rng.randint(1, 12) if leaves else None
-            reading, found = self._read_some_events(operation, name, after=after, most=most)
-            name = found or name
-            numbers = [item.n for item in reading.items if item.n is not None]
-            after = max([after, *numbers])
-            last = reading.items[-1] if reading.items else None
-            if last is not None and (last.kind in _ENDS.values() or last.text == ITEMS_LOST):
-                break
-            self._pause(operation)
+        """Start a background response, read its stream, and poll its job."""
+        names: list[str] = []
+
+        def item_of(kind: str, data: Any) -> Item:
+            if not names and "response" in data:
+                names.append(str(data["response"]["id"]))
+            return _response_item(kind, data)
+
+        def opened(after: int) -> Any:
+            if names:
+                query = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
+                headers = {"user-agent": operation.client}
+                path = f"/v1/responses/{names[0]}"
+                return self._http.stream("GET", path, params=query, headers=headers)
+            operation.sendings += 1
+            body = _response_body(operation.request)
+            return self._http.stream(
+                "POST", "/v1/responses", json=body, headers=operation.headers()
+            )
+
+        self._follow(operation, opened, item_of)
         self._poll(operation, operation.accepted[0])
-
-    def _read_some_events(
-        self, operation: RunningOperation, name: str, *, after: int, most: int | None
-    ) -> tuple[Reading, str]:
-        """Read one connection; return what it delivered, and the id of the response."""
-        items: list[Item] = []
-        try:
-            with self._open_response(operation, name, after) as response:
-                if not self._is_answer(response):
-                    return Reading(job="", after=after), name
-                if not name:
-                    operation.accepted.append(response.headers["x-semantic-job"])
-                with self._streams.holding(response):
-                    for kind, data in events_of(response.iter_lines()):
-                        name = name or str(data.get("response", {}).get("id", ""))
-                        items.append(_response_item(kind, data))
-                        if most is not None and len(items) >= most:
-                            break
-        except GONE:
-            pass
-        job = operation.accepted[-1] if operation.accepted else ""
-        whole = bool(items) and items[-1].kind == "finished"
-        reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
-        if items:
-            operation.readings.append(reading)
-        return reading, name
-
-    def _open_response(self, operation: RunningOperation, name: str, after: int) -> Any:
-        if name:
-            query = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
-            headers = {"user-agent": operation.client}
-            return self._http.stream("GET", f"/v1/responses/{name}", params=query, headers=headers)
-        operation.sendings += 1
-        body = _response_body(operation.request)
-        return self._http.stream("POST", "/v1/responses", json=body, headers=operation.headers())
 
     # --- batches ------------------------------------------------------------------------------
 

@@ -57,24 +57,22 @@ def _check_messages(history: History) -> Iterator[Violation]:
     ids: dict[str, str] = {}
     for message in history.messages:
         if not message.is_signed:
-            yield Violation(promise="messages are signed", subject=message.id, what="it is not")
+            yield Violation("messages are signed", message.id, "it is not")
         if digests.setdefault(message.id, message.digest) != message.digest:
             what = f"two bodies for {message.subject}"
-            yield Violation(promise="messages never change", subject=message.id, what=what)
+            yield Violation("messages never change", message.id, what)
         if ids.setdefault(message.subject, message.id) != message.id:
             what = f"{ids[message.subject]} and {message.id}"
-            yield Violation(promise="one end, one message", subject=message.subject, what=what)
+            yield Violation("one end, one message", message.subject, what)
         if ends.get(message.subject) != message.type:
             what = f"{message.type} was sent, and the log has {ends.get(message.subject)}"
-            yield Violation(promise="messages are of ends", subject=message.subject, what=what)
+            yield Violation("messages are of ends", message.subject, what)
 
 
 def _check_sent(history: History) -> Iterator[Violation]:
     """The end of a job or batch that names a receiver was delivered."""
     for subject, end in unsent(history.events, history.messages).items():
-        yield Violation(
-            promise="every end is sent", subject=subject, what=f"{end} was not received"
-        )
+        yield Violation("every end is sent", subject, f"{end} was not received")
 
 
 def _check_results(operation: Operation, history: History) -> Iterator[Violation]:
@@ -85,17 +83,16 @@ def _check_results(operation: Operation, history: History) -> Iterator[Violation
     counts = Counter(result.line for result in operation.results)
     if counts != Counter(range(len(operation.lines))):
         what = f"{len(operation.lines)} lines have the results {sorted(counts.elements())}"
-        yield Violation(promise="one line, one result", subject=subject, what=what)
+        yield Violation("one line, one result", subject, what)
         return
     for result in operation.results:
         expected = history.baseline.get(operation.lines[result.line])
         if result.status != "succeeded":
-            what = f"line {result.line} is {result.status}"
-            yield Violation(promise="answers are whole", subject=subject, what=what)
+            yield Violation("answers are whole", subject, f"line {result.line} is {result.status}")
         elif expected is not None and result.text != expected:
             what = f"line {result.line} has {result.text[:40]!r} for {expected[:40]!r}"
             promise = "answers are the undisturbed ones"
-            yield Violation(promise=promise, subject=subject, what=what)
+            yield Violation(promise, subject, what)
 
 
 def _check_batches(history: History) -> Iterator[Violation]:
@@ -106,13 +103,11 @@ def _check_batches(history: History) -> Iterator[Violation]:
             batches.setdefault(event.stream, []).append(event)
     for operation in history.operations:
         if operation.batch is not None and operation.batch not in batches:
-            what = f"{operation.client} has its id"
-            yield Violation(promise="accepted is logged", subject=operation.batch, what=what)
+            yield Violation("accepted is logged", operation.batch, f"{operation.client} has its id")
     for batch, events in batches.items():
         ended = sum(event.type == _BATCH_ENDED for event in events)
         if ended != 1:
-            what = f"has {ended} ends"
-            yield Violation(promise="a batch ends once", subject=batch, what=what)
+            yield Violation("a batch ends once", batch, f"has {ended} ends")
 
 
 def _check_swaps(history: History) -> Iterator[Violation]:
@@ -126,12 +121,10 @@ def _check_swaps(history: History) -> Iterator[Violation]:
             kinds[str(swap)][event.type] += 1
     for swap in history.swaps:
         if swap not in kinds:
-            yield Violation(promise="accepted is logged", subject=swap, what="no such swap")
+            yield Violation("accepted is logged", swap, "no such swap")
     for swap, counts in kinds.items():
         if counts["ModelSwapRolledBack"] and not counts["ModelLoadLost"]:
-            what = "rolled back although no load was lost"
-            yield Violation(promise="every swap ends", subject=swap, what=what)
+            yield Violation("every swap ends", swap, "rolled back although no load was lost")
         is_over = counts["ModelServed"] or counts["ModelSwapRolledBack"]
         if not is_over and swap == asked[-1]:
-            what = f"its events are {dict(counts)}"
-            yield Violation(promise="every swap ends", subject=swap, what=what)
+            yield Violation("every swap ends", swap, f"its events are {dict(counts)}")

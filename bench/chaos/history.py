@@ -180,7 +180,7 @@ class History:
     swaps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Violation:
     """A promise that was not kept.
 

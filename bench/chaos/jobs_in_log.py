@@ -35,20 +35,19 @@ def check_jobs(events: Sequence[Event]) -> Iterator[Violation]:
 
 def _check_life(job: str, events: Sequence[Event]) -> Iterator[Violation]:
     if events[0].type != SUBMITTED or sum(e.type == SUBMITTED for e in events) != 1:
-        what = f"begins with {events[0].type}"
-        yield Violation(promise="one request, one job", subject=job, what=what)
+        yield Violation("one request, one job", job, f"begins with {events[0].type}")
     ends = [index for index, event in enumerate(events) if event.type in ENDS]
     if not ends:
         what = f"its last event is {events[-1].type} at {events[-1].position}"
-        yield Violation(promise="every accepted job ends", subject=job, what=what)
+        yield Violation("every accepted job ends", job, what)
         return
     if len(ends) > 1:
         what = "ended by " + " and ".join(events[index].type for index in ends)
-        yield Violation(promise="a job ends once", subject=job, what=what)
+        yield Violation("a job ends once", job, what)
     for event in events[ends[0] + 1 :]:
         if event.type not in _AFTER_THE_END and event.type not in ENDS:
             what = f"{event.type} at {event.position} after its end"
-            yield Violation(promise="an end is final", subject=job, what=what)
+            yield Violation("an end is final", job, what)
     yield from _check_end(job, events[ends[0]], events)
 
 
@@ -56,10 +55,9 @@ def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violat
     """A kill must not fail a job, and no client sets a deadline."""
     types = {event.type for event in events}
     if end.type == "JobExpired":
-        yield Violation(promise="answers are whole", subject=job, what="expired, with no deadline")
+        yield Violation("answers are whole", job, "expired, with no deadline")
     if end.type == "JobCancelled" and "JobCancelRequested" not in types:
-        what = "cancelled without a cancellation request"
-        yield Violation(promise="answers are whole", subject=job, what=what)
+        yield Violation("answers are whole", job, "cancelled without a cancellation request")
     if end.type != "JobFailed":
         return
     message = str(end.data.get("message", ""))
@@ -67,7 +65,7 @@ def _check_end(job: str, end: Event, events: Sequence[Event]) -> Iterator[Violat
     cap = int(events[0].data.get("worker_deaths_max", 1))
     if not message.startswith(_GIVEN_UP) or deaths < cap:
         what = f"failed after {deaths} attempts: {message or 'no word why'}"
-        yield Violation(promise="answers are whole", subject=job, what=what)
+        yield Violation("answers are whole", job, what)
 
 
 def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
@@ -77,14 +75,14 @@ def _check_attempts(job: str, events: Sequence[Event]) -> Iterator[Violation]:
         number = event.data.get("attempt")
         if event.type == "AttemptFailed" and event.data.get("error") in _OWN_FAULTS:
             what = f"attempt {number}: {event.data.get('message', 'no word why')}"
-            yield Violation(promise="no attempt fails by itself", subject=job, what=what)
+            yield Violation("no attempt fails by itself", job, what)
         if event.type == "AttemptStarted":
             if number != current + 1:
                 what = f"attempt {number} started after attempt {current}"
-                yield Violation(promise="one attempt speaks", subject=job, what=what)
+                yield Violation("one attempt speaks", job, what)
             current, active_attempt = int(number or 0), True
         elif number is not None and (number or event.type == "JobCompleted"):
             if number != current or not active_attempt:
                 what = f"{event.type} of attempt {number} at {event.position}, {current} is current"
-                yield Violation(promise="one attempt speaks", subject=job, what=what)
+                yield Violation("one attempt speaks", job, what)
             active_attempt = active_attempt and event.type != "AttemptFailed"

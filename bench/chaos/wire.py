@@ -56,7 +56,7 @@ def events_of(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             fields = {}
 
 
-def native_item(data: Any) -> Item:
+def native_item(_: str, data: Any) -> Item:
     """Return the item of an event of ``/v1/jobs/{id}/stream``; an end has its reason as text."""
     text = data.get("text") or data.get("stop_reason") or data.get("error") or ""
     return Item(n=data["n"], attempt=data["a"], kind=data["kind"], text=str(text))

@@ -20,11 +20,9 @@ from bench.demo_model import distant, network
 from bench.demo_model.batches import Batch, BatchStream
 from bench.demo_model.cpu_kernels import fast_exponentials
 from bench.demo_model.training import (
-    LogRow,
     Plan,
     loss_and_accuracy,
     prepare,
-    save_curve,
     save_weights,
     train,
 )
@@ -54,10 +52,8 @@ def main() -> None:
         "--stages", type=int, nargs="+", choices=numbers, default=[*numbers], help="default: all"
     )
     parser.add_argument("--share", type=float, default=1.0, help="of each stage")
-    parser.add_argument("--curve", type=Path, default=Path("loss.csv"))
     given = parser.parse_args()
     mx.set_default_device(mx.cpu)
-    curve: list[LogRow] = []
     start_from: Path | None = given.start_from
     for number in given.stages:
         whole = STAGES[number - 1]
@@ -68,27 +64,24 @@ def main() -> None:
             openings=math.ceil(whole.openings * given.share),
         )
         print(f"stage {number}: {plan}", flush=True)
-        curve += run(plan, given.out, start_from)
+        run(plan, given.out, start_from)
         start_from = given.out
-    save_curve(curve, given.curve)
 
 
-def run(plan: Plan, out: Path, start_from: Path | None) -> list[LogRow]:
-    """Train one stage, write what serving needs into ``out``, and return the loss curve."""
+def run(plan: Plan, out: Path, start_from: Path | None) -> None:
+    """Train one stage, and write what serving needs into ``out``."""
     tokenizer, model = prepare(plan, out, start_from)
     with fast_exponentials():
-        curve = (
-            _lengthen(plan, tokenizer, model) if plan.openings else _chat(plan, tokenizer, model)
-        )
+        stage = _lengthen if plan.openings else _chat
+        stage(plan, tokenizer, model)
     save_weights(model, out)
-    return curve
 
 
-def _chat(plan: Plan, tokenizer: Tokenizer, model: llama.Model) -> list[LogRow]:
+def _chat(plan: Plan, tokenizer: Tokenizer, model: llama.Model) -> None:
     size = sum(value.size for _, value in network.named_parameters(model))
     print(f"{size:,} parameters", flush=True)
     stream = BatchStream(tokenizer, plan.seed)
-    return train(model, partial(_batch, stream, plan), plan, loss_and_accuracy)
+    train(model, partial(_batch, stream, plan), plan, loss_and_accuracy)
 
 
 def _batch(stream: BatchStream, plan: Plan, progress: float) -> Batch:
@@ -98,12 +91,12 @@ def _batch(stream: BatchStream, plan: Plan, progress: float) -> Batch:
     return stream.long_prompts(max(1, plan.rows // 4), plan.length * 4)
 
 
-def _lengthen(plan: Plan, tokenizer: Tokenizer, model: llama.Model) -> list[LogRow]:
+def _lengthen(plan: Plan, tokenizer: Tokenizer, model: llama.Model) -> None:
     """Train the layers from the full one upwards."""
     near = BatchStream(tokenizer, plan.seed, reminders=0.3)
     stream = distant.DistantStream(model, near, plan)
     distant.freeze_below_full_layer(model)
-    return train(model, stream.next, plan, distant.loss_and_accuracy)
+    train(model, stream.next, plan, distant.loss_and_accuracy)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The training loop: batches on several threads, Muon and AdamW, and the files of the result."""
 
-import csv
 import json
 import shutil
 import time
@@ -68,16 +67,6 @@ class Plan:
     rows: int = 6
     length: int = 320
     long_from: float = 0.87
-
-
-@dataclass(frozen=True)
-class LogRow:
-    """Averages over the steps since the row before."""
-
-    step: int
-    minutes: float
-    loss: float
-    accuracy: float
 
 
 def loss_and_accuracy(model: llama.Model, batch: Batch) -> tuple[mx.array, mx.array]:
@@ -177,8 +166,8 @@ def train(
     next_batch: Callable[[float], Learnable],
     plan: Plan,
     loss_function: Loss,
-) -> list[LogRow]:
-    """Train `model` in place and return the loss curve.
+) -> None:
+    """Train `model` in place, and print the loss curve.
 
     Args:
         model: The model; frozen parts stay as they are.
@@ -189,7 +178,6 @@ def train(
     optimizer = Optimizer(plan)
     gradient_of = ParallelGradient(model, plan.workers, loss_function)
     start = time.monotonic()
-    curve: list[LogRow] = []
     recent: list[tuple[float, float]] = []
     step, progress = 0, 0.0
     while progress < 1.0:
@@ -202,31 +190,18 @@ def train(
         progress = max(step / plan.steps, minutes / plan.minutes)
         if step % _LOG_EVERY == 0:
             mean = np.mean(recent, axis=0)
-            curve.append(LogRow(step, minutes, float(mean[0]), float(mean[1])))
             recent.clear()
             print(
                 f"step {step} {minutes:.1f} min loss {mean[0]:.4f} accuracy {mean[1]:.4f}",
                 flush=True,
             )
     gradient_of.close()
-    return curve
 
 
 def save_weights(model: llama.Model, folder: Path) -> None:
     """Write the weights in half precision."""
     weights = {name: value.astype(mx.bfloat16) for name, value in network.named_parameters(model)}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-
-
-def save_curve(curve: Sequence[LogRow], path: Path) -> None:
-    """Write the loss curve as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["step", "minutes", "loss", "accuracy"])
-        for row in curve:
-            writer.writerow(
-                [row.step, f"{row.minutes:.2f}", f"{row.loss:.4f}", f"{row.accuracy:.4f}"]
-            )
 
 
 def prepare(plan: Plan, out: Path, start_from: Path | None) -> tuple[Tokenizer, llama.Model]:

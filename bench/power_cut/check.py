@@ -37,14 +37,16 @@ def check(root: Path, promises: Promises) -> tuple[Violation, ...]:
     data = root / DATA_DIR
     if not data.is_dir():
         if promises.webhook_key or promises.jobs:
-            violations.append(_broken("files are there", str(data), "the directory is missing"))
+            violations.append(Violation("files are there", str(data), "the directory is missing"))
         return tuple(violations)
     checks = (_check_log, _check_blocks, _check_webhook_key)
     for one in checks:
         try:
             violations += one(data, promises)
         except (SemanticError, OSError) as error:
-            violations.append(_broken(one.__name__, str(data), f"{type(error).__name__}: {error}"))
+            violations.append(
+                Violation(one.__name__, str(data), f"{type(error).__name__}: {error}")
+            )
     return tuple(violations)
 
 
@@ -54,18 +56,18 @@ def _check_files(root: Path, promises: Promises) -> Iterator[Violation]:
         for path in sorted(root.rglob("*")):
             if path.is_file() and SECRET.encode() in path.read_bytes():
                 name = str(path.relative_to(root))
-                yield _broken("erased texts stay erased", name, "holds an erased text")
+                yield Violation("erased texts stay erased", name, "holds an erased text")
     backup = root / BACKUP
     if backup.exists():
         try:
             head = verify_copy(backup)
         except SemanticError as error:
-            yield _broken("a copy is whole or absent", BACKUP, str(error))
+            yield Violation("a copy is whole or absent", BACKUP, str(error))
         else:
             if promises.backup not in (None, (head.position, head.hash)):
-                yield _broken("a copy is whole or absent", BACKUP, f"its head is {head}")
+                yield Violation("a copy is whole or absent", BACKUP, f"its head is {head}")
     elif promises.backup is not None:
-        yield _broken("a completed backup is there", BACKUP, "is missing")
+        yield Violation("a completed backup is there", BACKUP, "is missing")
 
 
 def _check_log(data: Path, promises: Promises) -> Iterator[Violation]:
@@ -90,7 +92,7 @@ def _check_log(data: Path, promises: Promises) -> Iterator[Violation]:
         engine.dispose()
     there = {file.name for file in (data / "archive").glob("*.jsonl.gz")}
     for file in {*report.missing, *promises.archives} - there:
-        yield _broken("an archive is there", file, "is missing")
+        yield Violation("an archive is there", file, "is missing")
     with open_log(url, clock=SystemClock()) as log:
         for job, texts in (promises.jobs_in_backup if is_restored else promises.jobs).items():
             if texts.agent is None or not promises.erasing:
@@ -100,21 +102,21 @@ def _check_log(data: Path, promises: Promises) -> Iterator[Violation]:
 def _check_heads(signed: dict[int, str], promises: Promises) -> Iterator[Violation]:
     for position, hash_ in promises.heads.items():
         if signed.get(position) != hash_:
-            yield _broken("a signed head stays", str(position), f"is {signed.get(position)}")
+            yield Violation("a signed head stays", str(position), f"is {signed.get(position)}")
 
 
 def _check_job(log: SqlEventLog, job: JobId, texts: Texts) -> Iterator[Violation]:
     view = log.views.get(job)
     if view is None:
-        yield _broken("every accepted job is there", job, "is not in the log")
+        yield Violation("every accepted job is there", job, "is not in the log")
         return
     for digest in filter(None, (view.request, view.output)):
         log.get(Digest(digest))  # raises where it is missing or another text
     if view.request != texts.prompt:
-        yield _broken("every accepted job is there", job, f"has the prompt {view.request}")
+        yield Violation("every accepted job is there", job, f"has the prompt {view.request}")
     if texts.answer is not None and view.output != texts.answer:
         what = f"is {view.status} with the answer {view.output}"
-        yield _broken("an end that was seen stays", job, what)
+        yield Violation("an end that was seen stays", job, what)
 
 
 def _check_blocks(data: Path, promises: Promises) -> Iterator[Violation]:
@@ -128,22 +130,18 @@ def _check_blocks(data: Path, promises: Promises) -> Iterator[Violation]:
         found = store.get(info.hash, FINGERPRINT)
         name = info.hash.hex()
         if not isinstance(found, StoredBlock):
-            yield _broken("a renamed block is whole", name, f"is {found}")
+            yield Violation("a renamed block is whole", name, f"is {found}")
         elif tuple(found.token_ids) != tuple(written[info.hash].token_ids):
-            yield _broken("a block read back is right", name, f"has tokens {found.token_ids}")
+            yield Violation("a block read back is right", name, f"has tokens {found.token_ids}")
     there = {info.hash.hex() for info in store.blocks()}
     for name in sorted(promises.blocks - there):
-        yield _broken("a stored block is there", name, "is missing")
+        yield Violation("a stored block is there", name, "is missing")
     if promises.erased:
         for name in sorted(there & set(promises.erasing)):
-            yield _broken("erased texts stay erased", name, "the block is there")
+            yield Violation("erased texts stay erased", name, "the block is there")
 
 
 def _check_webhook_key(data: Path, promises: Promises) -> Iterator[Violation]:
     found = webhook_secret(WebhookSettings(), data)
     if promises.webhook_key not in (None, found):
-        yield _broken("the key of the webhooks stays", "webhooks.key", "is another one")
-
-
-def _broken(promise: str, subject: str, what: str) -> Violation:
-    return Violation(promise=promise, subject=subject, what=what)
+        yield Violation("the key of the webhooks stays", "webhooks.key", "is another one")

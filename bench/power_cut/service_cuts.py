@@ -139,10 +139,10 @@ def _broken(
                 text = (found.get("output") or {}).get("text")
                 if found.get("status") != "completed" or text != expected[number]:
                     what = f"is {found.get('status')}: {text!r} for {expected[number]!r}"
-                    yield Violation(promise="every accepted job ends", subject=job, what=what)
+                    yield Violation("every accepted job ends", job, what)
         service.stop()
     except AssertionError as error:
-        yield Violation(promise="the service starts", subject=root.name, what=str(error))
+        yield Violation("the service starts", root.name, str(error))
     finally:
         if service.process.poll() is None:
             service.kill()

@@ -27,7 +27,8 @@ from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.receiver import HookReceiver, hook_receiver
 from bench.chaos.run import SMALL_CACHES, Chaos, mixed_environment
-from bench.experiments.report import print_conditions, print_table
+from bench.experiments.report import print_conditions
+from bench.report import sections
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
@@ -172,21 +173,7 @@ def result_of(
 
 
 def _print(result: dict[str, Any]) -> None:
-    print_table(
-        ["series", ">level", ">last", ">% an hour", ">noise, %", "grows"],
-        [
-            (
-                name,
-                f"{one['level']:.1f}",
-                f"{one['last']:.1f}",
-                f"{one['percent_per_hour']:+.1f}",
-                f"{one['noise_percent']:.1f}",
-                "yes" if one["grows"] else "",
-            )
-            for name, one in result["trends"].items()
-        ],
-    )
-    print(f"operations  {result['operations']}, {len(result['swap_ms'])} swaps")
+    print("\n".join(sections.soak(result).table))
     print(
         f"first text  {result['first_text_ms']} ms; last over first third {result['latency_drift']}"
     )

@@ -60,7 +60,7 @@ class Figures:
         return "\n".join(f"| {what} | {count:,} |" for what, count in rows)
 
 
-#: The figures of today. Lower what has fallen; a change that must raise one says why.
+#: The figures of today. Lower what has fallen; a change that must raise one states why.
 CEILINGS: Final = Figures(
     files=722,
     lines=91_056,
