@@ -42,7 +42,7 @@ _PARTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Counters:
     """What one thread, or one process, has used so far.
 
@@ -53,17 +53,13 @@ class Counters:
     """
 
     name: str
-    cpu_s: float
-    wakeups: int
+    cpu_s: float = 0.0
+    wakeups: int = 0
 
     def since(self, earlier: Counters | None) -> Counters:
         """Return the difference to an earlier reading."""
-        before = earlier or Counters(name=self.name, cpu_s=0.0, wakeups=0)
-        return Counters(
-            name=self.name,
-            cpu_s=self.cpu_s - before.cpu_s,
-            wakeups=self.wakeups - before.wakeups,
-        )
+        before = earlier or Counters(self.name)
+        return Counters(self.name, self.cpu_s - before.cpu_s, self.wakeups - before.wakeups)
 
 
 def processes_of(service: Service) -> dict[str, psutil.Process]:
@@ -79,11 +75,8 @@ def read_processes(processes: Mapping[str, psutil.Process]) -> dict[str, Counter
     found = {}
     for name, process in processes.items():
         times = process.cpu_times()
-        found[name] = Counters(
-            name=name,
-            cpu_s=times.user + times.system,
-            wakeups=sum(_wakeups(process).values()) or process.num_ctx_switches().voluntary,
-        )
+        wakeups = sum(_wakeups(process).values()) or process.num_ctx_switches().voluntary
+        found[name] = Counters(name, times.user + times.system, wakeups)
     return found
 
 
@@ -97,11 +90,8 @@ def read_threads(processes: Mapping[str, psutil.Process]) -> dict[str, Counters]
             if not task.is_dir():
                 continue
             name = f"{part} {thread.id} {(task / 'comm').read_text().strip()}"
-            found[name] = Counters(
-                name=name,
-                cpu_s=int((task / "schedstat").read_text().split()[0]) / 1e9,
-                wakeups=wakeups.get(thread.id, 0),
-            )
+            cpu_s = int((task / "schedstat").read_text().split()[0]) / 1e9
+            found[name] = Counters(name, cpu_s, wakeups.get(thread.id, 0))
     return found
 
 
@@ -117,17 +107,13 @@ def measure(service: Service, seconds: float, *, threads: bool) -> list[Counters
 
 def result_of(used: list[Counters], seconds: float) -> dict[str, Any]:
     """Return the figures: percent of one core, and wake-ups a second."""
+    total = Counters("all", sum(one.cpu_s for one in used), sum(one.wakeups for one in used))
     rows = {
         one.name: {
             "cpu_percent": round(100 * one.cpu_s / seconds, 3),
             "wakeups_per_s": round(one.wakeups / seconds, 2),
         }
-        for one in used
-    }
-    total_s, wakeups = sum(one.cpu_s for one in used), sum(one.wakeups for one in used)
-    rows["all"] = {
-        "cpu_percent": round(100 * total_s / seconds, 3),
-        "wakeups_per_s": round(wakeups / seconds, 2),
+        for one in (*used, total)
     }
     return {"seconds": seconds, "processes": rows}
 

@@ -17,20 +17,21 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from bench.client import StreamTrace, chat_body
-from bench.comparison.adapters import MLX_LM, MLX_VLM, OFFLINE, SEMANTIC
+from bench.client import StreamTrace, chat_body, stream_together
+from bench.comparison.adapters import MLX_LM, MLX_VLM, OFFLINE, SEMANTIC, Adapter
 from bench.comparison.conversation import Conversations
-from bench.contenders import Contender, RawBatch, Served
+from bench.comparison.server import Server
 from bench.figures import Figures, figures_of, median_of
 
 STREAMS = (1, 4, 8)
@@ -41,6 +42,71 @@ TOPICS = (
     *("a fox", "a boat", "the sea", "a clock", "the moon"),
     *("a bear", "a garden", "a train", "a queen", "a lamp"),
 )
+
+
+class Contender(Protocol):
+    """A program that answers chat requests."""
+
+    name: str
+
+    def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
+        """Answer all requests at once; return the traces and the CPU seconds of its processes."""
+        ...
+
+
+class RawBatch(AbstractContextManager["RawBatch"]):
+    """mlx-lm's BatchGenerator without a server."""
+
+    name = "raw BatchGenerator"
+
+    def __init__(self, model: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.raw_batch", str(model)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Linux divides the cores among sessions: the servers have one each, too.
+            start_new_session=True,
+        )
+        self._answer()
+
+    def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
+        """Send the requests over standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(bodies) + "\n")
+        self._process.stdin.flush()
+        traces, cpu_s = self._answer()
+        return [StreamTrace(**trace) for trace in traces], cpu_s
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+class Served(AbstractContextManager["Served"]):
+    """A server of OpenAI chat completions, in an environment of its own."""
+
+    def __init__(self, adapter: Adapter, *, python: Path, model: Path, folder: Path) -> None:
+        self.name = adapter.name
+        data_dir = folder / adapter.name
+        self._server = Server(adapter, python=python, model=model, data_dir=data_dir)
+        self._server.start()
+
+    def run(self, bodies: list[dict[str, Any]]) -> tuple[list[StreamTrace], float]:
+        """Send the requests over HTTP, all at once."""
+        before = self._server.cpu_s()
+        traces = stream_together(self._server.base_url, bodies)
+        return traces, self._server.cpu_s() - before
+
+    def __exit__(self, *_exc: object) -> None:
+        """Stop the server."""
+        self._server.kill()
 
 
 def bodies(streams: int, round_number: int, model: str) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Final
 
@@ -54,49 +53,6 @@ class GaveUp(Exception):
     """The operation has no end in time, or a reply that no fault explains."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RunningOperation:
-    """An operation in progress."""
-
-    client: str
-    kind: Kind
-    request: RequestSpec
-    keyed: bool
-    deadline_s: float
-    sendings: int = 0
-    accepted: list[str] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-    cancel_confirmed: bool = False
-    answered: bool = False
-    bad_reply: str | None = None
-    lines: tuple[RequestSpec, ...] = ()
-    batch: str | None = None
-    results: list[LineResult] = field(default_factory=list)
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers of the next sending."""
-        headers = {"user-agent": self.client}
-        if self.keyed:
-            headers["idempotency-key"] = self.client
-        elif self.sendings > 1:
-            headers["x-stainless-retry-count"] = str(self.sendings - 1)
-        return headers
-
-    def record_status(self, status: str) -> None:
-        """Add a state of the job that differs from the last one."""
-        if not self.statuses or self.statuses[-1] != status:
-            self.statuses.append(status)
-
-    def done(self) -> Operation:
-        """Return what the history keeps."""
-        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Operation)}
-        frozen: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in found.items()
-        }
-        return Operation(**frozen)
-
-
 class Client:
     """Talks to one service; belongs to one thread.
 
@@ -114,6 +70,7 @@ class Client:
         self._streams = streams
         self._rng = rng
         self._hook = hook
+        self._deadline_s = 0.0
 
     def close(self) -> None:
         """Close the connections."""
@@ -129,22 +86,18 @@ class Client:
         lines: tuple[RequestSpec, ...] = (),
     ) -> Operation:
         """Run one operation to its end, through all faults."""
-        operation = RunningOperation(
-            client=name,
-            kind=kind,
-            request=request,
-            keyed=keyed,
-            deadline_s=time.monotonic() + PATIENCE_S,
-            lines=lines,
+        operation = Operation(
+            client=name, kind=kind, request=request, keyed=keyed, lines=lines, answered=False
         )
+        self._deadline_s = time.monotonic() + PATIENCE_S
         try:
             self._run(operation)
             operation.answered = True
         except GaveUp as error:
             operation.bad_reply = str(error) or None
-        return operation.done()
+        return operation
 
-    def _run(self, operation: RunningOperation) -> None:
+    def _run(self, operation: Operation) -> None:
         if operation.kind in {Kind.MESSAGES, Kind.TOOLS}:
             self._read_message(operation)
         elif operation.kind is Kind.RESPONSES:
@@ -156,40 +109,40 @@ class Client:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _run_job(self, operation: RunningOperation) -> None:
+    def _run_job(self, operation: Operation) -> None:
         body = job_body(operation.request) | self._extra(operation)
         wait = {"prefer": "wait=5"} if operation.kind is Kind.PROBE else {}
         reply = self._until(operation, "POST", "/v1/jobs", body, wait)
         job = str(reply["id"])
-        operation.accepted.append(job)
-        operation.record_status(reply["status"])
+        operation.accepted += (job,)
+        _record_status(operation, reply["status"])
         opened = partial(self._open_job, operation, job)
         if operation.kind is Kind.STREAMED:
             last = self._follow(operation, opened, native_item)
             if last is not None and last.text != ITEMS_LOST:
-                operation.record_status(_status_of(last))
+                _record_status(operation, _status_of(last))
         elif operation.kind is Kind.CANCELLED:
             self._read_some(operation, opened, native_item, after=-1, most=self._rng.randint(1, 8))
-            operation.record_status(
-                self._until(operation, "POST", f"/v1/jobs/{job}/cancel")["status"]
+            _record_status(
+                operation, self._until(operation, "POST", f"/v1/jobs/{job}/cancel")["status"]
             )
             operation.cancel_confirmed = True
         self._poll(operation, job)
 
-    def _extra(self, operation: RunningOperation) -> dict[str, Any]:
+    def _extra(self, operation: Operation) -> dict[str, Any]:
         """Return further fields of the body of a job or batch."""
         if self._hook is None or operation.kind is Kind.PROBE:
             return {}
         return {"webhook": {"url": self._hook}}
 
-    def _poll(self, operation: RunningOperation, job: str) -> None:
+    def _poll(self, operation: Operation, job: str) -> None:
         while True:
-            operation.record_status(self._until(operation, "GET", f"/v1/jobs/{job}")["status"])
+            _record_status(operation, self._until(operation, "GET", f"/v1/jobs/{job}")["status"])
             if operation.statuses[-1] in _TERMINAL:
                 return
-            self._pause(operation)
+            self._pause()
 
-    def _open_job(self, operation: RunningOperation, job: str, after: int) -> Any:
+    def _open_job(self, operation: Operation, job: str, after: int) -> Any:
         headers = {"user-agent": operation.client}
         if after >= 0:
             headers["last-event-id"] = str(after)
@@ -197,7 +150,7 @@ class Client:
 
     # --- streams ------------------------------------------------------------------------------
 
-    def _follow(self, operation: RunningOperation, opened: Opened, item_of: ItemOf) -> Item | None:
+    def _follow(self, operation: Operation, opened: Opened, item_of: ItemOf) -> Item | None:
         """Read a stream to its end, over as many connections as it takes.
 
         Args:
@@ -218,11 +171,11 @@ class Client:
             # After lost items the rest is only in the job's answer, which is read next.
             if reading.items and (_ends(reading.items[-1]) or reading.items[-1].text == ITEMS_LOST):
                 return reading.items[-1]
-            self._pause(operation)
+            self._pause()
 
     def _read_some(
         self,
-        operation: RunningOperation,
+        operation: Operation,
         opened: Opened,
         item_of: ItemOf,
         *,
@@ -238,7 +191,7 @@ class Client:
                 if not self._is_answer(response):
                     return Reading(job="", after=after)
                 if response.request.method == "POST":
-                    operation.accepted.append(response.headers["x-semantic-job"])
+                    operation.accepted += (response.headers["x-semantic-job"],)
                 with self._streams.holding(response):
                     for name, data in events_of(response.iter_lines()):
                         items.append(item_of(name, data))
@@ -250,27 +203,27 @@ class Client:
         whole = bool(items) and items[-1].kind == "finished" and items[-1].text != "cancelled"
         reading = Reading(job=job, after=after, items=tuple(items), is_whole=whole)
         if items:
-            operation.readings.append(reading)
+            operation.readings += (reading,)
         return reading
 
     # --- messages -----------------------------------------------------------------------------
 
-    def _read_message(self, operation: RunningOperation) -> None:
+    def _read_message(self, operation: Operation) -> None:
         """Send the request until an answer is complete."""
         body = message_body(operation.request)
         while True:
             operation.sendings += 1
             try:
                 with self._http.stream(
-                    "POST", "/v1/messages", json=body, headers=operation.headers()
+                    "POST", "/v1/messages", json=body, headers=_headers(operation)
                 ) as response:
                     if self._is_over(response, operation):
                         return
             except GONE:
                 pass
-            self._pause(operation)
+            self._pause()
 
-    def _is_over(self, response: httpx.Response, operation: RunningOperation) -> bool:
+    def _is_over(self, response: httpx.Response, operation: Operation) -> bool:
         """Read one answer; return whether a retry can bring nothing more."""
         if response.status_code == httpx.codes.CONFLICT:
             # The job was cancelled because its client seemed to be gone; a retry cannot join it.
@@ -279,7 +232,7 @@ class Client:
         if not self._is_answer(response):
             return False
         job = response.headers["x-semantic-job"]
-        operation.accepted.append(job)
+        operation.accepted += (job,)
         items: list[Item] = []
         over = whole = False
         try:
@@ -292,12 +245,12 @@ class Client:
                     over = over or (name == "error" and "cancelled" in str(data))
                     whole = whole or name == "message_stop"
         finally:
-            operation.readings.append(Reading(job=job, items=tuple(items), is_whole=whole))
+            operation.readings += (Reading(job=job, items=tuple(items), is_whole=whole),)
         return over or whole
 
     # --- responses ----------------------------------------------------------------------------
 
-    def _read_response(self, operation: RunningOperation) -> None:
+    def _read_response(self, operation: Operation) -> None:
         """Start a background response, read its stream, and poll its job."""
         names: list[str] = []
 
@@ -315,7 +268,7 @@ class Client:
             operation.sendings += 1
             body = _response_body(operation.request)
             return self._http.stream(
-                "POST", "/v1/responses", json=body, headers=operation.headers()
+                "POST", "/v1/responses", json=body, headers=_headers(operation)
             )
 
         self._follow(operation, opened, item_of)
@@ -323,7 +276,7 @@ class Client:
 
     # --- batches ------------------------------------------------------------------------------
 
-    def _run_batch(self, operation: RunningOperation) -> None:
+    def _run_batch(self, operation: Operation) -> None:
         """Create a batch, wait for its end and read its results."""
         requests = [
             {"custom_id": f"line-{number}", "params": job_body(line)}
@@ -334,7 +287,7 @@ class Client:
         path = f"/v1/messages/batches/{created['id']}"
         operation.batch = "batch-" + created["id"].removeprefix("msgbatch_")
         while self._until(operation, "GET", path)["processing_status"] != "ended":
-            self._pause(operation)
+            self._pause()
         results = self._until_reply(operation, "GET", f"{path}/results").text
         for line in results.splitlines():
             fields = json.loads(line)
@@ -342,13 +295,13 @@ class Client:
             blocks = result.get("message", {}).get("content", ())
             text = "".join(block.get("text", "") for block in blocks)
             number = int(fields["custom_id"].removeprefix("line-"))
-            operation.results.append(LineResult(line=number, status=result["type"], text=text))
+            operation.results += (LineResult(line=number, status=result["type"], text=text),)
 
     # --- common -------------------------------------------------------------------------------
 
     def _until(
         self,
-        operation: RunningOperation,
+        operation: Operation,
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
@@ -359,7 +312,7 @@ class Client:
 
     def _until_reply(
         self,
-        operation: RunningOperation,
+        operation: Operation,
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
@@ -371,14 +324,14 @@ class Client:
                 if body is not None:
                     operation.sendings += 1
                 headers = (
-                    operation.headers() if body is not None else {"user-agent": operation.client}
+                    _headers(operation) if body is not None else {"user-agent": operation.client}
                 )
                 reply = self._http.request(method, path, json=body, headers=headers | (more or {}))
                 if self._is_answer(reply):
                     return reply
             except GONE:
                 pass
-            self._pause(operation)
+            self._pause()
 
     @staticmethod
     def _is_answer(response: httpx.Response) -> bool:
@@ -395,10 +348,26 @@ class Client:
         what = f"{response.request.method} {response.request.url.path}"
         raise GaveUp(f"{what} was answered {response.status_code}: {response.text[:300]}")
 
-    def _pause(self, operation: RunningOperation) -> None:
-        if time.monotonic() >= operation.deadline_s:
+    def _pause(self) -> None:
+        if time.monotonic() >= self._deadline_s:
             raise GaveUp
         time.sleep(self._rng.uniform(0.02, 0.25))
+
+
+def _headers(operation: Operation) -> dict[str, str]:
+    """Return the headers of the next sending."""
+    headers = {"user-agent": operation.client}
+    if operation.keyed:
+        headers["idempotency-key"] = operation.client
+    elif operation.sendings > 1:
+        headers["x-stainless-retry-count"] = str(operation.sendings - 1)
+    return headers
+
+
+def _record_status(operation: Operation, status: str) -> None:
+    """Add a state of the job that differs from the last one."""
+    if operation.statuses[-1:] != (status,):
+        operation.statuses += (status,)
 
 
 def _ends(item: Item) -> bool:

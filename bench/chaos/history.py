@@ -99,9 +99,9 @@ class WebhookMessage:
     is_signed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Operation:
-    """One request of one client, with all its retries.
+    """One request of one client, with all its retries; the client adds to it until its end.
 
     Attributes:
         client: Its User-Agent, which the log stores with the job; unique for each operation.
@@ -124,7 +124,7 @@ class Operation:
     kind: Kind
     request: RequestSpec
     keyed: bool
-    sendings: int
+    sendings: int = 0
     accepted: tuple[str, ...] = ()
     readings: tuple[Reading, ...] = ()
     statuses: tuple[str, ...] = ()

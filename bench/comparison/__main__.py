@@ -23,6 +23,7 @@ from bench.comparison.conversation import Conversations
 from bench.comparison.measurements import MEASUREMENTS, copy_model
 from bench.comparison.runner import compare
 from bench.comparison.server import ROOT, Server
+from bench.report import sections
 
 #: Servers installed in the product's own environment.
 _OURS = ("semantic", "mlx_lm.server")
@@ -54,12 +55,10 @@ def main() -> None:
             rounds=options.rounds,
             scratch=scratch,
         )
-    rows = [row for measurement in measurements for row in measurement.rows]
-    print("\n" + "\n".join(results.table(rows, chosen)) + "\n")
     conditions = _conditions(options, [f"{name} {_version(name, pythons)}" for name in chosen])
-    print(conditions)
+    report = {"conditions": conditions, "results": results}
+    print("\n" + "\n".join(sections.comparison(report).table))
     if options.json:
-        report = {"conditions": conditions, "results": results.as_json()}
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -3,84 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import statistics
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.comparison.conversation import Conversations
-from bench.comparison.measurements import Figure, Measurement, Round, Row
+from bench.comparison.measurements import Figure, Measurement, Round
 from bench.comparison.server import Server
 
-_REASON_CHARACTERS_MAX = 80
-
-
-@dataclass(slots=True)
-class Cell:
-    """The figures of one row for one server."""
-
-    figures: list[Figure] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def text(self, row: Row) -> str:
-        """Return the median, or the most frequent verdict, or the reason why there is none."""
-        if not self.figures:
-            return f"failed: {_short(self.failures[-1])}" if self.failures else "-"
-        numbers = [figure for figure in self.figures if not isinstance(figure, str)]
-        middle: Figure = (
-            statistics.median(numbers)
-            if numbers
-            else Counter(map(str, self.figures)).most_common(1)[0][0]
-        )
-        text = row.form.format(middle)
-        if self.failures:
-            text += f" (failed {len(self.failures)} of {len(self.figures) + len(self.failures)})"
-        return text
-
-
-@dataclass(slots=True)
-class Results:
-    """Cells by row and server."""
-
-    cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
-
-    def add(self, row: str, server: str, figure: Figure) -> None:
-        """Add the figures of one round."""
-        self.cells.setdefault((row, server), Cell()).figures.append(figure)
-
-    def fail(self, row: str, server: str, why: str) -> None:
-        """Record that a round failed."""
-        self.cells.setdefault((row, server), Cell()).failures.append(why)
-
-    def table(self, rows: Sequence[Row], servers: Sequence[str]) -> Iterator[str]:
-        """Yield the lines of a Markdown table with one column for each server."""
-        yield f"| | {' | '.join(servers)} |"
-        yield f"|---|{'--:|' * len(servers)}"
-        for row in rows:
-            text = (self.cells.get((row.key, server), Cell()).text(row) for server in servers)
-            yield f"| {row.title} | {' | '.join(text)} |"
-
-    def as_json(self) -> dict[str, dict[str, dict[str, list[Figure] | list[str]]]]:
-        """Return every figure of every round: server, row, figures and failures."""
-        text: dict[str, dict[str, dict[str, list[Figure] | list[str]]]] = {}
-        for (row, server), cell in self.cells.items():
-            text.setdefault(server, {})[row] = {
-                "figures": cell.figures,
-                "failures": cell.failures,
-            }
-        return text
-
-
-def _short(reason: str) -> str:
-    line = " ".join(reason.split()).replace("|", "/")
-    if len(line) <= _REASON_CHARACTERS_MAX:
-        return line
-    return line[: _REASON_CHARACTERS_MAX - 1] + "…"
-
-
+#: By server and row: ``figures`` of the rounds, and ``failures``, the reasons why there is none.
+Results = dict[str, dict[str, dict[str, list[Figure]]]]
 #: Errors of a server or its connection; other exceptions are faults of the harness.
 SERVER_FAULTS = (OSError, RuntimeError, http.client.HTTPException, KeyError, ValueError)
 
@@ -93,12 +26,12 @@ def compare(
     rounds: int,
     scratch: Path,
 ) -> Results:
-    """Run all measurements; a failed one is recorded in its cell, and the run continues.
+    """Run all measurements; the reason of a failed one is recorded, and the run continues.
 
     All servers run all the time. Within each measurement they take turns, in another order in each
     round, so that other load on the machine hits all of them alike.
     """
-    results = Results()
+    results: Results = {server.adapter.name: {} for server in servers}
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.kill)
@@ -117,6 +50,10 @@ def compare(
 
 def _measure(server: Server, measurement: Measurement, round_: Round, results: Results) -> None:
     name = server.adapter.name
+    cells = {
+        row.key: results[name].setdefault(row.key, {"figures": [], "failures": []})
+        for row in measurement.rows
+    }
     begin = time.monotonic()
     try:
         if not server.running:
@@ -124,12 +61,12 @@ def _measure(server: Server, measurement: Measurement, round_: Round, results: R
         figures = measurement.run(server, round_)
     except SERVER_FAULTS as error:
         server.kill()
-        for row in measurement.rows:
-            results.fail(row.key, name, f"{type(error).__name__}: {error}")
+        for cell in cells.values():
+            cell["failures"].append(f"{type(error).__name__}: {error}")
         summary = f"failed: {error}"
     else:
         for key, figure in figures.items():
-            results.add(key, name, figure)
+            cells[key]["figures"].append(figure)
         summary = ", ".join(
             f"{row.title} {row.form.format(figures[row.key])}" for row in measurement.rows
         )

@@ -124,48 +124,43 @@ class Answered:
     starts: tuple[ContextStarted, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """Settings of an engine.
-
-    Attributes:
-        store: Directory of the block store.
-        budget_bytes: KV budget.
-        prefill_step_tokens: Most prompt tokens in one piece; ``None``: the device's default.
-    """
-
-    store: Path
-    budget_bytes: int
-    block_tokens: int
-    prefill_step_tokens: int | None
-
-
 class MemoryEngine:
     """A started engine; leaving the context stops it.
 
     Args:
         network: Makes the network; called on the engine thread, which alone may use it.
-        options: Settings.
+        store: Directory of the block store.
+        budget_bytes: KV budget.
+        block_tokens: Tokens of a block.
+        prefill_step_tokens: Most prompt tokens in one piece.
     """
 
-    def __init__(self, network: Any, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        network: Any,
+        *,
+        store: Path,
+        budget_bytes: int,
+        block_tokens: int,
+        prefill_step_tokens: int,
+    ) -> None:
         log_to_stderr()
         self.memory, self.tokens = MemoryWatch(), TokenTimes()
         self._reports: list[ContextReport] = []
         self._names = count()
         self._submitted: set[str] = set()
         clock = SystemClock()
-        store = BlockStore(options.store, budget_bytes=STORE_BYTES, clock=clock)
-        self._tier = DiskTier(store, clock=clock)
+        blocks = BlockStore(store, budget_bytes=STORE_BYTES, clock=clock)
+        self._tier = DiskTier(blocks, clock=clock)
         self._tier.start()
         assert self._tier.wait_scanned(WAIT_S), "the store is scanned"
         self._engine = BatchEngine(
             runner_factory=lambda: WatchedRunner(
                 self.memory,
                 load_weights=lambda: LoadedWeights(network(), frozenset(), _model()),
-                prefill_step_tokens=options.prefill_step_tokens,
-                kv_budget_bytes=options.budget_bytes,
-                block_tokens=options.block_tokens,
+                prefill_step_tokens=prefill_step_tokens,
+                kv_budget_bytes=budget_bytes,
+                block_tokens=block_tokens,
                 tier=self._tier,
                 on_context=self._reports.append,
             ),

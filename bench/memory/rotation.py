@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.memory.agents import Agent, Workload, context_tokens
-from bench.memory.engine import Answered, EngineOptions, MemoryEngine
+from bench.memory.engine import Answered, MemoryEngine
 from bench.memory.shapes import SCALED_BLOCK_TOKENS, SHAPES
 from domain.kv.spec import ModelCacheSpec
 from worker.engine.mlx.kv.probe import probe_spec
@@ -104,13 +104,13 @@ def run_agents(
     spec = probe_spec(network(), SCALED_BLOCK_TOKENS)
     lives = [_in_whole_blocks(spec, tokens) for tokens in lengths]
     budget_bytes = _budget(budget, lives)
-    options = EngineOptions(
+    with MemoryEngine(
+        network,
         store=directory,
         budget_bytes=budget_bytes,
         block_tokens=SCALED_BLOCK_TOKENS,
         prefill_step_tokens=PREFILL_STEP_TOKENS,
-    )
-    with MemoryEngine(network, options) as engine:
+    ) as engine:
         wanted = max(lengths)
         workload = _fitting(workload, engine.context_length)
         lengths = context_tokens(workload)

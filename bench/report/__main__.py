@@ -15,12 +15,12 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from bench.report.files import read_result
-from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions
-from bench.report.page import write_page
+from bench.report.files import read_result, replace_part
+from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 from bench.report.parts import PARTS, Part
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -28,6 +28,10 @@ PAGE: Final = ROOT / "docs" / "benchmarks.md"
 RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
 _WITH_RIVALS: Final = ("serving", "comparison")
+BEGIN: Final = "<!-- report: begin (make report writes this part) -->"
+END: Final = "<!-- report: end -->"
+#: Headlines of the page.
+HEADLINES_MAX: Final = 5
 
 
 def main() -> int:
@@ -84,6 +88,50 @@ def _run(part: Part, file: Path, options: argparse.Namespace, busy: float) -> bo
             }
             file.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return done.returncode == 0 and file.exists()
+
+
+def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
+    """Replace the generated part of a page, and write its plots beside it.
+
+    Args:
+        page: A Markdown file with both markers.
+        results: The figures by part, as they are kept.
+
+    Raises:
+        ValueError: The page has no markers.
+    """
+    plots = page.parent / page.stem / "plots"
+    replace_part(page, "the report", (BEGIN, END), lambda: _lines(results, plots, page))
+
+
+def _lines(results: Mapping[str, dict[str, Any]], plots: Path, page: Path) -> Iterator[str]:
+    shown = [(part, results[part.name]) for part in PARTS if part.name in results]
+    made = {part.name: part.section(result["figures"]) for part, result in shown}
+    yield ""
+    yield "| headline | figure | command |"
+    yield "|---|---|---|"
+    headlines = [(made[part.name].headline, result) for part, result in shown]
+    for headline, result in [one for one in headlines if one[0] is not None][:HEADLINES_MAX]:
+        mark = "" if result["conditions"]["quiet"] else " (not quiet)"
+        what, figure = headline or ("", "")
+        yield f"| {what} | {figure}{mark} | `{result['command']}` |"
+    for part, result in shown:
+        section = made[part.name]
+        yield ""
+        yield f"### Report: {part.title.lower()}"
+        yield ""
+        yield f"- **Question:** {part.question}"
+        yield f"- **Command:** `{result['command']}`"
+        yield f"- **Conditions:** {line_of(result['conditions'])}"
+        yield ""
+        yield from section.table
+        for name, svg in section.plots.items():
+            plots.mkdir(parents=True, exist_ok=True)
+            file = plots / f"{name}.svg"
+            file.write_text(svg, encoding="utf-8")
+            yield ""
+            yield f"![{part.title}]({file.relative_to(page.parent).as_posix()})"
+    yield ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ _RAW: Final = "raw BatchGenerator"
 _US: Final = "semantic"
 _MINUTE_S: Final = 60.0
 _MB: Final = 1e6
+_REASON_CHARS_MAX: Final = 80
 #: A larger budget is none.
 _BUDGET_BYTES_MAX: Final = 1e12
 #: Rows of the comparison by key, each with the unit that its format ends with.
@@ -79,7 +80,7 @@ def comparison(found: dict[str, Any]) -> Section:
     table_rows = []
     for key in keys:
         cells = [found["results"][server].get(key, {"figures": []}) for server in servers]
-        table_rows.append([_TITLES.get(key, key), *(_cell(cell["figures"]) for cell in cells)])
+        table_rows.append([_TITLES.get(key, key), *map(_cell, cells)])
     ours = found["results"].get(_US, {})
     warm, cold = (_middle(ours.get(key, {}).get("figures", [])) for key in ("sigkill", "cold"))
     bar_rows = [
@@ -234,8 +235,13 @@ def _middle(figures: Sequence[object]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
-def _cell(figures: Sequence[object]) -> str:
+def _cell(cell: Mapping[str, Sequence[object]]) -> str:
+    """Return the median of a row, or its verdict, or the reason why there is none."""
+    figures, failures = cell["figures"], cell.get("failures", ())
     numbers = [float(one) for one in figures if isinstance(one, int | float)]
+    text = str(figures[0]) if figures else "-"
     if numbers:
-        return _spread(numbers, 0 if max(numbers) >= 10 else 2)
-    return str(figures[0]) if figures else "-"
+        text = _spread(numbers, 0 if max(numbers) >= 10 else 2)
+    elif failures:
+        text = "failed: " + " ".join(str(failures[-1]).split())[:_REASON_CHARS_MAX]
+    return text if not (figures and failures) else f"{text} (failed {len(failures)} times)"
