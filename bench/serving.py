@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +30,7 @@ from bench.client import StreamTrace, chat_body, stream_together
 from bench.comparison.adapters import MLX_LM, MLX_VLM, OFFLINE, SEMANTIC, Adapter
 from bench.comparison.conversation import Conversations
 from bench.comparison.server import Server
+from bench.experiments.report import print_conditions
 from bench.figures import Figures, figures_of, median_of
 
 STREAMS = (1, 4, 8)
@@ -241,6 +240,7 @@ def main() -> None:
     options = parser.parse_args()
     if max(options.streams) > len(TOPICS):
         parser.error(f"at most {len(TOPICS)} streams")
+    began = time.monotonic()
     taken = measure(
         options.model.absolute(),
         options.rounds,
@@ -252,22 +252,15 @@ def main() -> None:
         *table(taken.bursts),
         "",
         *([] if options.no_prefill else [*prefill_table(taken.prefill, RawBatch.name), ""]),
-        _conditions(options.rounds),
+        f"{options.rounds} rounds, {MAX_TOKENS} tokens at most.",
     ]
     text = "\n".join(lines)
     print(text)
+    print_conditions(began)
     if options.json:
         options.json.write_text(json.dumps(as_json(taken), indent=1) + "\n")
     if options.markdown:
         options.markdown.write_text(text + "\n")
-
-
-def _conditions(rounds: int) -> str:
-    return (
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
-        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}, {rounds} rounds, "
-        f"{MAX_TOKENS} tokens at most, load {os.getloadavg()[1]:.1f}."
-    )
 
 
 if __name__ == "__main__":

@@ -81,10 +81,12 @@ def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -
             if service.process.poll() is None:
                 service.kill()
     violations = check(run.history)
+    outcome = _outcome(run, violations, time.monotonic() - began)
     _report(run, violations)
+    print(f"in all      {outcome}")
     print_conditions(began)
     if options.record:
-        slice_.record(_outcome(run, violations, time.monotonic() - began))
+        slice_.record(outcome)
     if violations:
         print(f"data       {folder}")
         print(f"reproduce  python -m bench.chaos {_arguments(options)} --seed {seed}")
@@ -142,18 +144,13 @@ def _report(run: Run, violations: tuple[Violation, ...]) -> None:
     kinds = Counter(operation.kind.value for operation in history.operations)
     ends = Counter(outcome.status for outcome in history.outcomes.values())
     attempts = sum(event.type == "AttemptStarted" for event in history.events)
-    print(f"kills       {sum(one.planned.is_kill for one in run.recoveries)} with SIGKILL")
     print(f"restarts    {run.restarts} in order, between the faults")
     print(f"operations  {len(history.operations):,}: {_counted(kinds)}")
     print(f"jobs        {len(history.outcomes):,}: {_counted(ends)}; {attempts:,} attempts")
     print(f"streams     {_streams(history)}")
-    print(
-        f"messages    {len(history.messages):,} of webhooks; {len(history.swaps):,} swaps of models"
-    )
     print(f"log         {len(history.events):,} events")
     for violation in violations[:SHOWN_MAX]:
         print(f"VIOLATION   {violation.promise} | {violation.subject} | {violation.what}")
-    print(f"violations  {len(violations)}")
 
 
 def _streams(history: History) -> str:

@@ -112,15 +112,8 @@ class Corpus:
         needed: dict[str, Tool] = {}
         messages: list[Message] = []
         for turn in turns:
-            needed.update({tool["function"]["name"]: tool for tool in turn.tools})
-            call = _assistant("", f"I call {turn.calls[0][0]}." if thinks else "")
-            call["tool_calls"] = [
-                {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
-                for name, arguments in turn.calls
-            ]
-            messages += [_user(turn.user), call]
-            messages += [{"role": "tool", "content": result} for result in turn.results]
-            messages.append(_assistant(turn.answer, "I have the result." if thinks else ""))
+            needed[turn.name] = turn.tool
+            messages += turn.messages(thinks=thinks)
         return messages, choose_tools(random_, list(needed.values()))
 
     def _without_tools(self, *, thinks: bool) -> Conversation:

@@ -4,7 +4,7 @@ import random
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,21 +32,41 @@ class Turn:
 
 @dataclass(frozen=True)
 class ToolTurn:
-    """One question that takes tool calls.
+    """One question that takes a tool call.
 
     Attributes:
         user: The user's text.
-        calls: Name and arguments of each call.
-        results: The result of each call.
-        answer: The model's answer after the results.
-        tools: Tool definitions that must be offered.
+        tool: The definition of the tool, which must be offered.
+        arguments: Those of the call.
+        result: The result of the call.
+        answer: The model's answer after the result.
     """
 
     user: str
-    calls: Sequence[tuple[str, Mapping[str, str]]]
-    results: Sequence[str]
+    tool: dict[str, Any]
+    arguments: Mapping[str, str]
+    result: str
     answer: str
-    tools: Sequence[dict[str, Any]] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return str(self.tool["function"]["name"])
+
+    def messages(self, *, thinks: bool) -> list[dict[str, Any]]:
+        """Return question, call, result and answer, with thoughts before call and answer or not."""
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        call = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": function}],
+        }
+        last = {"role": "assistant", "content": self.answer}
+        if thinks:
+            call["reasoning_content"] = f"I call {self.name}."
+            last["reasoning_content"] = "I have the result."
+        result = {"role": "tool", "content": self.result}
+        return [{"role": "user", "content": self.user}, call, result, last]
 
 
 @cache

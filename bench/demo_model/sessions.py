@@ -7,6 +7,7 @@ prompt everything but the question is far away: `heads` and `tails` are the two 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -161,28 +162,13 @@ class SessionRows:
         """Add a question with its calls and results, as the template renders them."""
         random_ = self._random
         thinks = random_.random() < 0.5
-        result, answer = turn.results[0], turn.answer
         roll = random_.random()
         if roll < 0.12:
-            result, answer = self._excerpt(300, 700), _UNKNOWN_RESULT
+            turn = replace(turn, result=self._excerpt(300, 700), answer=_UNKNOWN_RESULT)
         elif roll < 0.22:
-            result, answer = (
-                random_.choice(listed("failures")).format(self._excerpt(0, 80)),
-                _FAILED,
-            )
-        name, arguments = turn.calls[0]
-        call: Message = {"role": "assistant", "content": ""}
-        call["tool_calls"] = [{"function": {"name": name, "arguments": dict(arguments)}}]
-        last: Message = {"role": "assistant", "content": answer}
-        if thinks:
-            call["reasoning_content"] = f"I call {name}."
-            last["reasoning_content"] = "I have the result."
-        messages = [
-            {"role": "user", "content": turn.user},
-            call,
-            {"role": "tool", "content": result},
-            last,
-        ]
+            failure = random_.choice(listed("failures")).format(self._excerpt(0, 80))
+            turn = replace(turn, result=failure, answer=_FAILED)
+        messages = turn.messages(thinks=thinks)
         self._add_text(strip, self._stream.renderer.text(messages).removeprefix(_USER))
 
     def _answer_text(self, answer: str, thought: str = _UNKNOWN_RESULT) -> str:

@@ -85,7 +85,7 @@ def unheard_of_tool(random_: Random) -> tuple[Tool, str]:
 
 def _turn(user: str, name: str, arguments: Mapping[str, str], result: str, answer: str) -> ToolTurn:
     """Return a turn with one call of a known tool."""
-    return ToolTurn(user, [(name, arguments)], [result], answer, [known_tools()[name]])
+    return ToolTurn(user, known_tools()[name], arguments, result, answer)
 
 
 def weather(random_: Random) -> ToolTurn:
@@ -235,8 +235,8 @@ def unheard_of(random_: Random) -> ToolTurn:
     wording = random_.choice(phrases("unheard_of"))
     user = wording.format(name=name, parameter=parameter, value=value)
     result = words(random_, 1, 4)
-    calls = [(name, {parameter: value})]
-    return ToolTurn(user, calls, [result], f"The tool returned: {result}", [definition])
+    answer = f"The tool returned: {result}"
+    return ToolTurn(user, definition, {parameter: value}, result, answer)
 
 
 KINDS: Mapping[ToolTurnMaker, float] = {
@@ -270,6 +270,6 @@ def tool_turn(random_: Random, kinds: Mapping[ToolTurnMaker, float] = KINDS) -> 
 def out_of_reach(random_: Random, names: tuple[str, ...]) -> tuple[str, str]:
     """Return a question that needs one of some tools, and the answer where none is offered."""
     turn = tool_turn(random_)
-    while turn.calls[0][0] not in names:
+    while turn.name not in names:
         turn = tool_turn(random_)
-    return turn.user, f"I have no tool to reach {facts('out_of_reach')[turn.calls[0][0]]}."
+    return turn.user, f"I have no tool to reach {facts('out_of_reach')[turn.name]}."
