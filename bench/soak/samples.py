@@ -58,10 +58,8 @@ class Sampler:
 
 def _all(service: Service) -> Iterator[tuple[str, float]]:
     # A process may end and a part may be away at any moment, as in a swap.
-    for read in (_processes, _overview, _metrics, _redis, _disk):
-        with contextlib.suppress(
-            psutil.Error, OSError, httpx.HTTPError, redis.RedisError, KeyError
-        ):
+    for read in (_processes, _metrics, _redis, _disk):
+        with contextlib.suppress(*_GONE):
             yield from read(service)
 
 
@@ -73,14 +71,6 @@ def _processes(service: Service) -> Iterator[tuple[str, float]]:
             yield f"{part} threads", float(process.num_threads())
             if part == "worker":
                 yield "worker pid", float(process.pid)
-
-
-def _overview(service: Service) -> Iterator[tuple[str, float]]:
-    reply = httpx.get(f"{service.base_url}/admin/overview", timeout=_ASK_S)
-    memory: dict[str, Any] = reply.raise_for_status().json()["memory"] or {}
-    for name in ("live", "kept"):
-        if name in memory:
-            yield f"contexts {name}, MB", memory[name] / _MB
 
 
 def _metrics(service: Service) -> Iterator[tuple[str, float]]:

@@ -25,7 +25,7 @@ SHORT_S: Final = 1200.0
 #: Samples of which all pairs are compared; longer series are thinned.
 PAIRED_MAX: Final = 200
 #: Series that follow the work done and have their own limits.
-UNJUDGED: Final = ("log, MB", "worker pid", "t_s", "contexts live, MB")
+UNJUDGED: Final = ("log, MB", "worker pid", "t_s", "memory_used_bytes live, MB")
 _HOUR_S: Final = 3600.0
 Points = Sequence[tuple[float, float]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -13,72 +12,42 @@ from ops.adapters.event_log.sqlite_driver import driver_module
 #: Longest run of bytes that one change covers.
 _RUN_BYTES_MAX: Final = 4096
 
-_Bytes = Callable[[bytearray, random.Random], None]
-
-
-def _flip(content: bytearray, at: random.Random) -> None:
-    content[at.randrange(len(content))] ^= 1 << at.randrange(8)
-
-
-def _replace(content: bytearray, at: random.Random) -> None:
-    content[at.randrange(len(content))] = at.randrange(256)
-
-
-def _run(content: bytearray, at: random.Random) -> tuple[int, int]:
-    first = at.randrange(len(content))
-    return first, min(len(content), first + at.choice((2, 16, 512, _RUN_BYTES_MAX)))
-
-
-def _overwrite(content: bytearray, at: random.Random) -> None:
-    first, last = _run(content, at)
-    content[first:last] = at.randbytes(last - first)
-
-
-def _zero(content: bytearray, at: random.Random) -> None:
-    first, last = _run(content, at)
-    content[first:last] = bytes(last - first)
-
-
-def _swap(content: bytearray, at: random.Random) -> None:
-    length = min(at.choice((1, 16, 512, _RUN_BYTES_MAX)), len(content) // 2)
-    one, other = (at.randrange(len(content) - length + 1) for _ in range(2))
-    first, second = bytes(content[one : one + length]), bytes(content[other : other + length])
-    content[one : one + length], content[other : other + length] = second, first
-
-
-def _cut(content: bytearray, at: random.Random) -> None:
-    del content[at.randrange(len(content)) :]
-
-
-def _drop(content: bytearray, at: random.Random) -> None:
-    first, last = _run(content, at)
-    del content[first:last]
-
-
-def _repeat(content: bytearray, at: random.Random) -> None:
-    first, last = _run(content, at)
-    content[last:last] = content[first:last]
-
-
 #: Changes of bytes; half of all are flipped bits.
-BYTE_CHANGES: Final[Mapping[str, _Bytes]] = {
-    "bit": _flip,
-    "byte": _replace,
-    "overwrite": _overwrite,
-    "zero": _zero,
-    "swap": _swap,
-    "cut": _cut,
-    "drop": _drop,
-    "repeat": _repeat,
-}
+BYTE_CHANGES: Final = ("bit", "byte", "overwrite", "zero", "swap", "cut", "drop", "repeat")
+
+
+def _change(kind: str, content: bytearray, at: random.Random) -> None:
+    """Change a byte, or a run of bytes, at a random place."""
+    first = at.randrange(len(content))
+    last = min(len(content), first + at.choice((2, 16, 512, _RUN_BYTES_MAX)))
+    match kind:
+        case "bit":
+            content[first] ^= 1 << at.randrange(8)
+        case "byte":
+            content[first] = at.randrange(256)
+        case "overwrite":
+            content[first:last] = at.randbytes(last - first)
+        case "zero":
+            content[first:last] = bytes(last - first)
+        case "swap":
+            other = at.randrange(len(content) - (last - first) + 1)
+            kept = content[first:last]
+            content[first:last] = content[other : other + len(kept)]
+            content[other : other + len(kept)] = kept
+        case "cut":
+            del content[first:]
+        case "drop":
+            del content[first:last]
+        case _:
+            content[last:last] = content[first:last]
 
 
 def change_bytes(file: Path, at: random.Random) -> str:
     """Change a file at random places and return the kind of change."""
-    kind = at.choice(["bit"] * len(BYTE_CHANGES) + list(BYTE_CHANGES))
+    kind = at.choice(("bit",) * len(BYTE_CHANGES) + BYTE_CHANGES)
     content = bytearray(file.read_bytes())
     if content:
-        BYTE_CHANGES[kind](content, at)
+        _change(kind, content, at)
     file.write_bytes(content)
     return kind
 
@@ -131,7 +100,7 @@ def _another(value: object, at: random.Random) -> object:
         return value[:place] + at.choice("0123456789abcdefXYZ") + value[place + 1 :]
     if isinstance(value, bytes) and value:
         content = bytearray(value)
-        _flip(content, at)
+        _change("bit", content, at)
         return bytes(content)
     if isinstance(value, int | float):
         return value + at.choice((-1, 1))
