@@ -27,7 +27,6 @@ from pydantic_settings import (
 
 from ops.setting_groups.api_keys import first_sendable
 from ops.setting_groups.disk import DiskSettings
-from ops.setting_groups.logs import LogFileSettings
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups.places import default_data_dir, user_config_file
 from ops.setting_groups.service import (
@@ -134,7 +133,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     redis: RedisSettings = RedisSettings()
     log: LogSettings = LogSettings()
-    logs: LogFileSettings = LogFileSettings()
+
     model: ModelSettings = ModelSettings()
     models: ModelsSettings = ModelsSettings()
     engine: EngineSettings = EngineSettings()

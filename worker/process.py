@@ -217,8 +217,7 @@ class WorkerProcess:
 
         settings, controls = self._settings, to.controls
         log, client, keys = to.log, to.client, to.keys
-        items_max, ttl_s = settings.redis.items_max, settings.redis.items_ttl_s
-        sink = RedisItemSink(client, keys, items_max=items_max, ttl_s=ttl_s)
+        sink = RedisItemSink(client, keys)
         cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
         served = parts.served_models(settings, self._model)
         engine = self._engine(stack, sink, cache, log, controls, served)

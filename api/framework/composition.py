@@ -77,7 +77,6 @@ from ops.models.registry import RegistryReader, first_model
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
     ReasoningSettings,
-    RedisSettings,
     ServerSettings,
     WebhookSettings,
 )
@@ -112,7 +111,7 @@ def build(
     pulses, signals = RedisWorkerPulses(client, keys), RedisControlSignals(client, keys)
     controls = EngineControls(log=log, ids=ids, signals=signals)
     queue, backlog = DramatiqJobQueue(client, keys), RedisItemBacklog(client, keys)
-    sink, places = _sink(settings.redis, client, keys), RedisBlockPlaces(client, keys, pulses)
+    sink, places = RedisItemSink(client, keys), RedisBlockPlaces(client, keys, pulses)
     models, serving = _loaded(settings, pulses, clock), ServingModels(pulses, clock)
     registry = _registry(settings, serving)
     app = App(
@@ -281,10 +280,6 @@ def _executor(stack: ExitStack, threads: int, name: str) -> ThreadPoolExecutor:
 def _counts(stack: ExitStack) -> BoundedCalls:
     executor = _executor(stack, COUNTS_AT_ONCE, "counting")
     return BoundedCalls(executor, "token counts", most=WAITING_MAX, wait_s=REPLY_TIMEOUT_S)
-
-
-def _sink(redis: RedisSettings, client: BrokerClient, keys: Keys) -> RedisItemSink:
-    return RedisItemSink(client, keys, items_max=redis.items_max, ttl_s=redis.items_ttl_s)
 
 
 def _registry(settings: Settings, serving: ServingModels) -> Callable[[], ModelRegistry]:

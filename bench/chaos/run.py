@@ -38,11 +38,11 @@ _VERIFY_S: Final = 300.0
 
 #: Contexts in memory and on the disk that are full after a short warm-up: what still grows leaks.
 SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "SEMANTIC_ENGINE__KV_BUDGET_MB": "96",
-        "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1",
-        "SEMANTIC_REDIS__ITEMS_TTL_S": "60",
-    }
+    {"SEMANTIC_ENGINE__KV_BUDGET_MB": "96", "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1"}
+)
+#: Constants to plant, so that Redis is full of items after a short warm-up too.
+SHORT_ITEMS: Final[Mapping[str, object]] = MappingProxyType(
+    {"ops.adapters.redis.items.ITEMS_TTL_S": 60}
 )
 
 

@@ -26,13 +26,14 @@ from bench.chaos.faults import FaultInjector
 from bench.chaos.load import Load, sample_requests
 from bench.chaos.model import make_exact_model
 from bench.chaos.receiver import HookReceiver, hook_receiver
-from bench.chaos.run import SMALL_CACHES, Chaos, mixed_environment
+from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES, Chaos, mixed_environment
 from bench.experiments.report import print_conditions
 from bench.report import sections
 from bench.soak.evidence import errors_of, keep
 from bench.soak.load import CLIENTS, Agents, Record
 from bench.soak.samples import Sample, Sampler
 from bench.soak.verdict import DRIFT_MAX, drift_of, trends_of
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 #: Samples of a whole run, and the least pause between two.
@@ -58,7 +59,7 @@ def main() -> int:
             **SMALL_CACHES,
             "SEMANTIC_JOBS__WORKER_STANDBY": "false",
         }
-        service = Service(folder / "data", env=env).start()
+        service = Service(folder / "data", env=with_constants(env, SHORT_ITEMS)).start()
         try:
             result = _run(service, hook, options)
         except BaseException:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from bench.chaos.run import SMALL_CACHES
+from bench.chaos.run import SHORT_ITEMS, SMALL_CACHES
 from bench.stress import agents, bursts, resume, sustained
 from bench.stress.run import Case
+from tests.support.processes.planted_constants import with_constants
 
 #: Places for more requests than the memory has room for.
 _SMALL_MEMORY: Final = {
@@ -15,6 +16,7 @@ _SMALL_MEMORY: Final = {
     "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "64",
     "SEMANTIC_JOBS__MEMORY_WAIT_S": "1",
 }
+_SMALL_CACHES: Final = with_constants(SMALL_CACHES, SHORT_ITEMS)
 _SHORT_QUEUE: Final = {"SEMANTIC_JOBS__QUEUE_LIMIT": str(bursts.QUEUE_LIMIT)}
 _KEYS: Final = {
     "SEMANTIC_API_KEY": agents.KEYS[0],
@@ -32,10 +34,10 @@ PLAN: Final = (
     Case(agents.isolation, minutes=1, env=_KEYS, exact=True),
     Case(agents.latency, minutes=1),
     Case(agents.hits, minutes=1),
-    Case(sustained.hour, minutes=61, env=SMALL_CACHES),
+    Case(sustained.hour, minutes=61, env=_SMALL_CACHES),
     Case(sustained.per_minute, minutes=10.5),
-    Case(sustained.memory, minutes=31, env=SMALL_CACHES),
-    Case(sustained.drift, minutes=11, env=SMALL_CACHES),
+    Case(sustained.memory, minutes=31, env=_SMALL_CACHES),
+    Case(sustained.drift, minutes=11, env=_SMALL_CACHES),
 )
 MORE: Final = (
     Case(sustained.conversations, minutes=6),

@@ -47,12 +47,9 @@ def main() -> int:
 
 
 def _choose(settings: Settings, log: Logger) -> PrivateRedis | None:
-    server = find_server(settings.redis.mode)
+    server = find_server()
     if server is None:
-        log.error(
-            "no server for the broker: install redis-server, or set SEMANTIC_REDIS__URL",
-            mode=settings.redis.mode,
-        )
+        log.error("no server for the broker: install redis-server, or set SEMANTIC_REDIS__URL")
         return None
     return PrivateRedis(server, directory=settings.broker_dir, socket=socket_path(settings))
 

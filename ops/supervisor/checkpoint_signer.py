@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from domain.errors import CorruptLog, SemanticError
 from domain.log.checkpoints import SignedCheckpoint
@@ -14,6 +14,8 @@ from ops.clock import SystemClock
 from ops.logs import Logger
 from ops.settings import Settings
 
+#: Seconds between two signed checkpoints; later events have no signature yet.
+SIGN_INTERVAL_S: Final = 300.0
 _JOIN_S = 10.0
 
 
@@ -21,13 +23,17 @@ class CheckpointSigner:
     """A thread that signs checkpoints; a context manager around the life of the service.
 
     Args:
-        settings: Location of the log and its checkpoints, and the interval.
+        settings: Location of the log and its checkpoints.
         logger: Receives an error if the log is behind its last checkpoint.
+        interval_s: Seconds between two checkpoints.
     """
 
-    def __init__(self, settings: Settings, logger: Logger) -> None:
+    def __init__(
+        self, settings: Settings, logger: Logger, *, interval_s: float = SIGN_INTERVAL_S
+    ) -> None:
         self._settings = settings
         self._logger = logger
+        self._interval_s = interval_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoint-signer", daemon=True)
 
@@ -65,5 +71,5 @@ class CheckpointSigner:
         self.sign()
 
     def _run(self) -> None:
-        while not self._closed.wait(self._settings.log.sign_interval_s):
+        while not self._closed.wait(self._interval_s):
             self.sign()

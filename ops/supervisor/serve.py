@@ -15,7 +15,7 @@ from rich.console import Console
 
 from domain.errors import CorruptLog, LogUnavailable
 from ops.adapters.data_dir.free_space import floor_of
-from ops.adapters.data_dir.log_files import LogFiles, LogLimits
+from ops.adapters.data_dir.log_files import FILE_BYTES, LogFiles
 from ops.adapters.data_dir.permissions import tighten
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import upgrade
@@ -162,13 +162,12 @@ def _output(settings: Settings) -> PartOutput:
     on_terminal, style = sys.stderr.isatty(), settings.log.format
     is_console = style == "console" or (style == "auto" and on_terminal)
     show = _console_line(coloured=on_terminal) if is_console else _as_it_is
-    files = _files(settings)
-    if files is not None:
-        add_json_lines("serve", files.put)
-    return PartOutput(LineWriter(error_stream(settings)), show, files=files, record=json_line)
+    files = LineWriter(LogFiles(settings.logs_dir))
+    add_json_lines("serve", files.put)
+    return PartOutput(LineWriter(error_stream()), show, files=files, record=json_line)
 
 
-def error_stream(settings: Settings) -> LineStream:
+def error_stream() -> LineStream:
     """Return stderr; where launchd made it a file, one that is emptied when it is full.
 
     launchd bounds no file, and a rotation needs a service that opens its file again.
@@ -180,19 +179,7 @@ def error_stream(settings: Settings) -> LineStream:
         return sys.stderr
     if not os.path.samestat(opened, of_launchd):
         return sys.stderr
-    return BoundedFile(sys.stderr, settings.logs.file_mb * 10**6)
-
-
-def _files(settings: Settings) -> LineWriter | None:
-    wanted = settings.logs
-    if not wanted.max_mb:
-        return None
-    limits = LogLimits(
-        file_bytes=min(wanted.file_mb, wanted.max_mb) * 10**6,
-        total_bytes=wanted.max_mb * 10**6,
-        keep_s=wanted.keep_days * 24 * 3600,
-    )
-    return LineWriter(LogFiles(settings.logs_dir, limits))
+    return BoundedFile(sys.stderr, FILE_BYTES)
 
 
 def _as_it_is(part: str, line: str) -> str:

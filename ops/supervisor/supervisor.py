@@ -162,7 +162,7 @@ class Supervisor:
         if broker is not None:
             self._broker_url = await self._wait_broker()
         self._note(broker_url=self._broker_url)
-        server = find_server(self._settings.redis.mode)
+        server = find_server()
         self._out.banner.broker(
             self._broker_url or "",
             broker.pid if broker else None,

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+#: Size at which a file of log lines is full.
+FILE_BYTES: Final = 10_000_000
 #: Seconds until the next try after a line could not be written.
 RETRY_S: Final = 5.0
 #: Seconds between two searches for files that are too old.
@@ -38,9 +40,10 @@ class LogLimits:
         keep_s: Age at which a file is deleted, in seconds since its last line.
     """
 
-    file_bytes: int
-    total_bytes: int
-    keep_s: float
+    # A full file is compressed between two lines, which a larger one would delay for seconds.
+    file_bytes: int = FILE_BYTES
+    total_bytes: int = 200_000_000
+    keep_s: float = 14 * 24 * 3600.0
 
 
 class LogFiles:
@@ -51,7 +54,7 @@ class LogFiles:
 
     Args:
         directory: Of the files; made with the first line.
-        limits: Of size and age.
+        limits: Of size and age; default: those of ``LogLimits``.
         open_file: Opens a file for appending; tests replace it.
         now_s: Seconds since 1970.
     """
@@ -59,13 +62,13 @@ class LogFiles:
     def __init__(
         self,
         directory: Path,
-        limits: LogLimits,
+        limits: LogLimits | None = None,
         *,
         open_file: Callable[[Path], int] | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
-        self._limits = limits
+        self._limits = limits or LogLimits()
         self._open_file = open_file or _append_to
         self._now_s = now_s
         self._file: int | None = None

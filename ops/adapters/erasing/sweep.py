@@ -43,6 +43,8 @@ from ops.adapters.event_log.transaction import append_event
 from ops.setting_groups.service import RetentionSettings
 
 _DAY_S: Final = 24 * 3600.0
+#: Seconds between two sweeps for the rules of retention.
+SWEEP_INTERVAL_S: Final = 3600.0
 ItemsEraser = Callable[[Sequence[JobId]], object]
 BlocksEraser = Callable[[frozenset[str]], object]
 
@@ -61,7 +63,7 @@ class RetentionRules:
     text_age_s: float | None = None
     text_bytes_max: int | None = None
     archive_age_s: float | None = None
-    interval_s: float = 3600.0
+    interval_s: float = SWEEP_INTERVAL_S
 
     @property
     def is_on(self) -> bool:
@@ -107,7 +109,6 @@ def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> 
         text_age_s=None if text_days is None else text_days * _DAY_S,
         text_bytes_max=None if settings.text_gb is None else int(settings.text_gb * 1e9),
         archive_age_s=None if settings.archive_days is None else settings.archive_days * _DAY_S,
-        interval_s=settings.interval_s,
     )
 
 

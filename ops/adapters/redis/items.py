@@ -8,7 +8,7 @@ items that it has stored, so every announced item can be read from the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import redis
 
@@ -17,6 +17,10 @@ from domain.log.codec import decode_item, encode_item
 from domain.values import JobId
 from ops.adapters.redis.client import Keys, broker_errors
 
+#: Items kept per job, approximately.
+ITEMS_MAX: Final = 200_000
+#: Seconds for which a stream is kept after its terminal item.
+ITEMS_TTL_S: Final = 3600
 #: Entries read at once.
 PAGE_ITEMS = 256
 #: A stream without a terminal item, which Redis missed while unavailable, expires after a week.
@@ -63,7 +67,14 @@ class RedisItemSink:
         ttl_s: How long a stream is kept after its terminal item, in seconds.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, items_max: int, ttl_s: int) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        items_max: int = ITEMS_MAX,
+        ttl_s: int = ITEMS_TTL_S,
+    ) -> None:
         self._keys = keys
         self._limits = (str(items_max), str(ttl_s), str(ABANDONED_TTL_S))
         self._publish: Callable[..., Any] = client.register_script(_PUBLISH)

@@ -99,13 +99,13 @@ def erase(
 def _cancel_open_jobs(settings: Settings, client: BrokerClient, agent: AgentId) -> None:
     """Cancel the open jobs of an agent, and wait until their worker has ended them."""
     keys, ids = Keys(settings.redis.prefix), RandomIds()
-    limits = {"items_max": settings.redis.items_max, "ttl_s": settings.redis.items_ttl_s}
+
     with open_log(settings.log_url, clock=SystemClock()) as log:
         cancellation = JobCancellation(
             log=log,
             payloads=log,
             queue=DramatiqJobQueue(client, keys),
-            sink=RedisItemSink(client, keys, **limits),
+            sink=RedisItemSink(client, keys),
             backlog=RedisItemBacklog(client, keys),
             signals=RedisControlSignals(client, keys),
             ids=ids,

@@ -77,7 +77,7 @@ def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None
         echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
     rules = {name: value for name, value in _rules(settings).items() if value is not None}
     named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
-    echo(f"rules            {named if len(rules) > 1 else 'none: only deletions erase'}")
+    echo(f"rules            {named or 'none: only deletions erase'}")
     _print(plan, "a sweep would erase")
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.clients.service_log import ended
 from tests.support.polling import scaled
+from tests.support.processes.brokers import NO_REDIS_PATH
 from tests.support.processes.service import Service
 
 LONG = {
@@ -182,7 +183,7 @@ def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> 
 def test_bundled_broker_serves_and_survives_the_death_of_the_worker(
     own_service: Callable[..., Service],
 ) -> None:
-    service = own_service(SEMANTIC_REDIS__MODE="bundled")
+    service = own_service(PATH=NO_REDIS_PATH)
     assert "valkey-server, private" in service.log()
     with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
         worker = service.part("worker")

@@ -22,20 +22,22 @@ from ops.broker.probe import answers
 from ops.liveness.parent_watch import LIFELINE_ENV
 from ops.settings import Settings
 from tests.support.polling import WITHIN_S, scaled, wait_until
-from tests.support.processes.brokers import redis_server
+from tests.support.processes.brokers import NO_REDIS_PATH, redis_server
+from tests.support.processes.planted_constants import with_constants
 
-MODES = ["bundled", "redis"]
+KINDS = ["bundled", "redis"]
 
 
 @contextmanager
 def running_broker(
-    data_dir: Path, mode: str, *, path: str | None = None, lifeline: int | None = None
+    data_dir: Path, kind: str, *, lifeline: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    if mode == "redis":
-        redis_server()
     env = {key: value for key, value in os.environ.items() if not key.startswith("SEMANTIC_")}
-    env |= {"SEMANTIC_DATA_DIR": str(data_dir), "SEMANTIC_REDIS__MODE": mode}
-    env |= {"PATH": path} if path is not None else {}
+    env |= {"SEMANTIC_DATA_DIR": str(data_dir)}
+    if kind == "redis":
+        redis_server()
+    else:
+        env["PATH"] = NO_REDIS_PATH
     env |= {LIFELINE_ENV: str(lifeline)} if lifeline is not None else {}
     process = subprocess.Popen(
         [sys.executable, "-m", "ops.broker"],
@@ -79,9 +81,9 @@ def data_dir(short_tmp: Path, tmp_path: Path) -> Path:
     return short_tmp / tmp_path.name
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path, mode: str) -> None:
-    with running_broker(data_dir, mode) as broker:
+@pytest.mark.parametrize("kind", KINDS)
+def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path, kind: str) -> None:
+    with running_broker(data_dir, kind) as broker:
         url = url_of(data_dir)
         assert url.startswith("unix://")
         children = _children(broker)
@@ -94,7 +96,7 @@ def test_broker_answers_then_stops_on_sigterm_and_leaves_nothing(data_dir: Path,
 
 
 def test_broker_without_redis_on_the_path_is_the_bundled_one(data_dir: Path) -> None:
-    with running_broker(data_dir, "auto", path="/nonexistent") as broker:
+    with running_broker(data_dir, "bundled") as broker:
         client = connect(url_of(data_dir))
         (server,) = _children(broker)
         assert server.name() == "valkey-server"
@@ -102,14 +104,11 @@ def test_broker_without_redis_on_the_path_is_the_bundled_one(data_dir: Path) -> 
         client.close()
 
 
-def test_a_demanded_server_that_is_missing_is_named(data_dir: Path) -> None:
+def test_a_machine_without_any_server_is_told_what_to_install(data_dir: Path) -> None:
+    no_wheel = {"ops.broker.server_binary.PACKAGE": "no_such_package"}
     done = subprocess.run(
         [sys.executable, "-m", "ops.broker"],
-        env={
-            "PATH": "/nonexistent",
-            "SEMANTIC_DATA_DIR": str(data_dir),
-            "SEMANTIC_REDIS__MODE": "redis",
-        },
+        env=with_constants({"PATH": NO_REDIS_PATH, "SEMANTIC_DATA_DIR": str(data_dir)}, no_wheel),
         capture_output=True,
         timeout=scaled(WITHIN_S),
         check=False,
@@ -118,11 +117,11 @@ def test_a_demanded_server_that_is_missing_is_named(data_dir: Path) -> None:
     assert b"redis-server" in done.stderr
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_second_broker_on_one_data_directory_is_refused(data_dir: Path, mode: str) -> None:
-    with running_broker(data_dir, mode) as first:
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_broker_on_one_data_directory_is_refused(data_dir: Path, kind: str) -> None:
+    with running_broker(data_dir, kind) as first:
         url = url_of(data_dir)
-        with running_broker(data_dir, mode) as second:
+        with running_broker(data_dir, kind) as second:
             assert second.wait(scaled(WITHIN_S)) == 78
             assert second.stderr is not None
             assert str(first.pid).encode() in second.stderr.read()
@@ -138,10 +137,10 @@ def test_killed_broker_process_takes_redis_with_it(data_dir: Path) -> None:
         server.wait(scaled(WITHIN_S))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, kind: str) -> None:
     heard, held = os.pipe()
-    with running_broker(data_dir, mode, lifeline=heard) as broker:
+    with running_broker(data_dir, kind, lifeline=heard) as broker:
         os.close(heard)
         url = url_of(data_dir)
         os.close(held)
@@ -149,13 +148,13 @@ def test_broker_ends_when_its_supervisor_is_gone(data_dir: Path, mode: str) -> N
         assert not answers(url)
 
 
-@pytest.mark.parametrize("modes", [("redis", "redis"), ("redis", "bundled"), ("bundled", "redis")])
+@pytest.mark.parametrize("kinds", [("redis", "redis"), ("redis", "bundled"), ("bundled", "redis")])
 def test_killed_server_ends_the_broker_and_its_successor_has_the_data(
-    data_dir: Path, modes: tuple[str, str]
+    data_dir: Path, kinds: tuple[str, str]
 ) -> None:
     """A redis-server that is installed or removed later reads what the other one wrote."""
     keys = Keys("t")
-    with running_broker(data_dir, modes[0]) as broker:
+    with running_broker(data_dir, kinds[0]) as broker:
         client = connect(url_of(data_dir))
         DramatiqJobQueue(client, keys).enqueue(JobId("job-1"), Priority.BATCH)
         # A rewrite leaves a base file in the writer's own format.
@@ -165,7 +164,7 @@ def test_killed_server_ends_the_broker_and_its_successor_has_the_data(
         (server,) = _children(broker)
         server.kill()
         assert broker.wait(scaled(WITHIN_S)) == 1
-    with running_broker(data_dir, modes[1]):
+    with running_broker(data_dir, kinds[1]):
         assert url_of(data_dir) == url_of(data_dir)
         assert client.zrange(keys.agent_queue(Priority.BATCH, None), 0, -1) == [b"job-1"]
         client.close()

@@ -12,7 +12,6 @@ from domain.log.checkpoints import SignedCheckpoint
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.clock import SystemClock
-from ops.setting_groups.service import LogSettings
 from ops.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from tests.support.builders.log_files import fill, new_log, raw_connection
@@ -20,8 +19,8 @@ from tests.support.polling import scaled
 
 
 def _signer(directory: Path, *, every_s: float = 300) -> CheckpointSigner:
-    settings = Settings(data_dir=directory, log=LogSettings(sign_interval_s=every_s))
-    return CheckpointSigner(settings, structlog.get_logger())
+    settings = Settings(data_dir=directory)
+    return CheckpointSigner(settings, structlog.get_logger(), interval_s=every_s)
 
 
 def test_the_head_is_signed_when_the_service_ends(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.builders.log_stores import new_log_of
 from tests.support.polling import scaled
+from tests.support.processes.brokers import NO_REDIS_PATH
 
 WORKER = StreamName("worker-1")
 
@@ -204,7 +205,7 @@ def test_no_part_of_the_service_starts_again_and_again_on_an_unusable_log(
     environment = os.environ | {
         "SEMANTIC_DATA_DIR": str(tmp_path),
         "SEMANTIC_SERVER__PORT": "0",
-        "SEMANTIC_REDIS__MODE": "bundled",
+        "PATH": NO_REDIS_PATH,
         "SEMANTIC_JOBS__WORKER_STANDBY": "false",
     }
     parts = {

@@ -51,14 +51,14 @@ def test_only_the_file_that_launchd_writes_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    settings = Settings(data_dir=tmp_path, logs={"file_mb": 1})  # type: ignore[arg-type]  # pydantic checks
+    monkeypatch.setattr("ops.supervisor.serve.FILE_BYTES", 10**6)
     of_launchd = tmp_path / "Library" / "Logs" / "semantic" / "serve.jsonl"
     of_launchd.parent.mkdir(parents=True)
     sizes = []
     for path in (of_launchd, tmp_path / "stderr"):
         with path.open("a") as stream:
             monkeypatch.setattr("sys.stderr", stream)
-            writer = LineWriter(error_stream(settings))
+            writer = LineWriter(error_stream())
             writer.put("x" * 10**6)
             writer.close()
         sizes.append(path.stat().st_size)
