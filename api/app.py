@@ -13,10 +13,10 @@ from api.access.ownership import OwnershipCheck
 from api.access.rate_limits import AgentLimits
 from api.access.webhook_policy import WebhookPolicy
 from api.background.batch_lines import BatchLines
+from api.background.batches import BatchLimits
 from api.background.live_rates import LiveRates
 from api.background.tasks import Background, BlockingCalls, BoundedCalls
 from api.presenters.openapi import OpenApiDocument
-from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
@@ -32,6 +32,7 @@ from api.streaming.job_readers import ConnectionRegistry, JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
 from api.submission.job_commands import JobCommands
+from api.submission.job_limits import JobLimits
 from api.submission.model_binding import ModelBinding
 from api.submission.submit import Submission
 from domain.agent.listing import AgentViews
@@ -63,7 +64,6 @@ from domain.webhook.ports import WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
 from ops.metrics.process_metrics import ProcessMetrics
 from ops.models.files import inspect_files
-from ops.setting_groups.service import BatchSettings, JobSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,6 @@ class App:
         rates: The rates of the last hour.
         registry: Returns the registered models, as the configuration has them now.
         inspect_model: Returns the files of a model, if they are here.
-        efforts: Shares of the token limit that reasoning efforts get.
         agents: Limits of every agent.
         connections: The readers of each job; belongs to the same event loop as ``source``.
         ping_s: Most seconds of silence on a stream.
@@ -146,7 +145,7 @@ class App:
     batch_views: BatchViews
     batch_lines: BatchLines
     wake_batches: Callable[[], None]
-    batch_settings: BatchSettings = field(default_factory=BatchSettings)
+    batch_limits: BatchLimits = BatchLimits()
     webhook_store: WebhookStore
     shares_blocks: bool = False
     webhook_policy: WebhookPolicy = WebhookPolicy()
@@ -156,8 +155,7 @@ class App:
     rates: LiveRates
     registry: Callable[[], ModelRegistry]
     inspect_model: InspectFiles = inspect_files
-    efforts: Efforts = Efforts()
-    job_settings: JobSettings = field(default_factory=JobSettings)
+    job_limits: JobLimits = JobLimits()
     agents: AgentLimits = field(default_factory=AgentLimits)
     connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
     ping_s: float = 10.0
@@ -177,9 +175,8 @@ class App:
         """Values for the fields that a request leaves open."""
         return RequestDefaults(
             ids=self.ids,
-            max_tokens=self.job_settings.max_tokens_default,
+            max_tokens=self.job_limits.max_tokens_default,
             model=self.model,
-            efforts=self.efforts,
         )
 
     @cached_property
@@ -217,11 +214,11 @@ class App:
             clock=self.clock,
             eta=self.eta,
             require_admission=self.controls.require_admission,
-            settings=self.job_settings,
+            limits=self.job_limits,
             agents=self.agents,
             models=models,
             commands=JobCommands(
-                settings=self.job_settings,
+                limits=self.job_limits,
                 agents=self.agents,
                 webhook_policy=self.webhook_policy,
                 models=models,
@@ -241,7 +238,7 @@ class App:
             cancellation=self.cancellation,
             background=self.background,
             call=self.call,
-            grace_s=self.job_settings.disconnect_grace_s,
+            grace_s=self.job_limits.disconnect_grace_s,
             pause=self.pause,
         )
 

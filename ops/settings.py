@@ -30,13 +30,11 @@ from ops.setting_groups.disk import DiskSettings
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups.places import default_data_dir, user_config_file
 from ops.setting_groups.service import (
-    BatchSettings,
     CacheSettings,
     EngineSettings,
     JobSettings,
     LogSettings,
     MetricsSettings,
-    ReasoningSettings,
     RedisSettings,
     RetentionSettings,
     ServerSettings,
@@ -140,8 +138,6 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     disk: DiskSettings = DiskSettings()
     jobs: JobSettings = JobSettings()
-    reasoning: ReasoningSettings = ReasoningSettings()
-    batches: BatchSettings = BatchSettings()
     metrics: MetricsSettings = MetricsSettings()
     webhooks: WebhookSettings = WebhookSettings()
     retention: RetentionSettings = RetentionSettings()

@@ -11,6 +11,7 @@ import structlog
 
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest
+from domain.engine.control import GAP_MS
 from domain.errors import ModelUnusable
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
@@ -54,6 +55,8 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds at the end of the process for blocks that wait to be written.
 LAST_BLOCKS_S = 5.0
+#: Seconds within which the text that a fast model emits is sent together.
+STREAM_INTERVAL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ def open_cache(
 def _open_tier(
     stack: ExitStack, settings: Settings, recorder: CacheEventRecorder, logger: Logger
 ) -> DiskTier | None:
-    if not (settings.cache.persist and settings.engine.reuse):
+    if not settings.cache.disk_budget_bytes:
         return None
 
     def log_scan(report: ScanReport) -> None:
@@ -164,32 +167,29 @@ def build_engine(
     """
     source, account = _source(settings, models.model), models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
-    gap_max_ms = settings.engine.gap_max_ms
 
     def new_runner() -> ModelRunner:
         runner = BatchRunner(
             load_weights=lambda: load_weights(source, answers, budget.check_weights),
-            prefill_step_tokens=settings.engine.prefill_step_tokens,
-            gap_max_ms=gap_max_ms,
+            gap_max_ms=GAP_MS,
             kv_budget_bytes=budget,
-            reuse=settings.engine.reuse,
             tier=cache.tier,
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
         runner.last_saves_s = last_saves_s
-        runner.ram_storage = Storage(settings.cache.ram_storage)
+        runner.ram_storage = Storage(settings.cache.storage)
         cache.gauge.watch(runner)
         if not models.engines:
             return runner
-        return SharedRunner(runner, models.lane, gap_max_s=gap_max_ms / 1000)
+        return SharedRunner(runner, models.lane, gap_max_s=GAP_MS / 1000)
 
     engine = BatchEngine(
         runner_factory=new_runner,
         sink=sink,
         clock=SystemClock(),
         max_batch_size=settings.engine.max_batch_size,
-        stream_interval_s=settings.engine.stream_interval_ms / 1000,
+        stream_interval_s=STREAM_INTERVAL_S,
         batch_window_s=settings.engine.batch_window_ms / 1000,
         on_device_failure=on_device_failure,
         watch=watch,
@@ -315,7 +315,7 @@ def _budget(settings: Settings) -> DeviceBudget:
         batch=settings.engine.max_batch_size,
         pinned_bytes=settings.engine.kv_budget_bytes,
         steps=StepFile(settings.data_dir / "steps.json"),
-        disk_bytes=settings.cache.disk_budget_bytes if settings.cache.persist else None,
+        disk_bytes=settings.cache.disk_budget_bytes or None,
     )
 
 
@@ -327,5 +327,4 @@ def _source(settings: Settings, model: ModelEntry) -> ModelSource:
         sampling=model.sampling,
         revision=model.revision,
         digest_cache=settings.data_dir / "digests.json",
-        wire_memory=settings.engine.wire_memory,
     )

@@ -15,6 +15,10 @@ from domain.values import Priority
 from ops.adapters.redis.client import queue_name
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 
+#: Interactive jobs in a worker's hands at once.
+INTERACTIVE_THREADS: Final = 128
+#: Batch jobs in a worker's hands at once.
+BATCH_THREADS: Final = 64
 #: Seconds after which an idle thread looks for messages without being woken; hundreds of threads
 #: that look every second would cost an idle service some percent of a core.
 IDLE_S: Final = 600.0
@@ -34,21 +38,22 @@ class Consumers:
 
     Args:
         broker: Delivers the messages; its actors are declared.
-        threads: Most jobs of each queue in hand at once.
+        threads: Most jobs of each queue in hand at once; default: the constants.
         models: The models of this worker.
     """
 
     def __init__(
         self,
         broker: BlockingRedisBroker,
-        threads: Mapping[Priority, int],
+        threads: Mapping[Priority, int] | None = None,
         *,
         models: Collection[str] = (),
     ) -> None:
         self._broker = broker
+        wanted = {Priority.INTERACTIVE: INTERACTIVE_THREADS, Priority.BATCH: BATCH_THREADS}
         broker.unacked_max = {
             queue: count
-            for priority, count in threads.items()
+            for priority, count in (threads or wanted).items()
             for queue in queues_of(priority, models)
         }
         # As many threads as messages, so that no message in hand waits for a thread.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from domain.job.ports import ItemSink, WorkerState
 from domain.model.wanted_model import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import ModelCard, Priority, WorkerId
+from domain.values import ModelCard, WorkerId
 from ops.adapters.data_dir.lock import DataLock
 from ops.adapters.data_dir.worker_identity import WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
@@ -50,7 +50,7 @@ from worker.cachestore.tier import DiskTier
 from worker.consumers import Consumers
 from worker.control.log_watch import LogWatch
 from worker.control.swap_follower import SwapFollower, follower_of
-from worker.control.tuning import LOOK_S, WorkerTuning, tuned
+from worker.control.tuning import LOOK_S, WorkerTuning
 from worker.control.worker_drain import PlannedExit, WorkerDrain, last_saves_s, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
@@ -69,6 +69,10 @@ if TYPE_CHECKING:
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
 SCAN_S_MAX = 5.0
+#: Time between two searches for lost jobs, and for a swap where no model is loaded, in seconds.
+RECONCILE_S = 5.0
+#: Places that batch jobs give up while interactive jobs wait.
+INTERACTIVE_RESERVED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +113,10 @@ class WorkerProcess:
         self._target: str | None = None
         self._is_asked_to_stop = threading.Event()
         self._identity: WorkerIdentity | None = None
-        reserved = settings.jobs.interactive_reserved
         # The tuning sets the slots before the first turn.
-        self._turns = TurnScheduler.with_lane(TurnOrder(slots=1, interactive_reserved=reserved))
+        self._turns = TurnScheduler.with_lane(
+            TurnOrder(slots=1, interactive_reserved=INTERACTIVE_RESERVED)
+        )
         self._request_reconcile: Callable[[], None] = lambda: None
 
     def request_stop(self) -> None:
@@ -201,7 +206,7 @@ class WorkerProcess:
         self._state = WorkerState.UNLOADED
         self._logger.info("model_unloaded", model=card.id)
         look = partial(self._follow, to.follower)
-        models = PeriodicTask("models", self._settings.jobs.reconcile_s, look)
+        models = PeriodicTask("models", RECONCILE_S, look)
         with PeriodicTask("pulse", PULSE_S, waiting.beat), models:
             is_needed = waiting.wait(self._stop)
         self._enter(to.follower, SwapState.DRAINING)
@@ -224,7 +229,12 @@ class WorkerProcess:
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         turns, logger, active = self._turns, self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            controls, settings.engine, engine=engine, turns=turns, queue=broker, logger=logger
+            controls,
+            settings.engine.values,
+            engine=engine,
+            turns=turns,
+            queue=broker,
+            logger=logger,
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -247,7 +257,7 @@ class WorkerProcess:
             follow_model=partial(self._follow, to.follower),
             blocks=BlockAnswers(client, keys, worker=self._worker, blocks=cache.gauge),
         )
-        reconciler = PeriodicTask("reconcile", settings.jobs.reconcile_s, watch.reconciliation())
+        reconciler = PeriodicTask("reconcile", RECONCILE_S, watch.reconciliation())
         self._request_reconcile = reconciler.wake
         look = stack.enter_context(PeriodicTask("engine control", LOOK_S, tuning.apply))
         stack.enter_context(watch.listener(reconcile=reconciler.wake, tune=look.wake))
@@ -340,7 +350,9 @@ class WorkerProcess:
         from worker.composition import build_engine  # noqa: PLC0415 - imports MLX
 
         # The memory of a step is measured for the batch that is in force now.
-        in_force = tuned(self._settings.engine, controls.current())
+        values = asdict(controls.current().tuning.over(self._settings.engine.values))
+        del values["gap_max_ms"]  # no setting: the tuning sets it
+        in_force = self._settings.engine.model_copy(update=values)
         last_step = stack.enter_context(LastStepFile(self._step_path, self._worker))
         watch = StepWatch(self._settings.engine.step_limit_s, on_step=last_step.write)
         engine = build_engine(
@@ -407,7 +419,5 @@ class WorkerProcess:
         return True
 
     def _consume(self, broker: BlockingRedisBroker, models: tuple[str, ...]) -> Consumers:
-        jobs = self._settings.jobs
-        threads = {Priority.INTERACTIVE: jobs.worker_threads, Priority.BATCH: jobs.batch_threads}
-        (consumers := Consumers(broker, threads, models=models)).start()
+        (consumers := Consumers(broker, models=models)).start()
         return consumers

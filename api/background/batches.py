@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -20,6 +21,29 @@ _HEX: Final = re.compile(r"[0-9a-f]{32}")
 _JOB_PREFIX: Final = "job-"
 
 BlockCall = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Limits of batches and files.
+
+    Attributes:
+        open_max: Most batches that may be open at once.
+        lines_max: Most requests of an Anthropic batch.
+        file_lines_max: Most lines of an OpenAI batch.
+        file_bytes_max: Most bytes of one file.
+        window_s: How long a batch may take, in seconds.
+        results_kept_s: How long the results of an Anthropic batch can be read after its creation.
+        file_kept_s: How long a file is kept if its owner sets no time.
+    """
+
+    open_max: int = 100
+    lines_max: int = 100_000
+    file_lines_max: int = 50_000
+    file_bytes_max: int = 200_000_000
+    window_s: int = 24 * 3600
+    results_kept_s: int = 29 * 24 * 3600
+    file_kept_s: int = 30 * 24 * 3600
 
 
 def new_batch_id(ids: IdSource) -> BatchId:

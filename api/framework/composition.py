@@ -16,6 +16,7 @@ from api.access.webhook_policy import WebhookPolicy
 from api.app import App
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
+from api.background.batches import BatchLimits
 from api.background.erasing import ERASE_S, open_sweeper
 from api.background.eta import LiveEta
 from api.background.live_rates import SAMPLE_S, LiveRates
@@ -25,11 +26,11 @@ from api.background.webhook_thread import WebhookThread
 from api.background.webhooks import batch_message
 from api.framework.lifecycle import Service, serve
 from api.http_server.listener import open_listener_or_exit
-from api.protocols.shared.efforts import Efforts
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.job_objects import summarise_job
 from api.routes.table import routes
 from api.services.metrics.ports import MetricPorts
+from api.submission.job_limits import JobLimits
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.events.event import Event
@@ -76,7 +77,6 @@ from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model
 from ops.setting_groups.models import ModelsSettings
 from ops.setting_groups.service import (
-    ReasoningSettings,
     ServerSettings,
     WebhookSettings,
 )
@@ -143,7 +143,6 @@ def build(
         batch_views=log.batches,
         batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
-        batch_settings=settings.batches,
         webhook_store=_webhook_store(settings, stack),
         shares_blocks=settings.cache.share_between_keys,
         webhook_policy=_webhook_policy(settings.webhooks),
@@ -152,23 +151,16 @@ def build(
         models=models,
         rates=LiveRates(pulses, log.views, clock),
         registry=registry,
-        efforts=_efforts(settings.reasoning),
-        job_settings=settings.jobs,
+        job_limits=JobLimits(
+            max_tokens_default=settings.jobs.max_tokens_default,
+            queue_limit=settings.jobs.queue_limit,
+        ),
         agents=_agent_limits(settings.server),
         ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
         disk=disk,
     )
     return app, hub
-
-
-def _efforts(reasoning: ReasoningSettings) -> Efforts:
-    return Efforts(
-        minimal=reasoning.minimal_share,
-        low=reasoning.low_share,
-        medium=reasoning.medium_share,
-        answer=reasoning.answer_share,
-    )
 
 
 def _webhook_policy(webhooks: WebhookSettings) -> WebhookPolicy:
@@ -200,7 +192,7 @@ def _absent_models(models: ModelsSettings, app: App) -> Callable[[], None]:
     rules: OnDemandRules | None = None
     absent_s = ABSENT_S
     if models.swaps_on_demand:
-        rules = OnDemandRules(residence_min_s=models.residence_min_s, wait_max_s=models.wait_max_s)
+        rules = OnDemandRules()
         # Time for another model's turn, and for two drains.
         absent_s += rules.wait_max_s + rules.residence_min_s + 2 * DRAIN_S
     stranded = StrandedJobs(
@@ -208,7 +200,6 @@ def _absent_models(models: ModelsSettings, app: App) -> Callable[[], None]:
         models=app.models,
         cancellation=app.cancellation,
         clock=app.clock,
-        absent_wait_max_s=models.absent_wait_max_s,
         absent_s=absent_s,
         is_registered=lambda model: app.registry().get(model) is not None,
     )
@@ -300,17 +291,13 @@ def _lines(
     return BatchLines(
         payloads=payloads,
         views=views,
-        defaults=RequestDefaults(
-            ids=ids,
-            max_tokens=settings.jobs.max_tokens_default,
-            efforts=_efforts(settings.reasoning),
-        ),
+        defaults=RequestDefaults(ids=ids, max_tokens=settings.jobs.max_tokens_default),
         registry=registry,
-        lines_max=settings.batches.file_lines_max,
+        lines_max=BatchLimits().file_lines_max,
     )
 
 
-def _batch_driver(settings: Settings, app: App, stack: ExitStack) -> BatchDriver:
+def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
     return BatchDriver(
@@ -323,9 +310,6 @@ def _batch_driver(settings: Settings, app: App, stack: ExitStack) -> BatchDriver
         clock=app.clock,
         protocol=app.batch_lines,
         spread=threads,
-        window=settings.batches.queue_window,
-        attempts_max=settings.jobs.attempts_max,
-        output_kept_s=settings.batches.file_kept_s,
         has_own_line=app.models.has_own_line,
     )
 
@@ -351,7 +335,6 @@ def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThre
         describe_job=partial(summarise_job, app),
         describe_batch=batch_message,
         urls=wanted.urls,
-        batch_lines=wanted.batch_lines,
     )
     sender = partial(
         HttpWebhookSender,
@@ -397,7 +380,7 @@ def run(settings: Settings, logger: Logger) -> int:
             logger.error("cannot_serve", why=error.message)  # noqa: TRY400 - the message suffices
             return int(after_failed_start(error))
 
-        driver = _batch_driver(settings, app, stack)
+        driver = _batch_driver(app, stack)
         batches = BatchThread(driver, woken=woken, logger=logger)
 
         spans = open_spans(settings.tracing, part="api", logger=logger)

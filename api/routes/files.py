@@ -103,7 +103,7 @@ def find_file(file_id: str, app: App) -> StoredFile:
 
 def _keep(app: App, request: Request) -> StoredFile:
     upload = parse_upload(request.headers.get("content-type", ""), request.body)
-    rules = app.batch_settings
+    rules = app.batch_limits
     if len(upload.file) > rules.file_bytes_max:
         msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
         raise TransportError(413, "file_too_large", msg)

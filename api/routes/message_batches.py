@@ -111,7 +111,7 @@ async def message_batch_results(app: App, request: Request) -> StreamReply:
 
 def _accept(app: App, request: Request) -> Batch:
     body = parse_body(MessageBatchBody, request.body, BATCH)
-    rules = app.batch_settings
+    rules = app.batch_limits
     if len(body.requests) > rules.lines_max:
         msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
         raise InvalidRequest(msg, field="requests")
@@ -200,7 +200,7 @@ def batch_progress(batch: Batch, app: App) -> BatchCounts:
 
 
 def _archived_at(batch: Batch, app: App) -> str | None:
-    kept_s = app.batch_settings.results_kept_s
+    kept_s = app.batch_limits.results_kept_s
     if not is_reached(batch.created_at, kept_s, app.clock.now()):
         return None
     return later(datetime.fromisoformat(batch.created_at), kept_s)

@@ -84,7 +84,7 @@ def _accept(app: App, request: Request) -> Batch:
         msg = f"{file.id} was not uploaded with the purpose batch"
         raise NotFound(msg)
     app.batch_records.require_room(
-        batches_max=app.batch_settings.open_max, owner=request.caller.sharer
+        batches_max=app.batch_limits.open_max, owner=request.caller.sharer
     )
     client = client_payload(request)
     submitted = BatchSubmitted(
@@ -92,7 +92,7 @@ def _accept(app: App, request: Request) -> Batch:
         endpoint=body.endpoint,
         content=file.facts.content,
         lines=count_lines(file.facts.content, app.payloads.get),
-        expires_at=later(app.clock.now(), app.batch_settings.window_s),
+        expires_at=later(app.clock.now(), app.batch_limits.window_s),
         client_name=next(iter(client), None),
         input_file=file.id,
         metadata=body.metadata,

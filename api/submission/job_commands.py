@@ -12,13 +12,13 @@ from api.access.webhook_policy import WebhookPolicy
 from api.http.messages import Request
 from api.http.request_headers import IDEMPOTENCY_KEY
 from api.protocols.shared.parsed_request import ParsedRequest
+from api.submission.job_limits import JobLimits
 from api.submission.model_binding import ModelBinding
 from domain.chat.schema_bounds import require_bounded_schemas
 from domain.job.commands import SubmitJob
 from domain.ports import Clock
 from domain.usecases.jobs.submit import idempotency_digest
 from domain.values import rfc3339
-from ops.setting_groups.service import JobSettings
 
 #: Characters of a User-Agent that are kept.
 CLIENT_CHARS_MAX: Final = 256
@@ -31,7 +31,7 @@ class JobCommands:
     """Makes jobs of requests.
 
     Attributes:
-        settings: Limits of every job.
+        limits: Limits of every job.
         agents: Limits of every agent.
         webhook_policy: Which URLs a request may name.
         models: Binds requests to models.
@@ -39,7 +39,7 @@ class JobCommands:
         clock: For deadlines.
     """
 
-    settings: JobSettings
+    limits: JobLimits
     agents: AgentLimits
     webhook_policy: WebhookPolicy
     models: ModelBinding
@@ -61,7 +61,7 @@ class JobCommands:
         key = IDEMPOTENCY_KEY.read(request)
         ignored = require_bounded_schemas(parsed.chat)
         request.marks.warning = "; ".join(ignored) or None
-        settings = self.settings
+        limits = self.limits
         is_named = protocol == _NAMING_PROTOCOL
         identity = self.ownership.identify(request.caller, parsed.agent, is_named=is_named)
         self.agents.count_request(identity.agent)
@@ -72,11 +72,11 @@ class JobCommands:
             priority=parsed.priority,
             agent=identity.agent,
             client=client[:CLIENT_CHARS_MAX] if client else None,
-            attempts_max=settings.attempts_max,
-            worker_deaths_max=settings.worker_deaths_max,
+            attempts_max=limits.attempts_max,
+            worker_deaths_max=limits.worker_deaths_max,
             idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
-            deadline=self._instant_in(parsed.start_within_s or settings.start_within_s),
-            finish_deadline=self._instant_in(parsed.finish_within_s or settings.finish_within_s),
+            deadline=self._instant_in(parsed.start_within_s),
+            finish_deadline=self._instant_in(parsed.finish_within_s),
             webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
             wire=parsed.wire,
             bound_model=self.models.bind(parsed),

@@ -19,6 +19,7 @@ from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
 from api.streaming.job_stream import OpenJob, open_job
 from api.submission.job_commands import JobCommands
+from api.submission.job_limits import JobLimits
 from api.submission.model_binding import ModelBinding
 from api.submission.prepared_request import PreparedRequest, asked_of
 from domain.chat.request import ChatRequest
@@ -39,7 +40,6 @@ from domain.usecases.jobs.submit import (
 )
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId, JobId, Owner, Priority, rfc3339
-from ops.setting_groups.service import JobSettings
 
 #: Jobs with the same digest, newest first, that a repeat may join.
 ALIKE_MAX: Final = 16
@@ -61,7 +61,7 @@ class Submission:
         clock: For deadlines.
         eta: The time until the queue has room.
         require_admission: Raises ``Draining`` while no new jobs are accepted.
-        settings: Limits of every job.
+        limits: Limits of every job.
         agents: Limits of every agent.
         models: Binds requests to models.
         commands: Makes the jobs of requests.
@@ -79,7 +79,7 @@ class Submission:
     clock: Clock
     eta: EtaSource
     require_admission: Callable[[], None]
-    settings: JobSettings
+    limits: JobLimits
     agents: AgentLimits
     models: ModelBinding
     commands: JobCommands
@@ -182,7 +182,7 @@ class Submission:
         target = job_to_join(alike, repeat, state)
         if target is None and is_read_by_another(alike, repeat, state):
             # The client may have closed that connection a moment ago and repeats on another one.
-            await self.readers.connections.wait_for_departure(self.settings.dedup_grace_s)
+            await self.readers.connections.wait_for_departure(self.limits.dedup_grace_s)
             alike = await self.call(self._alike, command)
             target = job_to_join(alike, repeat, state)
         return target
@@ -238,7 +238,7 @@ class Submission:
             return
         self.require_admission()
         self.models.require(first)
-        limit = self.settings.queue_limit_of(first.priority)
+        limit = self.limits.queue_limit_of(first.priority)
         require_room(
             first.priority,
             jobs_max=limit,
@@ -267,7 +267,7 @@ class Submission:
         if job.request.embedding is not None:
             return 0.0  # vectors take no memory of contexts
         waits = job.waits_for_model or job.priority is not Priority.INTERACTIVE
-        return 0.0 if waits else self.settings.memory_wait_s
+        return 0.0 if waits else self.limits.memory_wait_s
 
     def record(
         self, command: SubmitJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
@@ -288,7 +288,7 @@ class Submission:
         """Parse, and record the job unless an earlier one may be joined or several are wanted."""
         parsed = parse()
         command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=False)
-        since = self.clock.now() - timedelta(seconds=self.settings.join_window_s)
+        since = self.clock.now() - timedelta(seconds=self.limits.join_window_s)
         repeat = RequestRepeat(
             is_retry=is_retry(request.headers),
             has_session=parsed.agent is not None,

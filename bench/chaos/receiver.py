@@ -49,6 +49,14 @@ class HookReceiver:
             "SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]',
         }
 
+    @property
+    def constants(self) -> dict[str, object]:
+        """Constants to plant, so that messages come soon after a fault."""
+        return {
+            "domain.webhook.delivery.TIMEOUT_S": 2.0,
+            "domain.webhook.delivery.SCHEDULE_S": [0.3] * 20 + [2.0] * 80,
+        }
+
     def record(self, one: Received) -> None:
         """Keep a message."""
         content = json.loads(one.body)

@@ -30,6 +30,7 @@ from bench.chaos.wire import OpenStreams
 from domain.values import Digest
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.reader import LogReader
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 #: Seconds for all jobs to end after the last fault.
@@ -52,15 +53,15 @@ def environment(model: Path) -> dict[str, str]:
     Args:
         model: Directory of the model; it is served under the name of the demo model.
     """
-    return {
+    settings = {
         "SEMANTIC_MODEL__ID": str(model),
         "SEMANTIC_MODEL__NAME": MODEL,
-        # Far above what random faults do to one job; the limits themselves have their own tests.
-        "SEMANTIC_JOBS__ATTEMPTS_MAX": "100",
-        "SEMANTIC_JOBS__WORKER_DEATHS_MAX": "100",
         "SEMANTIC_SERVER__DRAIN_S": "2",
         "SEMANTIC_JOBS__WORKER_STANDBY": "true",
     }
+    # Far above what random faults do to one job; the limits themselves have their own tests.
+    limits = {"domain.values.ATTEMPTS_MAX": 100, "domain.values.WORKER_DEATHS_MAX": 100}
+    return with_constants(settings, limits)
 
 
 def mixed_environment(model: Path, hook: HookReceiver) -> dict[str, str]:
@@ -74,7 +75,7 @@ def mixed_environment(model: Path, hook: HookReceiver) -> dict[str, str]:
     config.write_text("".join(f'[models.{name}]\nsource = "{model}"\n' for name in MODELS))
     plain = {k: v for k, v in environment(model).items() if not k.startswith("SEMANTIC_MODEL__")}
     more = {"SEMANTIC_CONFIG": str(config), "SEMANTIC_MODEL__ID": MODELS[0]}
-    return plain | more | hook.environment
+    return with_constants(plain | more | hook.environment, hook.constants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ ENGINE_STREAM: Final = StreamName("engine")
 BATCH_WINDOW_MS_MAX: Final = 1000.0
 #: Most sequences that run at once.
 BATCH_SIZE_MAX: Final = 256
+#: Longest pause of a stream while another prompt is read, unless operators change it.
+GAP_MS: Final = 100.0
 #: Longest pause of a stream that can be set, in milliseconds.
 GAP_MS_MAX: Final = 60_000.0
 
@@ -54,7 +56,7 @@ class EngineValues:
 
     batch_window_ms: float
     max_batch_size: int
-    gap_max_ms: float
+    gap_max_ms: float = GAP_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ class EngineTuned:
     Attributes:
         batch_window_ms: As the setting ``engine.batch_window_ms``.
         max_batch_size: As the setting ``engine.max_batch_size``.
-        gap_max_ms: As the setting ``engine.gap_max_ms``.
+        gap_max_ms: Longest pause of a stream while another prompt is read.
     """
 
     batch_window_ms: float | None

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+#: Least seconds for which a model that jobs have caused serves.
+RESIDENCE_MIN_S: Final = 60.0
+#: Seconds after which a waiting job ends the turn of a model that has work.
+WAIT_MAX_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +26,8 @@ class OnDemandRules:
         wait_max_s: Seconds after which a waiting job ends the turn of a model that has work.
     """
 
-    residence_min_s: float
-    wait_max_s: float
+    residence_min_s: float = RESIDENCE_MIN_S
+    wait_max_s: float = WAIT_MAX_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,6 @@ class WebhookCollector:
         describe_job: Returns the ``data`` of a job at its end.
         describe_batch: Returns the ``data`` of a batch.
         urls: Receivers of every end, besides the URL that a job names.
-        batch_lines: Whether they receive the ends of lines of batches too.
         waits_s: Seconds before the second try and so on.
     """
 
@@ -76,7 +75,6 @@ class WebhookCollector:
     describe_job: Describe
     describe_batch: DescribeBatch
     urls: tuple[str, ...] = ()
-    batch_lines: bool = False
     waits_s: tuple[float, ...] = SCHEDULE_S
 
     def collect(self, *, after: int) -> int:
@@ -212,7 +210,7 @@ def _webhooks_of_job(
     submitted = decode_recorded(first)
     assert isinstance(submitted, JobSubmitted)
     is_line = first.correlation_id.startswith(BATCH_PREFIX)
-    everywhere = () if is_line and not collector.batch_lines else collector.urls
+    everywhere = () if is_line else collector.urls
     urls = _receivers(submitted.webhook, submitted.owner, everywhere)
     if not urls:
         return ()

@@ -16,7 +16,6 @@ from ops.models.files import kind_of
 from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id
 from ops.setting_groups.models import (
     DEMO_MODEL,
-    ModelSettings,
     ModelTable,
     named_table,
 )
@@ -36,14 +35,13 @@ def first_model(settings: Settings) -> ModelEntry:
         return ModelEntry(
             name=model.name or _name_of(model.id),
             source=model.id,
-            aliases=model.aliases,
             context_length=model.context_length,
         )
     entry = _entry(name, models.tables[name])
-    further = (alias for alias in _further(model) if alias not in {name, *entry.aliases})
+    is_known = model.name in {None, name, *entry.aliases}
     return replace(
         entry,
-        aliases=(*entry.aliases, *further),
+        aliases=entry.aliases if is_known else (*entry.aliases, str(model.name)),
         context_length=model.context_length or entry.context_length,
     )
 
@@ -158,12 +156,6 @@ def _name_of(model_id: str) -> str:
     """Return what clients call a model without a name: its hub id, or that of its directory."""
     path = Path(model_id).expanduser()
     return path.absolute().name if path.is_dir() else model_id
-
-
-def _further(model: ModelSettings) -> Iterator[str]:
-    if model.name is not None:
-        yield model.name
-    yield from model.aliases
 
 
 def _entry(name: str, table: ModelTable) -> ModelEntry:

@@ -23,13 +23,6 @@ class DiskSettings(SettingGroup):
         description="2^20 bytes; below it new work is refused, and below twice as much contexts are"
         " deleted from the disk and no more are written; 0: no floor",
     )
-    reserve_mb: int = Field(
-        default=16,
-        ge=0,
-        le=10_000,
-        description="2^20 bytes that a file holds until the disk is full, so that the ends of"
-        " running jobs, cancels and deletions are still recorded; 0: none",
-    )
 
     @property
     def cache_min_bytes(self) -> int:

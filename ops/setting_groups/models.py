@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -27,7 +27,6 @@ class ModelSettings(SettingGroup):
         default=DEMO_MODEL, description="a registered name, a directory, a hub id, or the demo"
     )
     name: str | None = Field(default=None, description="what clients call it; default: from the id")
-    aliases: tuple[str, ...] = Field(default=(), description="further names of the model")
     context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
     idle_ttl_s: float = Field(
         default=0.0,
@@ -95,15 +94,6 @@ class ModelsSettings(SettingGroup):
         max_length=100,
         description="patterns of names that no model has and that the loaded model answers",
     )
-    absent_wait_max_s: float = Field(
-        default=24 * 3600.0, gt=0, description="a job waits at most so long for its model"
-    )
-    residence_min_s: float = Field(
-        default=60.0, ge=0, description="on_demand: a model stays loaded at least so long"
-    )
-    wait_max_s: float = Field(
-        default=300.0, gt=0, description="on_demand: a job for another model waits at most so long"
-    )
 
     @property
     def swaps_on_demand(self) -> bool:
@@ -167,21 +157,10 @@ def refuse_repeated_names(model: ModelSettings, models: ModelsSettings) -> None:
 
 def _claims(model: ModelSettings, models: ModelsSettings) -> Iterator[tuple[str, str]]:
     """Yield each name and the setting in which it stands."""
-    table = named_table(model, models)
     for name in models.tables:
         yield name, f"models.{name}"
     for name, entry in models.tables.items():
-        yield from _each(entry.aliases, f"models.{name}.aliases")
-    if table is None:
-        if model.name is not None:
-            yield model.name, "model.name"
-        yield from _each(model.aliases, "model.aliases")
-        return
-    # The settings of [model] add names to the registered model that it means.
-    own = {table, *models.tables[table].aliases}
-    yield from _each(set(model.aliases) - own, "model.aliases")
-
-
-def _each(names: Iterable[str], place: str) -> Iterator[tuple[str, str]]:
-    for name in names:
-        yield name, place
+        for alias in entry.aliases:
+            yield alias, f"models.{name}.aliases"
+    if named_table(model, models) is None and model.name is not None:
+        yield model.name, "model.name"

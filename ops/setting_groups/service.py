@@ -1,4 +1,4 @@
-"""Settings of the service: its socket, queue, engine, cache, batches and webhooks."""
+"""Settings of the service: its socket, queue, engine, cache and webhooks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 import psutil
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, GAP_MS_MAX, EngineValues
-from domain.values import Priority
+from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, EngineValues
 from ops.setting_groups.api_keys import KeyScope, read_keys
 from ops.setting_groups.group import SettingGroup
 from ops.setting_groups.places import HOST, PORT
@@ -126,24 +125,6 @@ class EngineSettings(SettingGroup):
     """The batch."""
 
     max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX, description="jobs at once")
-    prefill_step_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="most in one piece of a prompt; default: 2048 on a GPU, 256 on a CPU",
-    )
-    gap_max_ms: float = Field(
-        default=100.0,
-        ge=0,
-        le=GAP_MS_MAX,
-        description="longest pause of a stream while another prompt is read; 0: any",
-    )
-    stream_interval_ms: float = Field(
-        default=20.0,
-        ge=0,
-        le=1000,
-        description="text that a fast model emits within this time is sent together; 0: each step",
-    )
-    reuse: bool = Field(default=True, description="start from what was read before")
     kv_budget_mb: int | None = Field(
         default=None,
         ge=1,
@@ -155,19 +136,16 @@ class EngineSettings(SettingGroup):
         default=True,
         description="draft tokens that repeat the prompt or the answer; the text stays the same",
     )
-    wire_memory: bool = Field(
-        default=False,
-        description="Metal: wire the model's memory; machines short of memory have crashed with it",
-    )
     step_limit_s: float = Field(
         default=60.0,
         ge=0,
         le=3600,
         description="a worker is replaced whose step takes longer than this and than 20 times what"
-        " its size took before, counted without the sleep of the machine; 0: never",
+        " its size took before, counted without the sleep of the machine, or that gives no sign of"
+        " life for a quarter of it, at least 15 s; 0: never",
     )
     batch_window_ms: float = Field(
-        default=10.0,
+        default=2.0,
         ge=0,
         le=BATCH_WINDOW_MS_MAX,
         description="how long requests that come together wait for more; a lone one never does",
@@ -179,7 +157,6 @@ class EngineSettings(SettingGroup):
         return EngineValues(
             batch_window_ms=self.batch_window_ms,
             max_batch_size=self.max_batch_size,
-            gap_max_ms=self.gap_max_ms,
         )
 
     @property
@@ -192,19 +169,17 @@ class CacheSettings(SettingGroup):
     """Where contexts outlive the worker."""
 
     dir: Path | None = Field(default=None, description="default: in the data directory")
-    disk_budget_gb: float = Field(default=20.0, ge=0, description="10^9 bytes; never exceeded")
-    persist: bool = Field(default=True, description="false: in memory only")
+    disk_budget_gb: float = Field(
+        default=20.0,
+        ge=0,
+        description="10^9 bytes; never exceeded; 0: contexts stay in memory only",
+    )
     storage: Literal["exact", "int8"] = Field(
         default="exact",
-        description="int8: keys and values are written in 8 bits, about half the size; answers"
-        " that start from what was read back may then differ",
+        description="int8: keys and values of contexts that nothing uses are in 8 bits, about half"
+        " the size: on the disk, and in memory where it is short; answers that start from them may"
+        " differ",
     )
-    ram_storage: Literal["exact", "int8"] = Field(
-        default="exact",
-        description="int8: where memory is short, contexts that nothing uses are kept in 8 bits,"
-        " about half the size, before any is freed; their next answers may then differ",
-    )
-
     share_between_keys: bool = Field(
         default=False,
         description="prompts of all API keys share whole cached blocks; counts reveal those",
@@ -217,58 +192,15 @@ class CacheSettings(SettingGroup):
 
 
 class JobSettings(SettingGroup):
-    """Limits of the queue."""
+    """The queue, and the standby of its worker."""
 
     max_tokens_default: int = Field(default=4096, ge=1, description="of a request without it")
-    attempts_max: int = Field(default=3, ge=1, le=100, description="then the job fails")
-    worker_threads: int = Field(
-        default=128, ge=1, le=1024, description="interactive jobs in a worker's hands at once"
-    )
-    batch_threads: int = Field(
-        default=64, ge=1, le=1024, description="batch jobs in a worker's hands at once"
-    )
-    interactive_reserved: int = Field(
-        default=2, ge=0, description="places that batch jobs give up while interactive jobs wait"
-    )
-    reconcile_s: float = Field(default=5.0, gt=0, description="between searches for lost jobs")
-    worker_deaths_max: int = Field(
-        default=2, ge=1, le=100, description="in a row, before the first item; then the job fails"
-    )
-    worker_silence_s: float = Field(
-        default=15.0, ge=0, description="a worker that hangs so long is replaced; 0: never"
-    )
+    queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
     worker_standby: bool | None = Field(
         default=None,
         description="a second worker process has its imports and waits, so that a worker that dies"
         " is replaced within a second; takes 0.1 GB; default: from 6 GB of memory on",
     )
-    queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
-    batch_queue_limit: int = Field(default=100_000, ge=1, description="batch jobs that may wait")
-    memory_wait_s: float = Field(
-        default=120.0,
-        ge=0,
-        description="while a job has waited so long for memory, further interactive requests get"
-        " 429; 0: they wait",
-    )
-    start_within_s: float | None = Field(
-        default=None, gt=0, description="a job that has not begun by then expires"
-    )
-    finish_within_s: float | None = Field(
-        default=None, gt=0, description="a job that is not done by then expires"
-    )
-    disconnect_grace_s: float = Field(
-        default=1.0, ge=0, le=600, description="a job without readers waits for a repeated request"
-    )
-    dedup_grace_s: float = Field(
-        default=0.25, ge=0, le=10, description="a repeat waits for its first try to disconnect"
-    )
-    join_window_s: float = Field(
-        default=600.0, ge=0, description="after its end a job can be joined by a retry"
-    )
-
-    def queue_limit_of(self, priority: Priority) -> int:
-        """Return the most jobs of a queue that may wait."""
-        return self.queue_limit if priority is Priority.INTERACTIVE else self.batch_queue_limit
 
     @property
     def keeps_standby(self) -> bool:
@@ -293,43 +225,6 @@ class MetricsSettings(SettingGroup):
     )
 
 
-class ReasoningSettings(SettingGroup):
-    """What reasoning may take of the tokens that may be generated; then the answer begins."""
-
-    minimal_share: float = Field(default=0.1, ge=0, le=1, description="at the effort minimal")
-    low_share: float = Field(default=0.2, ge=0, le=1, description="at the effort low")
-    medium_share: float = Field(default=0.5, ge=0, le=1, description="at the effort medium")
-    answer_share: float = Field(
-        default=0.2,
-        ge=0,
-        le=1,
-        description="kept for the answer at any effort and budget; 0: a model may think to the end",
-    )
-
-
-class BatchSettings(SettingGroup):
-    """Message Batches, files and their batches."""
-
-    open_max: int = Field(default=100, ge=1, description="batches that may be open at once")
-    lines_max: int = Field(
-        default=100_000,
-        ge=1,
-        description="requests of one Message Batch; server.body_bytes_max bounds their bytes",
-    )
-    file_lines_max: int = Field(default=50_000, ge=1, description="lines of one batch file")
-    file_bytes_max: int = Field(
-        default=200_000_000, ge=1, description="of one file; server.body_bytes_max may be less"
-    )
-    window_s: int = Field(default=24 * 3600, ge=1, description="what is not done by then expires")
-    queue_window: int = Field(
-        default=256, ge=1, description="lines of batches that wait as jobs; the rest stays outside"
-    )
-    results_kept_s: int = Field(default=29 * 24 * 3600, ge=1, description="after the creation")
-    file_kept_s: int = Field(
-        default=30 * 24 * 3600, ge=1, description="of files without an expiry of their own"
-    )
-
-
 class WebhookSettings(SettingGroup):
     """Webhooks on the ends of jobs and batches."""
 
@@ -340,7 +235,6 @@ class WebhookSettings(SettingGroup):
         " default: drawn once, in the data directory",
     )
     from_requests: bool = Field(default=True, description="a request may name a webhook of its own")
-    batch_lines: bool = Field(default=False, description="also send each line of a batch to urls")
     allow_hosts: tuple[str, ...] = Field(
         default=(),
         description="host or host:port that may be this machine or in a private network",

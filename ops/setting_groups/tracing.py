@@ -16,26 +16,19 @@ _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter")
 class TracingSettings(SettingGroup):
     """Spans of requests and attempts, for an OpenTelemetry receiver."""
 
-    enabled: bool = Field(default=False, description="export spans; needs the extra otel")
     endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="base URL of an OTLP/HTTP receiver; default: OTEL_EXPORTER_OTLP_ENDPOINT, else"
-        " http://localhost:4318",
-    )
-    sample_ratio: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="part of the requests without a traceparent whose spans are exported",
+        description="base URL of the OTLP/HTTP receiver that gets the spans, as"
+        " http://localhost:4318; needs the extra otel; default: no spans",
     )
     texts: bool = Field(default=False, description="spans also carry prompts and answers")
 
     @model_validator(mode="after")
     def _have_the_extra(self) -> Self:
-        if self.enabled and not all(map(_is_installed, _NEEDED)):
+        if self.endpoint is not None and not all(map(_is_installed, _NEEDED)):
             message = (
-                "tracing.enabled needs the extra otel: pip install opentelemetry-sdk"
+                "tracing.endpoint needs the extra otel: pip install opentelemetry-sdk"
                 " opentelemetry-exporter-otlp-proto-http"
             )
             raise ValueError(message)

@@ -18,6 +18,8 @@ WORKER_MARGIN_S = 15.0
 #: Age of a worker at which its standby starts, in seconds: after the load of a small model, and not
 #: within a crash loop.
 STANDBY_AFTER_S = 5.0
+#: Least time without a heartbeat after which a worker is replaced, in seconds.
+WORKER_SILENCE_S = 15.0
 #: Time for the broker to write its data, in seconds.
 BROKER_GRACE_S = 10.0
 
@@ -66,6 +68,11 @@ def module_argv(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module)
 
 
+def _silence_max_s(step_limit_s: float) -> float:
+    """Return how long a worker may be silent; a slow step may hold the interpreter's lock."""
+    return max(WORKER_SILENCE_S, step_limit_s / 4) if step_limit_s else 0.0
+
+
 def parts_of(settings: Settings) -> Parts:
     """Return the real parts."""
     broker = Part(name=BROKER, argv=module_argv("ops.broker"), grace_s=BROKER_GRACE_S)
@@ -75,7 +82,7 @@ def parts_of(settings: Settings) -> Parts:
             name=WORKER,
             argv=module_argv("worker.main"),
             grace_s=settings.server.drain_s + WORKER_MARGIN_S,
-            silence_max_s=settings.jobs.worker_silence_s,
+            silence_max_s=_silence_max_s(settings.engine.step_limit_s),
             standby_argv=module_argv("worker.standby") if settings.jobs.keeps_standby else (),
         ),
         api=Part(

@@ -12,6 +12,8 @@ from ops.tracing.span import NoSpans, SpanSink
 
 #: The standard variable that turns every OpenTelemetry SDK off.
 DISABLED_ENV: Final = "OTEL_SDK_DISABLED"
+#: The standard variable of the part of the requests without a ``traceparent`` that are exported.
+SAMPLE_RATIO_ENV: Final = "OTEL_TRACES_SAMPLER_ARG"
 
 
 def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanSink:
@@ -22,7 +24,7 @@ def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanS
         part: The process: ``api`` or ``worker``.
         logger: Records a receiver that fails.
     """
-    if not settings.enabled or os.environ.get(DISABLED_ENV, "").lower() == "true":
+    if settings.endpoint is None or os.environ.get(DISABLED_ENV, "").lower() == "true":
         return NoSpans()
     from ops.tracing.otlp import OtlpSpans, open_exporter  # noqa: PLC0415 - an extra; 0.1 s
 
@@ -31,6 +33,15 @@ def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanS
         logger,
         part=part,
         version=version("semantic"),
-        sample_ratio=settings.sample_ratio,
+        sample_ratio=sample_ratio(),
         has_texts=settings.texts,
     )
+
+
+def sample_ratio() -> float:
+    """Return the ratio of the standard variable; 1 without a valid one."""
+    try:
+        ratio = float(os.environ.get(SAMPLE_RATIO_ENV, "1"))
+    except ValueError:
+        return 1.0
+    return ratio if 0 <= ratio <= 1 else 1.0

@@ -154,14 +154,11 @@ class _Reporter(SpanExporter):
         self._exporter.shutdown()
 
 
-def open_exporter(endpoint: str | None) -> SpanExporter:
-    """Return what sends spans to a receiver.
-
-    Args:
-        endpoint: Base URL of the receiver; ``None`` for that of the environment, or port 4318 of
-            this machine.
-    """
-    return OTLPSpanExporter(endpoint=_traces_url(endpoint))
+def open_exporter(endpoint: str) -> SpanExporter:
+    """Return what sends spans to the receiver at a base URL."""
+    is_whole = endpoint.endswith(TRACES_PATH)
+    url = endpoint if is_whole else endpoint.rstrip("/") + TRACES_PATH
+    return OTLPSpanExporter(endpoint=url)
 
 
 def _otel_context(context: TraceContext, span_id: str | None = None) -> otel.SpanContext:
@@ -171,12 +168,6 @@ def _otel_context(context: TraceContext, span_id: str | None = None) -> otel.Spa
         is_remote=False,
         trace_flags=otel.TraceFlags(context.flags),
     )
-
-
-def _traces_url(endpoint: str | None) -> str | None:
-    if endpoint is None or endpoint.endswith(TRACES_PATH):
-        return endpoint
-    return endpoint.rstrip("/") + TRACES_PATH
 
 
 def _unless_set(name: dict[str, str]) -> dict[str, str]:

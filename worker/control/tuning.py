@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Protocol
 
-from domain.engine.control import AdmissionState, EngineControl, EngineValues
+from domain.engine.control import AdmissionState, EngineValues
 from domain.usecases.engine_control import EngineControls
 from ops.logs import Logger
-from ops.setting_groups.service import EngineSettings
 
 #: Seconds between two looks at the log; a signal makes the worker look at once.
 LOOK_S = 1.0
@@ -42,12 +41,6 @@ class SharedQueue(Protocol):
     shared_unacked_max: int | None
 
 
-def tuned(settings: EngineSettings, control: EngineControl) -> EngineSettings:
-    """Return the settings with the values that operators have changed."""
-    values = control.tuning.over(settings.values)
-    return settings.model_copy(update=asdict(values))
-
-
 class WorkerTuning:
     """What operators have changed, as this worker has applied it.
 
@@ -67,7 +60,7 @@ class WorkerTuning:
     def __init__(
         self,
         controls: EngineControls,
-        settings: EngineSettings,
+        settings: EngineValues,
         *,
         engine: TunableEngine,
         turns: TunableTurns,
@@ -75,7 +68,7 @@ class WorkerTuning:
         logger: Logger,
     ) -> None:
         self._controls = controls
-        self._settings = settings.values
+        self._settings = settings
         self._engine = engine
         self._turns = turns
         self._queue = queue

@@ -138,8 +138,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
         revision=model.revision,
         digest_cache=settings.data_dir / "digests.json",
     )
-    step_tokens = piece_tokens(settings.engine.prefill_step_tokens)
-    pieces = Pieces(step_tokens=step_tokens)
+    pieces = Pieces(step_tokens=piece_tokens(None))
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         registry = model_registry(settings, cached_ids())

@@ -71,6 +71,8 @@ from domain.values import (
 
 #: Lines that are submitted in one round. After a crash only lines of one round are missing.
 ROUND_LINES_MAX: Final = 32
+#: Lines of batches that wait as jobs; the others wait outside of the queue.
+LINES_WAITING_MAX: Final = 256
 #: Model name of a line that has none.
 NO_MODEL: Final = "unknown"
 
@@ -105,7 +107,7 @@ class BatchDriver:
     clock: Clock
     protocol: LineProtocol
     spread: Spread = one_by_one
-    window: int = 256
+    window: int = LINES_WAITING_MAX
     attempts_max: int = ATTEMPTS_MAX
     output_kept_s: int = 30 * 24 * 3600
     has_own_line: Callable[[str], bool] = never_absent

@@ -30,6 +30,8 @@ from domain.values import JobId, rfc3339
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
 ABSENT_S: Final = 10.0
+#: Seconds since its acceptance after which a job that waits for its model expires.
+ABSENT_WAIT_MAX_S: Final = 24 * 3600.0
 #: Seconds of absence after which all jobs of a model that is not registered any more are ended. A
 #: model that only another machine has registered is known while a worker there has it.
 REMOVED_S: Final = 60.0
@@ -55,7 +57,7 @@ class StrandedJobs:
     models: LoadedModels
     cancellation: JobCancellation
     clock: Clock
-    absent_wait_max_s: float
+    absent_wait_max_s: float = ABSENT_WAIT_MAX_S
     absent_s: float = ABSENT_S
     is_registered: Callable[[str], bool] = lambda _: True
     _since: dict[str, float] = field(default_factory=dict)

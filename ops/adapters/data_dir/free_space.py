@@ -18,6 +18,9 @@ from domain.errors import DiskFull
 from ops.adapters.data_dir.reserve import Reserve
 from ops.setting_groups.disk import MB, DiskSettings
 
+#: 2^20 bytes that a file holds until the disk is full, so that ends of running jobs, cancels and
+#: deletions are still recorded.
+RESERVE_MB: Final = 16
 #: Free space that a start of the service takes at least.
 START_BYTES: Final = MB
 
@@ -59,7 +62,7 @@ class DiskFloor:
         if self.reserve is not None and not self.reserve.exists():
             return (
                 f"the disk of the event log was full, and {_mb(self.reserve_bytes)} for the ends "
-                "of jobs (disk.reserve_mb) are not reserved again yet"
+                "of jobs are not reserved again yet"
             )
         return None
 
@@ -92,13 +95,12 @@ def floor_of(disk: DiskSettings, *, log_file: Path | None, data_dir: Path) -> Di
         log_file: ``None`` where a database server has the log; there is no reserve then.
         data_dir: Measured where there is no log file.
     """
-    has_reserve = log_file is not None and disk.reserve_mb > 0
     return DiskFloor(
         measure=partial(free_bytes, data_dir if log_file is None else log_file.parent),
         free_min_bytes=disk.free_min_mb * MB,
         cache_min_bytes=disk.cache_min_bytes,
-        reserve=Reserve.beside(log_file) if log_file is not None and has_reserve else None,
-        reserve_bytes=disk.reserve_mb * MB,
+        reserve=Reserve.beside(log_file) if log_file is not None else None,
+        reserve_bytes=RESERVE_MB * MB,
     )
 
 

@@ -103,10 +103,10 @@ def plan(
         "agents": agents,
         "context_tokens": context,
         "bits": bits,
-        "piece_tokens": settings.engine.prefill_step_tokens or _PIECE_TOKENS,
+        "piece_tokens": _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,
-        "disk_budget_bytes": settings.cache.disk_budget_bytes if settings.cache.persist else None,
+        "disk_budget_bytes": settings.cache.disk_budget_bytes or None,
     }
     planned = _planned(settings, request)
     if json:

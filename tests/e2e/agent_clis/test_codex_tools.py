@@ -64,7 +64,7 @@ def stage(tmp_path: Path) -> Iterator[Service]:
     (script / "script.json").write_text(json.dumps(_SCRIPT))
     service = Service(
         tmp_path / "data",
-        env={"SCRIPT_DIR": str(script), "SEMANTIC_JOBS__WORKER_SILENCE_S": "600"},
+        env={"SCRIPT_DIR": str(script), "SEMANTIC_ENGINE__STEP_LIMIT_S": "0"},
         command=("-m", "tests.support.processes.scripted_serve"),
     ).start()
     yield service

@@ -13,10 +13,14 @@ import pytest
 
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.examples import ENDED_WITHIN_S, EXAMPLES, begin, end, output_of, run
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service, free_port
 
 pytestmark = pytest.mark.nightly
-WEBHOOKS = {"SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]'}
+WEBHOOKS = with_constants(
+    {"SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]'},
+    {"domain.webhook.delivery.SCHEDULE_S": [1.0]},
+)
 #: A valid secret of the form that ``semantic webhooks secret`` prints.
 SECRET = "whsec_" + "c2VtYW50aWMtZXhhbXBsZS1zZWNyZXQtMzItYnl0ZXM="
 

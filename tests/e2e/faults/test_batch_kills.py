@@ -15,6 +15,7 @@ from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault
 from bench.chaos.run import environment
 from tests.support.polling import scaled
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 LINES = 40
@@ -43,7 +44,8 @@ def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
 ) -> None:
     # A small window: the api dies with lines that are no jobs yet.
     env = environment(make_exact_model(tmp_path / "model"))
-    service = own_service(**env, SEMANTIC_BATCHES__QUEUE_WINDOW="8")
+    small = {"domain.usecases.batches.driver.LINES_WAITING_MAX": 8}
+    service = own_service(**with_constants(env, small))
     history = run(service, lines=LINES, faults=(Fault.WORKER, Fault.API), max_tokens=12)
     assert check(history) == ()
     (batch,) = (one for one in history.operations if one.lines)

@@ -20,6 +20,7 @@ from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import now_s, scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 pytestmark = pytest.mark.redis
@@ -38,13 +39,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     running = Service(
         tmp_path_factory.mktemp("brokerless") / "data",
-        env={
-            "SEMANTIC_MODEL__ID": str(model),
-            "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "1",
-            "SEMANTIC_JOBS__WORKER_THREADS": "2",
-            # Only what is looked for at once is found in time.
-            "SEMANTIC_JOBS__RECONCILE_S": "3600",
-        },
+        env=with_constants(
+            {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "1"},
+            {
+                "worker.consumers.INTERACTIVE_THREADS": 2,
+                # Only what is looked for at once is found in time.
+                "worker.process.RECONCILE_S": 3600.0,
+            },
+        ),
     ).start()
     yield running
     assert running.stop() == 0, running.log()

@@ -26,6 +26,7 @@ from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "sampled": {"temperature": 1.0, "seed": 11},
 }
 #: The worker hangs for so long before it is replaced.
-SILENCE_S = "10"
+SILENCE_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,10 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     service = Service(
         tmp_path_factory.mktemp("crashing") / "data",
-        env={
-            "SEMANTIC_MODEL__ID": str(model),
-            "SEMANTIC_JOBS__WORKER_SILENCE_S": SILENCE_S,
-            "SEMANTIC_JOBS__WORKER_STANDBY": "true",
-        },
+        env=with_constants(
+            {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_JOBS__WORKER_STANDBY": "true"},
+            {"ops.supervisor.parts.WORKER_SILENCE_S": SILENCE_S},
+        ),
     ).start()
     yield service
     assert service.stop() == 0, service.log()
@@ -254,9 +254,13 @@ def test_job_that_kills_its_worker_twice_before_a_word_is_given_up(
 ) -> None:
     model = make_tiny_llama(tmp_path / "slow", hidden=256, layers=8, context=32_768)
     service = own_service(
-        SEMANTIC_MODEL__ID=str(model),
-        SEMANTIC_ENGINE__PREFILL_STEP_TOKENS="16",
-        SEMANTIC_CACHE__PERSIST="false",
+        **with_constants(
+            {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_CACHE__DISK_BUDGET_GB": "0"},
+            {
+                "worker.engine.mlx.rows.piece_tokens.CPU_PIECE_TOKENS": 16,
+                "worker.engine.mlx.rows.piece_tokens.GPU_PIECE_TOKENS": 16,
+            },
+        )
     )
     with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         # Minutes of reading before the first word, on any machine of today.
@@ -291,7 +295,7 @@ def test_zombie_is_refused_by_its_attempt_number(
     own_service: Callable[..., Service], tmp_path: Path
 ) -> None:
     """A second worker takes over what a stopped one holds; then the first one goes on."""
-    service = own_service(SEMANTIC_JOBS__WORKER_SILENCE_S="0")
+    service = own_service(SEMANTIC_ENGINE__STEP_LIMIT_S="0")
     with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         with JobReader(service.base_url, submitted(http, "sampled")) as reader:
             expected = reader.whole()

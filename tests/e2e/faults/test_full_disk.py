@@ -12,6 +12,7 @@ import pytest
 from tests.support.builders.log_files import verify
 from tests.support.models.tiny_models import make_quick_demo
 from tests.support.polling import scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.scripted_service import ENDLESS, ENDLESS_PACE_S, line, write_script
 from tests.support.processes.service import Service
 from tests.support.processes.small_disk import fill, small_disk
@@ -39,13 +40,15 @@ def service(tmp_path: Path, disk: Path) -> Iterator[Service]:
     )
     service = Service(
         disk / "data",
-        env={
-            "SCRIPT_DIR": str(tmp_path),
-            "SEMANTIC_MODEL__ID": str(make_quick_demo(tmp_path / "model")),
-            "SEMANTIC_MODEL__NAME": "scripted",
-            "SEMANTIC_DISK__FREE_MIN_MB": "8",
-            "SEMANTIC_DISK__RESERVE_MB": "4",
-        },
+        env=with_constants(
+            {
+                "SCRIPT_DIR": str(tmp_path),
+                "SEMANTIC_MODEL__ID": str(make_quick_demo(tmp_path / "model")),
+                "SEMANTIC_MODEL__NAME": "scripted",
+                "SEMANTIC_DISK__FREE_MIN_MB": "8",
+            },
+            {"ops.adapters.data_dir.free_space.RESERVE_MB": 4},
+        ),
         command=("-m", "tests.support.processes.scripted_serve"),
     )
     service.log_file = tmp_path / "serve.log"

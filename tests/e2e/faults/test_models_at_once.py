@@ -15,6 +15,7 @@ from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.machines import Machine
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import free_port
 
 pytestmark = pytest.mark.redis
@@ -40,8 +41,8 @@ class Site:
             "SEMANTIC_REDIS__URL": redis_url,
             "SEMANTIC_REDIS__PREFIX": f"t{uuid.uuid4().hex[:8]}",
             "SEMANTIC_SERVER__PORT": str(port),
-            "SEMANTIC_JOBS__RECONCILE_S": "1",
         }
+        shared = with_constants(shared, {"worker.process.RECONCILE_S": 1.0})
         self.machines = [
             Machine(part, directory / f"machine-{name}", shared)
             for part, name in (("api", "api"), ("worker", "one"), ("worker", "two"))

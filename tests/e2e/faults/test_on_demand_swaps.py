@@ -8,16 +8,13 @@ import pytest
 
 from tests.support.processes.two_models import TwoModels
 
-ON_DEMAND = {
-    "SEMANTIC_MODELS__SWAP": "on_demand",
-    "SEMANTIC_MODELS__RESIDENCE_MIN_S": "1",
-    "SEMANTIC_MODELS__WAIT_MAX_S": "2",
-}
+ON_DEMAND = {"SEMANTIC_MODELS__SWAP": "on_demand"}
+SOON = {"domain.model.on_demand.RESIDENCE_MIN_S": 1.0, "domain.model.on_demand.WAIT_MAX_S": 2.0}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoModels]:
-    models = TwoModels(tmp_path_factory.mktemp("on_demand"), env=ON_DEMAND)
+    models = TwoModels(tmp_path_factory.mktemp("on_demand"), env=ON_DEMAND, constants=SOON)
     yield models
     assert models.close() == 0, models.service.log()
 

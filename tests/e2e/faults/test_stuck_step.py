@@ -36,7 +36,6 @@ def hanging(tmp_path_factory: pytest.TempPathFactory, fault: PlantedFault) -> It
             "SEMANTIC_MODEL__ID": str(model),
             "SEMANTIC_ENGINE__MAX_BATCH_SIZE": str(PLACES),
             "SEMANTIC_ENGINE__STEP_LIMIT_S": "2",
-            "SEMANTIC_JOBS__WORKER_SILENCE_S": "5",
         }
         | fault.environment,
     ).start()

@@ -20,6 +20,7 @@ from tests.e2e.sdks.test_batches import over, upload
 from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.data_directory import command, holders
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 TOLERANCE = 2e-4
@@ -50,12 +51,12 @@ def embedding(embedder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         f'[models.notes]\nsource = "{embedder}"\naliases = ["text-embedding-3-small"]\n'
         f'[models.gone]\nsource = "{directory / "gone"}"\nkind = "embedding"\n'
     )
-    env = {
+    settings = {
         "SEMANTIC_CONFIG": str(config),
         "SEMANTIC_MODEL__ID": str(make_exact_model(directory / "model")),
         "SEMANTIC_MODEL__NAME": "semantic-demo",
-        "SEMANTIC_JOBS__RECONCILE_S": "1",
     }
+    env = with_constants(settings, {"worker.process.RECONCILE_S": 1.0})
     running = Service(directory / "data", env=env).start()
     yield running
     assert running.stop() == 0, running.log()

@@ -32,7 +32,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         SEMANTIC_LOG__FORMAT="json",
         SEMANTIC_JOBS__WORKER_STANDBY="true",
         SEMANTIC_WEBHOOKS__ALLOW_HOSTS='["127.0.0.1"]',
-        SEMANTIC_TRACING__ENABLED="true",
         # Nobody listens on the discard port.
         SEMANTIC_TRACING__ENDPOINT="http://127.0.0.1:9",
     ).start()

@@ -36,8 +36,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> 
         tmp_path_factory.mktemp("traced") / "data",
         env={
             "SEMANTIC_MODEL__ID": str(model),
-            "SEMANTIC_TRACING__ENABLED": "true",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+            "SEMANTIC_TRACING__ENDPOINT": receiver.url,
             "SEMANTIC_LOG__FORMAT": "json",
             "SEMANTIC_LOG__LEVEL": "DEBUG",
             "SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]',

@@ -13,6 +13,7 @@ import httpx
 from tests.support.clients.webhook_receiver import Received, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
 from tests.support.polling import scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 BODY = {"prompt": "Say hello.", "max_tokens": 4}
@@ -53,8 +54,16 @@ def test_ends_are_told_through_failures_and_a_kill(own_service: Callable[..., Se
 
     with receiver(answer) as there:
         service = own_service(
-            SEMANTIC_WEBHOOKS__URLS=json.dumps([there.url("/all")]),
-            SEMANTIC_WEBHOOKS__ALLOW_HOSTS='["127.0.0.1"]',
+            **with_constants(
+                {
+                    "SEMANTIC_WEBHOOKS__URLS": json.dumps([there.url("/all")]),
+                    "SEMANTIC_WEBHOOKS__ALLOW_HOSTS": '["127.0.0.1"]',
+                },
+                {
+                    "domain.webhook.delivery.TIMEOUT_S": 6.0,
+                    "domain.webhook.delivery.SCHEDULE_S": [0.1] * 50,
+                },
+            )
         )
         secret = semantic(service, "webhooks", "secret").strip()
         with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:

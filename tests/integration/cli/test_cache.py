@@ -57,7 +57,6 @@ def test_the_settings_say_where_and_how_much(root: Path) -> None:
     settings = load_settings()
     assert settings.cache_dir == root
     assert settings.cache.disk_budget_bytes == 20_000_000_000
-    assert settings.cache.persist
 
 
 def test_ls_shows_models_and_their_blocks(store: BlockStore, root: Path) -> None:

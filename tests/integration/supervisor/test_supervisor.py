@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.support.polling import scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 
 _DEADLINE_S = 240.0
 _ROOT = Path(__file__).parents[3]
@@ -293,7 +294,7 @@ def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:
 
 
 def test_worker_that_hangs_is_replaced_and_one_that_lives_is_left_alone(stage: Stage) -> None:
-    stage.serve(SEMANTIC_JOBS__WORKER_SILENCE_S="3")
+    stage.serve(**with_constants({}, {"ops.supervisor.parts.WORKER_SILENCE_S": 3.0}))
     first = stage.ready()["parts"]["worker"]["pid"]
     os.kill(first, signal.SIGSTOP)
     again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)

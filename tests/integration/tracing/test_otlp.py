@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from domain.log.trace import TraceContext, new_trace
 from ops.setting_groups.tracing import TracingSettings
-from ops.tracing.open import open_spans
+from ops.tracing.open import open_spans, sample_ratio
 from ops.tracing.span import NoSpans, Span, SpanKind, SpanSink
 from tests.support.clients.otlp_receiver import OtlpReceiver, otlp_receiver
 
@@ -20,7 +20,7 @@ LOGGER = structlog.stdlib.get_logger()
 
 
 def opened(**settings: object) -> SpanSink:
-    wanted = TracingSettings(**({"enabled": True} | settings))  # type: ignore[arg-type]
+    wanted = TracingSettings(**settings)  # type: ignore[arg-type]
     return open_spans(wanted, part="worker", logger=LOGGER)
 
 
@@ -59,14 +59,13 @@ def test_a_receiver_of_the_settings_gets_all_of_a_span(path: str) -> None:
         assert receiver.spans[0].resource["service.name"] == "semantic"
 
 
-def test_a_receiver_and_a_name_of_the_standard_variables_are_used(
+def test_a_name_and_attributes_of_the_standard_variables_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with otlp_receiver() as receiver:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-        check_arrival(receiver, opened())
+        check_arrival(receiver, opened(endpoint=receiver.url))
         resource = receiver.spans[0].resource
         assert resource["service.name"] == "mine"
         assert resource["deployment.environment.name"] == "test"
@@ -98,9 +97,22 @@ def test_a_receiver_that_refuses_is_reported_once() -> None:
 
 
 def test_nothing_is_exported_while_tracing_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(opened(enabled=False), NoSpans)
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert isinstance(opened(), NoSpans)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert isinstance(opened(endpoint="http://127.0.0.1:9"), NoSpans)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "share"), [("0", 0.0), ("0.5", 0.5), ("1.5", 1.0), ("all", 1.0), (None, 1.0)]
+)
+def test_the_standard_variable_says_which_part_is_exported(
+    monkeypatch: pytest.MonkeyPatch, ratio: str | None, share: float
+) -> None:
+    if ratio is None:
+        monkeypatch.delenv("OTEL_TRACES_SAMPLER_ARG", raising=False)
+    else:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", ratio)
+    assert sample_ratio() == share
 
 
 def test_tracing_without_the_extra_is_a_setting_that_is_not_valid(
@@ -110,5 +122,5 @@ def test_tracing_without_the_extra_is_a_setting_that_is_not_valid(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ValidationError, match=r"pip install opentelemetry-sdk"):
-        TracingSettings(enabled=True)
-    assert not TracingSettings().enabled
+        TracingSettings(endpoint="http://127.0.0.1:9")
+    assert TracingSettings().endpoint is None

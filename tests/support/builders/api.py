@@ -19,6 +19,7 @@ from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
 from api.services.metrics.ports import MetricPorts
+from api.submission.job_limits import JobLimits
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
@@ -45,7 +46,6 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from ops.setting_groups.service import JobSettings
 from tests.support.builders.batch_services import batch_lines
 from tests.support.builders.job_events import start_command
 from tests.support.fakes.batches import InMemoryBatchViews
@@ -67,9 +67,7 @@ REGISTRY = ModelRegistry(
     [ModelEntry(name="demo", source="semantic-demo", aliases=("claude-demo",))], following=("*",)
 )
 #: Waits that no test needs are short.
-SETTINGS = JobSettings(
-    max_tokens_default=64, memory_wait_s=0, disconnect_grace_s=0, dedup_grace_s=0.01
-)
+LIMITS = JobLimits(max_tokens_default=64, memory_wait_s=0, disconnect_grace_s=0, dedup_grace_s=0.01)
 PATIENCE_S = 60.0
 
 
@@ -130,7 +128,7 @@ class FakeApi:
             rates=LiveRates(self.broker.pulses, self.log.views, clock),
             registry=lambda: REGISTRY,
             inspect_model=lambda _: None,
-            job_settings=SETTINGS,
+            job_limits=LIMITS,
             ping_s=ping_s,
             pause=self._pause,
         )
@@ -166,7 +164,7 @@ class FakeApi:
 
     def use_limits(self, **changes: Any) -> None:
         """Change settings of jobs."""
-        self.use(job_settings=self.app.job_settings.model_copy(update=changes))
+        self.use(job_limits=replace(self.app.job_limits, **changes))
 
     def prepared(
         self,

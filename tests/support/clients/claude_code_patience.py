@@ -37,7 +37,7 @@ class PatientSession:
             _LINES,
             SEMANTIC_ENGINE__MAX_BATCH_SIZE="1",
             # A busy machine must not replace the worker.
-            SEMANTIC_JOBS__WORKER_SILENCE_S="0",
+            SEMANTIC_ENGINE__STEP_LIMIT_S="0",
         )
         self._user = ClaudeCode(binary, self.service, directory / "home")
         self._asked: subprocess.Popen[str] | None = None

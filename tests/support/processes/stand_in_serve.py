@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from ops.settings import Settings, load_settings
-from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
+from ops.supervisor.parts import API, BROKER, WORKER, WORKER_SILENCE_S, Part, Parts
 from ops.supervisor.serve import serve
 
 STANDBY_AFTER_S = 0.1
@@ -17,13 +17,13 @@ STANDBY_AFTER_S = 0.1
 def stand_ins(settings: Settings) -> Parts:
     def part(name: str) -> Part:
         argv = (sys.executable, "-m", "tests.support.processes.stand_in", name)
-        jobs, is_worker = settings.jobs, name == WORKER
+        is_worker = name == WORKER
         return Part(
             name=name,
             argv=argv,
             grace_s=settings.server.drain_s,
-            silence_max_s=jobs.worker_silence_s if is_worker else 0,
-            standby_argv=argv if is_worker and jobs.keeps_standby else (),
+            silence_max_s=WORKER_SILENCE_S if is_worker else 0,
+            standby_argv=argv if is_worker and settings.jobs.keeps_standby else (),
             standby_after_s=STANDBY_AFTER_S,
         )
 

@@ -22,6 +22,7 @@ from ops.clock import RandomIds, SystemClock
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
 #: Longest wait for something that takes seconds on an idle machine.
@@ -34,9 +35,16 @@ class TwoModels:
     Args:
         directory: For models, configuration and data.
         env: Further settings.
+        constants: Planted constants beside the time between two looks of a worker.
     """
 
-    def __init__(self, directory: Path, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        constants: Mapping[str, object] | None = None,
+    ) -> None:
         for seed, name in enumerate(("a", "b", "corrupt")):
             make_tiny_llama(directory / name, hidden=128, layers=4, context=4096, seed=seed)
         # The header fits the file, so that only the load finds the fault.
@@ -52,13 +60,10 @@ class TwoModels:
         config.write_text("".join(tables) + f'[models.gone]\nsource = "{directory / "gone"}"\n')
         self.service = Service(
             directory / "data",
-            env={
-                "SEMANTIC_CONFIG": str(config),
-                "SEMANTIC_MODEL__ID": "a",
-                "SEMANTIC_JOBS__RECONCILE_S": "1",
-                "SEMANTIC_CACHE__STORAGE": "exact",
-                **(env or {}),
-            },
+            env=with_constants(
+                {"SEMANTIC_CONFIG": str(config), "SEMANTIC_MODEL__ID": "a", **(env or {})},
+                {"worker.process.RECONCILE_S": 1.0, **(constants or {})},
+            ),
         ).start()
         self.http = httpx.Client(base_url=self.service.base_url, timeout=scaled(WAIT_S))
         self._log: SqlEventLog = open_log(

@@ -153,8 +153,8 @@ def test_sources_add_up_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nested_tuple_comes_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEMANTIC_MODEL__ALIASES", '["sonnet", "opus"]')
-    assert load_settings().model.aliases == ("sonnet", "opus")
+    monkeypatch.setenv("SEMANTIC_MODELS__FOLLOW", '["sonnet", "opus"]')
+    assert load_settings().models.follow == ("sonnet", "opus")
 
 
 @pytest.mark.parametrize(

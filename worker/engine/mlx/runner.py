@@ -69,7 +69,7 @@ class BatchRunner:
         self,
         *,
         load_weights: Callable[[], LoadedWeights],
-        prefill_step_tokens: int | None,
+        prefill_step_tokens: int | None = None,
         gap_max_ms: float = 0.0,
         kv_budget_bytes: int | DeviceBudget | None = None,
         reuse: bool = True,

@@ -11,14 +11,13 @@ import anthropic.types.messages
 import openai.types
 import pytest
 
-from api.background.batches import Blocks
+from api.background.batches import BatchLimits, Blocks
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
 from domain.job.commands import FailAttempt
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
-from ops.setting_groups.service import BatchSettings
 from tests.support.builders.api import FakeApi, fake_api, pieces_of
 from tests.support.builders.batch_services import advance
 from tests.support.fakes.time import FakeClock
@@ -38,7 +37,7 @@ def scenario(play: Callable[[FakeApi], Coroutine[Any, Any, None]]) -> None:
 
 
 def limit(api: FakeApi, **limits: int) -> None:
-    api.use(batch_settings=BatchSettings(**limits))
+    api.use(batch_limits=BatchLimits(**limits))
 
 
 def wait(api: FakeApi, seconds: float) -> None:

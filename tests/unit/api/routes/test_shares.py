@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from api.background.batches import BatchLimits
 from api.http.caller import Caller
 from api.http.messages import Reply, Request
 from ops.setting_groups.api_keys import KeyScope
-from ops.setting_groups.service import BatchSettings
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import BODY
 
@@ -41,10 +42,8 @@ def test_key_with_its_share_is_refused_and_another_is_not(
     async def scenario() -> None:
         async with fake_api() as api:
             api.use(
-                batch_settings=BatchSettings(open_max=4),
-                job_settings=api.app.job_settings.model_copy(
-                    update={"queue_limit": 4, "batch_queue_limit": 4}
-                ),
+                batch_limits=BatchLimits(open_max=4),
+                job_limits=replace(api.app.job_limits, queue_limit=4, batch_queue_limit=4),
             )
             assert [(await send(api, "ann", path, body)).status for _ in "12"] == [status] * 2
             refused = await send(api, "ann", path, body)

@@ -41,7 +41,7 @@ ENDED = BatchEnded(succeeded=1, errored=0, canceled=0, expired=0)
 class World:
     """A log, a store and a clock; what is claimed is settled by the test."""
 
-    def __init__(self, *, urls: Sequence[str] = (), batch_lines: bool = False) -> None:
+    def __init__(self, *, urls: Sequence[str] = ()) -> None:
         self.clock, self.ids = FakeClock(), SequentialIds()
         self.log, self.store = InMemoryEventLog(self.clock), InMemoryWebhookStore()
         self.collector = WebhookCollector(
@@ -52,7 +52,6 @@ class World:
             describe_job=_describe,
             describe_batch=lambda batch: {"id": batch.id, "state": batch.state},
             urls=tuple(urls),
-            batch_lines=batch_lines,
             waits_s=(5.0, 60.0),
         )
 
@@ -148,12 +147,11 @@ def test_receivers_of_everything_get_each_job_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("batch_lines", [False, True])
-def test_lines_of_batches_are_sent_only_if_configured(*, batch_lines: bool) -> None:
-    world = World(urls=["https://all.example.com/"], batch_lines=batch_lines)
+def test_lines_of_batches_are_not_sent_everywhere() -> None:
+    world = World(urls=["https://all.example.com/"])
     events = (submitted(), started(), completed())
     world.happen("job-1", *events, correlation_id="batch-1")
-    assert len(world.collect()) == batch_lines
+    assert not world.collect()
 
 
 @pytest.mark.parametrize(

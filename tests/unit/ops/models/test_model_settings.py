@@ -95,10 +95,6 @@ def test_the_environment_adds_tables_and_changes_fields(monkeypatch: pytest.Monk
             "[model]\nname='a'\nid='/m'\n[models.a]\nsource='x'",
             "the name a stands in models.a and in model.name",
         ),
-        (
-            "[model]\naliases=['s']\n[models.a]\nsource='x'\naliases=['s']",
-            "the name s stands in models.a.aliases and in model.aliases",
-        ),
     ],
 )
 def test_what_is_not_valid_is_named(text: str, message: str) -> None:
@@ -120,4 +116,3 @@ def test_each_value_of_a_table_has_its_origin(monkeypatch: pytest.MonkeyPatch) -
     assert shown["models.org/Other.source"].value == "/models/other"
     assert shown["models.mine.source"].origin == str(user_config_file())
     assert shown["models.swap"].origin == str(named)
-    assert shown["models.absent_wait_max_s"].origin == "default"

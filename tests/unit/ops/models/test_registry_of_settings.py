@@ -51,24 +51,33 @@ def test_without_configuration_the_demo_model_is_there() -> None:
 def test_the_model_of_the_settings_comes_first_and_needs_no_table(tmp_path: Path) -> None:
     (tmp_path / "Gemma").mkdir()
     settings = _settings(
-        model={"id": str(tmp_path / "Gemma"), "aliases": ("sonnet",), "context_length": 64},
+        model={"id": str(tmp_path / "Gemma"), "context_length": 64},
         models={"coder": {"source": "org/Coder"}},
     )
     assert _names(settings) == ["Gemma", "coder", DEMO_MODEL]
     assert first_model(settings) == ModelEntry(
-        name="Gemma", source=str(tmp_path / "Gemma"), aliases=("sonnet",), context_length=64
+        name="Gemma", source=str(tmp_path / "Gemma"), context_length=64
     )
 
 
-@pytest.mark.parametrize("model_id", ["coder", "sonnet", "org/Coder"])
-def test_the_first_model_is_a_registered_one_by_name_alias_or_source(model_id: str) -> None:
+@pytest.mark.parametrize(
+    ("model_id", "name", "aliases"),
+    [
+        ("coder", "opus", ("sonnet", "opus")),
+        ("sonnet", "sonnet", ("sonnet",)),
+        ("org/Coder", None, ("sonnet",)),
+    ],
+)
+def test_the_first_model_is_a_registered_one_by_name_alias_or_source(
+    model_id: str, name: str | None, aliases: tuple[str, ...]
+) -> None:
     settings = _settings(
-        model={"id": model_id, "aliases": ("opus", "sonnet")},
+        model={"id": model_id, "name": name},
         models={"other": {"source": "org/Other"}, "coder": CODER},
     )
     first = first_model(settings)
     assert (first.name, first.source, first.context_length) == ("coder", "org/Coder", 4096)
-    assert first.aliases == ("sonnet", "opus")
+    assert first.aliases == aliases
     assert [entry.name for entry in configured_models(settings)] == ["coder", "other"]
 
 

@@ -33,7 +33,8 @@ def test_a_child_reads_the_very_same_settings(
         data_dir=tmp_path,
         server={"port": 8123, "drain_s": 2.5},
         redis={"url": "unix:///a b/r.sock"},
-        model={"id": "org/some-model", "aliases": ("sonnet", "opus, the big one")},
+        model={"id": "org/some-model"},
+        models={"follow": ("sonnet", "opus, the big one")},
     )
     (tmp_path / "semantic.toml").write_text("[server]\nport = 1\n")
     for name, value in settings_environment(before, {}).items():
@@ -97,7 +98,7 @@ def test_a_half_edited_users_file_leaves_a_child_the_models_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], half: str
 ) -> None:
     monkeypatch.setenv("SEMANTIC_MODELS__SECOND__SOURCE", "org/Second")
-    _write_user_file("[models]\nabsent_wait_max_s = 9\n[models.first]\nsource = 'org/First'\n")
+    _write_user_file("[models]\nswap = 'on_demand'\n[models.first]\nsource = 'org/First'\n")
     before, own = load_settings(data_dir=tmp_path), read_user_models()
     _write_user_file(half)
     for name, value in child_environment({}, before, {}, own).items():
@@ -120,7 +121,7 @@ def test_a_child_gets_the_models_that_the_users_file_does_not_have(
     named.write_text("[models.first]\nsource = 'org/First'\n")
     user_config_file().parent.mkdir(parents=True)
     user_config_file().write_text(
-        "[models]\nabsent_wait_max_s = 9\n[models.second]\nsource = 'org/Second'\n"
+        "[models]\nswap = 'on_demand'\n[models.second]\nsource = 'org/Second'\n"
     )
     before = load_settings(config=named)
     for name, value in child_environment({}, before, {}).items():

@@ -10,14 +10,13 @@ import structlog
 from domain.engine.control import AdmissionState, EngineTuning, EngineValues
 from domain.errors import LogUnavailable
 from domain.usecases.engine_control import EngineControls
-from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.control.tuning import SLOTS_AHEAD, WorkerTuning, tuned
+from worker.control.tuning import SLOTS_AHEAD, WorkerTuning
 
 BY = "request-1"
-SETTINGS = EngineSettings(max_batch_size=8, batch_window_ms=10, gap_max_ms=100)
+SETTINGS = EngineValues(max_batch_size=8, batch_window_ms=10, gap_max_ms=100)
 
 
 class Parts:
@@ -64,8 +63,8 @@ class World:
 def test_worker_begins_with_the_settings() -> None:
     tuning, parts = World().worker()
     tuning.apply()
-    assert tuning.values == SETTINGS.values
-    assert parts.values == [SETTINGS.values]
+    assert tuning.values == SETTINGS
+    assert parts.values == [SETTINGS]
     assert parts.slots == [8 + SLOTS_AHEAD]
     assert parts.paused == [False]
 
@@ -77,7 +76,7 @@ def test_change_is_applied_once_and_by_a_worker_that_starts_later() -> None:
     tuning.apply()
     tuning.apply()
     wanted = EngineValues(batch_window_ms=10, max_batch_size=2, gap_max_ms=100)
-    assert parts.values == [SETTINGS.values, wanted]
+    assert parts.values == [SETTINGS, wanted]
     for one in (parts, world.worker()[1]):
         assert one.values[-1] == wanted
         assert one.slots[-1] == 2 + SLOTS_AHEAD
@@ -102,7 +101,7 @@ def test_worker_starts_no_job_while_the_admission_is_not_open(state: AdmissionSt
     world.operator.set_admission(AdmissionState.OPEN, correlation_id=BY)
     tuning.apply()
     assert parts.paused == [False, True, False]
-    assert set(parts.values) == {SETTINGS.values}
+    assert set(parts.values) == {SETTINGS}
 
 
 def test_log_that_is_away_leaves_everything_as_it_is() -> None:
@@ -114,10 +113,3 @@ def test_log_that_is_away_leaves_everything_as_it_is() -> None:
         world.operator.set_admission(AdmissionState.PAUSED, correlation_id=BY)
     tuning.apply()
     assert len(parts.values) == 1
-
-
-def test_engine_is_built_with_the_values_in_force() -> None:
-    world = World()
-    world.operator.tune(lambda _: EngineTuning(max_batch_size=16), correlation_id=BY)
-    in_force = tuned(SETTINGS, world.operator.current())
-    assert in_force == SETTINGS.model_copy(update={"max_batch_size": 16})

@@ -14,7 +14,6 @@ from domain.job.ports import PulseReply, WorkerPulse, WorkerState
 from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
 from ops.metrics.counter_file import CounterFile
-from ops.setting_groups.service import EngineSettings
 from tests.support.fakes.broker import FakeControlSignals, FakeItems
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -61,7 +60,7 @@ def _tuning(engine: FakeEngine, scheduler: TurnScheduler) -> WorkerTuning:
     controls.set_admission(AdmissionState.PAUSED, correlation_id="request-1")
     return WorkerTuning(
         controls,
-        EngineSettings(max_batch_size=BATCH, batch_window_ms=10, gap_max_ms=100),
+        EngineValues(max_batch_size=BATCH, batch_window_ms=10, gap_max_ms=100),
         engine=engine,
         turns=scheduler,
         queue=SimpleNamespace(shared_unacked_max=None),

@@ -1,4 +1,4 @@
-"""Keys and values of parked contexts in 8 bits: the setting ``cache.ram_storage = "int8"``.
+"""Keys and values of parked contexts in 8 bits: the setting ``cache.storage = "int8"``.
 
 The scheme is that of ``BlockCodec``. A packed tensor returns the dequantised values.
 """

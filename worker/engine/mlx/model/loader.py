@@ -55,8 +55,6 @@ class ModelSource:
         sampling: Defaults that replace those of the model.
         revision: Branch, tag or commit of a hub repository.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
-        wire_memory: Whether Metal may wire the weights. A wired limit has crashed the kernel of
-            machines whose memory was short (mlx issue 3186), so the default is off.
     """
 
     id: str
@@ -65,7 +63,6 @@ class ModelSource:
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
     digest_cache: Path | None = None
-    wire_memory: bool = False
 
 
 def load_weights(
@@ -74,6 +71,9 @@ def load_weights(
     check_dir: Callable[[Path], None] | None = None,
 ) -> LoadedWeights:
     """Load a model on the calling thread, which must be the engine thread.
+
+    Its memory is not wired: that has crashed the kernel of machines that were short of memory (mlx
+    issue 3186).
 
     Args:
         answers: Answers recorded in the log, so that prompts continue them token for token;
@@ -86,8 +86,6 @@ def load_weights(
     model_dir = find_model(source.id, source.revision)
     if check_dir is not None:
         check_dir(model_dir)
-    if source.wire_memory:
-        mlx_lm.utils.maybe_set_recommended_wired_limit()
     try:
         network, tokenizer, config = mlx_lm.utils.load(
             str(model_dir), tokenizer_config=dict(_TOKENIZER), lazy=True, return_config=True

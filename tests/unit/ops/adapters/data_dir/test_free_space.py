@@ -64,7 +64,7 @@ def test_new_work_is_refused_until_the_reserve_is_held_again(disk: SmallDisk) ->
     assert disk.reserve.release()
     disk.free = 12 * MB  # enough for work, but not for the reserve on top
     disk.floor.renew()
-    with pytest.raises(DiskFull, match=r"3 MiB .* \(disk.reserve_mb\) are not reserved again"):
+    with pytest.raises(DiskFull, match=r"3 MiB .* are not reserved again"):
         disk.floor.require_space()
     disk.free = 13 * MB
     disk.floor.renew()
@@ -100,9 +100,12 @@ def test_no_floor_and_no_reserve_refuse_nothing() -> None:
     floor.require_space()
 
 
-def test_the_floor_is_that_of_the_disk_with_the_log(tmp_path: Path) -> None:
+def test_the_floor_is_that_of_the_disk_with_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.adapters.data_dir.free_space.RESERVE_MB", 1)
     elsewhere = tmp_path / "elsewhere" / "log.db"
-    disk = DiskSettings(free_min_mb=3, reserve_mb=1)
+    disk = DiskSettings(free_min_mb=3)
     settings = Settings(data_dir=tmp_path / "data", log=LogSettings(url=f"sqlite:///{elsewhere}"))
     assert settings.log_file == elsewhere
     floor = floor_of(disk, log_file=elsewhere, data_dir=settings.data_dir)
