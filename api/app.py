@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from api.access.ownership import OwnershipCheck
 from api.access.rate_limits import AgentLimits
@@ -64,6 +65,9 @@ from domain.webhook.ports import WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
 from ops.metrics.process_metrics import ProcessMetrics
 from ops.models.files import inspect_files
+
+#: Most seconds of silence on a stream.
+PING_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,7 @@ class App:
     job_limits: JobLimits = JobLimits()
     agents: AgentLimits = field(default_factory=AgentLimits)
     connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
-    ping_s: float = 10.0
+    ping_s: float = PING_S
     opening_s: float = 0.0
     look_s: float = 2.0
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -130,19 +130,23 @@ class AccessControl:
         self._places = places
 
     @classmethod
-    def from_settings(cls, server: ServerSettings) -> AccessControl:
-        """Return the access control of the settings."""
+    def from_settings(cls, server: ServerSettings, *, connections_max: int) -> AccessControl:
+        """Return the access control of the settings.
+
+        Args:
+            connections_max: Connections that are served; several keys share them.
+        """
         keys = KeyRing(
             read_keys(key.get_secret_value() for key in server.api_keys), server.key_scopes
         )
         # Each request has a connection, so one key would take all of them by open streams.
-        shared = server.connections_max if keys.has_several else None
+        shared = connections_max if keys.has_several else None
         return cls(
             hosts=Hosts(listening=server.host, allowed=server.allowed_hosts),
             origins=Origins(server.cors_origins),
             keys=keys,
             rate=Rate(server.requests_per_minute, whose="key"),
-            places=Shares(shared, each=server.requests_at_once),
+            places=Shares(shared),
         )
 
     def admit(self, method: str, target: str, headers: Mapping[str, str]) -> AdmittedRequest:

@@ -156,7 +156,6 @@ def build(
             queue_limit=settings.jobs.queue_limit,
         ),
         agents=_agent_limits(settings.server),
-        ping_s=settings.server.ping_s,
         opening_s=OPENING_S,
         disk=disk,
     )

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
@@ -52,12 +52,13 @@ class Service:
 
     Attributes:
         routes: Methods, patterns and handlers.
-        settings: Limits and the drain time.
+        settings: The keys, the origins and the drain time.
         listener: The public socket, listening; see ``api.http_server.listener``.
         on_start: Awaited in the event loop before the first client is accepted.
         on_stop: Awaited after the last reply, at most ``STOP_TIMEOUT_S``.
         on_listening: Called with the public address once clients are served.
         logger: Records the life of the process.
+        limits: Of connections, requests and replies; the routes that take uploads are added.
         draining: Set when the drain begins.
         counts: Receives counts of connections and replies.
         spans: Receives the spans of requests.
@@ -70,6 +71,7 @@ class Service:
     on_stop: Hook
     on_listening: Callable[[str, int], None]
     logger: Logger
+    limits: ServerLimits = ServerLimits()
     draining: threading.Event = field(default_factory=threading.Event)
     counts: RequestCounts = field(default_factory=RequestCounts)
     spans: SpanSink = field(default_factory=NoSpans)
@@ -84,7 +86,7 @@ def serve(service: Service) -> NoReturn:
     _hide_from_framework()
     from api.framework.app import build_app  # noqa: PLC0415 - importing Robyn parses sys.argv, now hidden
 
-    _allow_descriptors(service.settings.connections_max)
+    _allow_descriptors(service.limits.connections_max)
     # Bound without listening, so that no other process gets the port before Robyn binds it too.
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -146,7 +148,10 @@ class _ApiLifecycle:
 
     def _server(self) -> HttpServer:
         uploads = (route.pattern for route in self._service.routes if route.takes_upload)
-        limits = ServerLimits.from_settings(self._service.settings, upload_paths=uploads)
+        limits = replace(self._service.limits, upload_paths=frozenset(uploads))
+        access = AccessControl.from_settings(
+            self._service.settings, connections_max=limits.connections_max
+        )
         return HttpServer(
             router=Router(
                 self._service.routes,
@@ -157,7 +162,7 @@ class _ApiLifecycle:
                 logger=self._logger,
             ),
             unrouted=RouteTable(self._service.routes).unrouted,
-            access=AccessControl.from_settings(self._service.settings),
+            access=access,
             limits=limits,
             logger=self._logger,
             draining=self._service.draining,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-from ops.setting_groups.service import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +56,3 @@ class ServerLimits:
     close_timeout_s: float = 5.0
     router_connect_timeout_s: float = 5.0
     router_idle_max: int = 64
-
-    @classmethod
-    def from_settings(
-        cls, settings: ServerSettings, *, upload_paths: Iterable[str] = ()
-    ) -> ServerLimits:
-        """Return the limits with the values that operators may set; the rest keeps its default."""
-        return cls(
-            head_bytes_max=settings.head_bytes_max,
-            body_bytes_max=settings.body_bytes_max,
-            request_bytes_max=min(settings.request_bytes_max, settings.body_bytes_max),
-            bodies_bytes_max=settings.bodies_bytes_max,
-            upload_paths=frozenset(upload_paths),
-            head_timeout_s=settings.head_timeout_s,
-            body_timeout_s=settings.body_timeout_s,
-            idle_timeout_s=settings.idle_timeout_s,
-            connections_max=settings.connections_max,
-            loopback_connections_max=settings.loopback_connections_max,
-            peer_connections_max=settings.peer_connections_max,
-        )

@@ -47,7 +47,6 @@ EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "data_dir": "/srv/semantic",
         "api_key": "a-key-of-16-or-more-characters",
         "server.requests_per_minute": 120,
-        "server.requests_at_once": 16,
         "server.key_jobs_at_once": 64,
         "server.key_scopes": {},
         "server.agent_requests_per_minute": 60,

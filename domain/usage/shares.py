@@ -24,9 +24,7 @@ def share_of(total: int, *, others: int = 0) -> int:
     return max(0, -(-(total - others) // 2))
 
 
-def shortage(
-    total: int | None, *, held: int, mine: int | None, size: int = 1, each: int | None = None
-) -> Shortage | None:
+def shortage(total: int | None, *, held: int, mine: int | None, size: int = 1) -> Shortage | None:
     """Return why ``size`` more has no room, ``None`` if it has.
 
     Args:
@@ -34,16 +32,13 @@ def shortage(
         held: What all have.
         mine: What this holder has of it; ``None`` for one without a share.
         size: What it wants.
-        each: The limit of one holder, beside its share; ``None``: any.
     """
-    if total is not None and held + size > total:
-        return Shortage(total, of_holder=False)
-    if mine is None:
+    if total is None:
         return None
-    limits = [] if total is None else [share_of(total, others=held - mine)]
-    limits += [] if each is None else [each]
-    if limits and mine + size > min(limits):
-        return Shortage(min(limits), of_holder=True)
+    if held + size > total:
+        return Shortage(total, of_holder=False)
+    if mine is not None and mine + size > (most := share_of(total, others=held - mine)):
+        return Shortage(most, of_holder=True)
     return None
 
 
@@ -52,12 +47,10 @@ class Shares:
 
     Args:
         total: The limit of all holders; ``None``: any.
-        each: The limit of one holder, beside its share; ``None``: any.
     """
 
-    def __init__(self, total: int | None, *, each: int | None = None) -> None:
+    def __init__(self, total: int | None) -> None:
         self._total = total
-        self._each = each
         self._mine = Counter[str]()
         #: What all holders have.
         self.held = 0
@@ -65,7 +58,7 @@ class Shares:
     def take(self, holders: Sequence[str], size: int = 1) -> Shortage | None:
         """Count ``size`` for each of the holders, unless there is no room; return why not."""
         for mine in (None, *(self._mine[holder] for holder in holders)):
-            found = shortage(self._total, held=self.held, mine=mine, size=size, each=self._each)
+            found = shortage(self._total, held=self.held, mine=mine, size=size)
             if found is not None:
                 return found
         self.held += size

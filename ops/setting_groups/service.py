@@ -26,30 +26,7 @@ class ServerSettings(SettingGroup):
 
     host: str = Field(default=HOST, description="address to listen on")
     port: int = Field(default=PORT, ge=0, le=65535, description="0 picks a free port")
-    head_bytes_max: int = Field(default=32_768, ge=1024, description="of a request head")
-    body_bytes_max: int = Field(
-        default=32 * 1024 * 1024, ge=1024, description="of one file or Message Batch"
-    )
-    request_bytes_max: int = Field(
-        default=8 * 1024 * 1024, ge=1024, description="of the body of any other request"
-    )
-    bodies_bytes_max: int = Field(
-        default=256 * 1024 * 1024,
-        ge=1024 * 1024,
-        description="of all bodies in flight, beside the first 64 KiB of each",
-    )
-    head_timeout_s: float = Field(default=10.0, gt=0, description="to receive a request head")
-    body_timeout_s: float = Field(default=60.0, gt=0, description="to receive a request body")
-    idle_timeout_s: float = Field(default=75.0, gt=0, description="between two requests")
-    connections_max: int = Field(default=2048, ge=1, description="open at once")
-    loopback_connections_max: int = Field(
-        default=1920, ge=1, description="of them from this machine, where a proxy may also run"
-    )
-    peer_connections_max: int = Field(
-        default=256, ge=1, description="of them from one address of another machine"
-    )
     drain_s: float = Field(default=10.0, ge=0, description="for open answers after SIGTERM")
-    ping_s: float = Field(default=10.0, gt=0, description="between pings on a silent stream")
     allow_remote: bool = Field(
         default=False, description="other machines may come in; needs a key as well"
     )
@@ -70,9 +47,6 @@ class ServerSettings(SettingGroup):
     )
     requests_per_minute: int | None = Field(
         default=None, ge=1, le=1_000_000, description="of one key; also the largest burst"
-    )
-    requests_at_once: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="of one key, streams that are open included"
     )
     key_jobs_at_once: int | None = Field(
         default=None, ge=1, le=1_000_000, description="of one key, queued and running"

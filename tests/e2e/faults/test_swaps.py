@@ -19,8 +19,8 @@ LONG = "Once upon a time there was a fox that lived in a wood. " * 60
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoModels]:
-    env = {"SEMANTIC_SERVER__PING_S": "0.2"}
-    models = TwoModels(tmp_path_factory.mktemp("swaps"), env=env)
+    constants = {"api.app.PING_S": 0.2}
+    models = TwoModels(tmp_path_factory.mktemp("swaps"), constants=constants)
     yield models
     assert models.close() == 0, models.service.log()
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.support.polling import WITHIN_S, pause, scaled, wait_until
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.scripted_service import (
     ENDLESS,
     ENDLESS_PACE_S,
@@ -36,9 +37,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = scripted_service(
         tmp_path_factory.mktemp("engine control"),
         [line("endless", ENDLESS, pace_s=ENDLESS_PACE_S), line("short", "Done.")],
-        SEMANTIC_MODEL__NAME="semantic-demo",
-        SEMANTIC_ENGINE__MAX_BATCH_SIZE="4",
-        SEMANTIC_SERVER__PING_S="0.2",
+        **with_constants(
+            {"SEMANTIC_MODEL__NAME": "semantic-demo", "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "4"},
+            {"api.app.PING_S": 0.2},
+        ),
     ).start()
     yield service
     assert service.stop() == 0, service.log()

@@ -23,9 +23,9 @@ PAGE = "https://app.example"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SampleServer]:
-    with sample_server(
-        api_keys=[f"laptop={KEY}"], cors_origins=[PAGE], requests_at_once=2
-    ) as running:
+    keys = [f"laptop={KEY}", "phone=another-key-of-the-tests"]
+    # Of four connections one key has two.
+    with sample_server(api_keys=keys, cors_origins=[PAGE], connections_max=4) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ def server() -> Iterator[SampleServer]:
     # Patient: a test that is slow to send must not be told that it was too slow.
     with sample_server(
         head_bytes_max=HEAD_MAX,
-        body_bytes_max=BODY_MAX,
+        request_bytes_max=BODY_MAX,
         head_timeout_s=PATIENT_S,
         body_timeout_s=PATIENT_S,
     ) as running:

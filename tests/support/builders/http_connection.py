@@ -74,7 +74,9 @@ class MemoryHost:
         self._answer = answer
         self.limits = limits
         self.bodies = BodyBudget(limits.bodies_bytes_max)
-        self.access = access or AccessControl.from_settings(ServerSettings(allowed_hosts=("x",)))
+        self.access = access or AccessControl.from_settings(
+            ServerSettings(allowed_hosts=("x",)), connections_max=limits.connections_max
+        )
         self.logger = structlog.stdlib.get_logger()
         self.draining = False
         self.inside = 0

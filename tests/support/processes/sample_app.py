@@ -10,10 +10,12 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from pathlib import Path
 
 from api.framework.lifecycle import Service, serve
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
+from api.http_server.limits import ServerLimits
 from api.http_server.listener import open_listener_or_exit
 from domain.errors import EngineFailure, Overloaded
 from domain.not_found import JobNotFound
@@ -219,7 +221,10 @@ async def stop() -> None:
 
 def main() -> None:
     # The tests that speak bytes call every host "x".
-    settings = ServerSettings.model_validate({"allowed_hosts": ["x"], **json.loads(sys.argv[1])})
+    given = {"allowed_hosts": ["x"], **json.loads(sys.argv[1])}
+    names = [field.name for field in fields(ServerLimits) if field.name in given]
+    limits = ServerLimits(**{name: given.pop(name) for name in names})
+    settings = ServerSettings.model_validate(given)
     listener = open_listener_or_exit(settings)
     logger = configure_logging("api", level="WARNING", format="json")
     serve(
@@ -231,6 +236,7 @@ def main() -> None:
             on_stop=stop,
             on_listening=lambda host, port: report("listening", host=host, port=port),
             logger=logger,
+            limits=limits,
         )
     )
 

@@ -142,7 +142,7 @@ def parse(data: bytes) -> list[Answer]:
 
 @contextlib.contextmanager
 def sample_server(**settings: object) -> Iterator[SampleServer]:
-    """Run a sample app with these server settings, and stop it in any case."""
+    """Run a sample app with these server settings and limits, and stop it in any case."""
     with subprocess.Popen(
         [
             sys.executable,

@@ -26,8 +26,9 @@ PREFLIGHT = HOST | {
 }
 
 
-def access(**settings: Any) -> AccessControl:
-    return AccessControl.from_settings(ServerSettings.model_validate(settings))
+def access(connections_max: int = 2048, /, **settings: Any) -> AccessControl:
+    server = ServerSettings.model_validate(settings)
+    return AccessControl.from_settings(server, connections_max=connections_max)
 
 
 def refusal(
@@ -269,33 +270,35 @@ def test_each_key_has_its_own_rate_and_health_costs_nothing() -> None:
 
 
 def test_a_place_is_free_again_once_the_answer_is_sent() -> None:
-    which = access(requests_at_once=2)
-    first, _ = (which.admit("POST", "/v1/messages", HOST) for _ in range(2))
+    which = access(4, api_keys=[f"a={KEY}", f"b={OTHER}"])
+    mine = HOST | {"x-api-key": KEY}
+    first, _ = (which.admit("POST", "/v1/messages", mine) for _ in range(2))
     with pytest.raises(RateLimited, match="2 requests open at once"):
-        which.admit("POST", "/v1/messages", HOST)
+        which.admit("POST", "/v1/messages", mine)
     first.leave()
     first.leave()
-    which.admit("POST", "/v1/messages", HOST)
+    which.admit("POST", "/v1/messages", mine)
     with pytest.raises(RateLimited):
-        which.admit("POST", "/v1/messages", HOST)
+        which.admit("POST", "/v1/messages", mine)
 
 
 def test_open_requests_of_one_key_leave_connections_for_other_keys() -> None:
-    which = access(api_keys=[f"a={KEY}", f"b={OTHER}"], connections_max=8)
+    which = access(8, api_keys=[f"a={KEY}", f"b={OTHER}"])
     one, two = HOST | {"x-api-key": KEY}, HOST | {"x-api-key": OTHER}
     for _ in range(4):
         which.admit("POST", "/v1/messages", one)
     with pytest.raises(RateLimited, match="this key may have 4 requests open at once"):
         which.admit("POST", "/v1/messages", one)
     which.admit("POST", "/v1/messages", two)
-    lone = access(api_keys=[KEY], connections_max=8)
+    lone = access(8, api_keys=[KEY])
     for _ in range(8):
         lone.admit("POST", "/v1/messages", one)
 
 
 def test_a_request_that_is_refused_for_its_rate_takes_no_place() -> None:
-    which = access(requests_at_once=2, requests_per_minute=1)
-    which.admit("POST", "/v1/messages", HOST).leave()
+    which = access(4, api_keys=[f"a={KEY}", f"b={OTHER}"], requests_per_minute=1)
+    mine = HOST | {"x-api-key": KEY}
+    which.admit("POST", "/v1/messages", mine).leave()
     for _ in range(5):
         with pytest.raises(RateLimited, match="a minute"):
-            which.admit("POST", "/v1/messages", HOST)
+            which.admit("POST", "/v1/messages", mine)

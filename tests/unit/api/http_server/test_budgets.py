@@ -141,7 +141,8 @@ def test_connection_counts_a_body_against_its_key() -> None:
         return await play(host, [request])
 
     async def run() -> tuple[bytes, bytes]:
-        host = MemoryHost(accept, limits, AccessControl.from_settings(settings))
+        access = AccessControl.from_settings(settings, connections_max=limits.connections_max)
+        host = MemoryHost(accept, limits, access)
         with host.bodies.share("127.0.0.1", key("ann")) as unfinished:
             unfinished.take(2 * MIB)
             return await send(host, "ann"), await send(host, "bob")

@@ -20,7 +20,7 @@ def test_request_that_begins_while_streams_end_is_asked_to_end() -> None:
         server = HttpServer(
             router=Router((), "127.0.0.1", 1, secret="s", limits=limits, logger=logger),
             unrouted=lambda method, route_path: Reply(body=f"{method} {route_path}".encode()),
-            access=AccessControl.from_settings(ServerSettings()),
+            access=AccessControl.from_settings(ServerSettings(), connections_max=8),
             limits=limits,
             logger=logger,
         )

@@ -35,10 +35,7 @@ def test_a_client_without_a_share_may_take_all_and_is_then_refused_for_the_total
     assert shares.take(["a"]) == Shortage(3, of_holder=False)
 
 
-def test_the_limit_of_each_holds_beside_the_share_and_without_a_total() -> None:
-    assert fill(Shares(100, each=7), "a") == 7
-    assert fill(Shares(10, each=7), "a") == 5
-    assert fill(Shares(None, each=7), "a") == 7
+def test_without_a_total_nobody_is_short() -> None:
     assert Shares(None).take(["a"], 10**9) is None
 
 
