@@ -271,7 +271,7 @@ class Chaos:
         engine = reader_engine(f"sqlite:///{self._service.data_dir / 'events.sqlite3'}")
         texts = LogReader(engine)
         try:
-            for line in self._semantic("export").stdout.splitlines():
+            for line in self._semantic("ls", "--export").stdout.splitlines():
                 fields = json.loads(line)
                 names = ("position", "stream", "version", "type", "data")
                 event = Event(**{name: fields[name] for name in names})
@@ -286,10 +286,10 @@ class Chaos:
         done = self._semantic("verify")
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
-    def _semantic(self, command: str) -> subprocess.CompletedProcess[str]:
+    def _semantic(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [
-                *(sys.executable, "-m", "ops.cli.main", "log", command),
+                *(sys.executable, "-m", "ops.cli.main", "log", *words),
                 *("--data-dir", str(self._service.data_dir)),
             ],
             capture_output=True,

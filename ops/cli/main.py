@@ -20,7 +20,7 @@ from ops.cli.output import echo
 #: Modules and the commands that each of them adds, in the order of the help.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "service.serve": ("serve", "api", "worker", "broker"),
+        "service.serve": ("serve",),
         "jobs.run": ("run",),
         "service.claude": ("claude",),
         "jobs.jobs": ("jobs",),
@@ -31,7 +31,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "service.status": ("status",),
         "service.logs": ("logs",),
         "log.usage": ("usage",),
-        "service.engine": ("engine", "pause", "drain", "resume"),
+        "service.engine": ("engine",),
         "service.machine": ("service",),
         "agents.cache": ("cache",),
         "service.doctor": ("doctor",),

@@ -56,7 +56,7 @@ def test_every_command_is_in_the_reference(pages: dict[str, str]) -> None:
     names = {name for commands in MODULES.values() for name in commands} | {LOG_GROUP}
     found = headings(pages["reference/cli.md"])
     assert {f"semantic {name}" for name in names} <= found
-    assert {"semantic log verify", "semantic models plan", "semantic jobs submit"} <= found
+    assert {"semantic log verify", "semantic models plan", "semantic jobs show"} <= found
 
 
 def test_every_route_is_in_the_reference(pages: dict[str, str]) -> None:

@@ -97,7 +97,7 @@ def directory_of(url: str) -> Path:
     if file is None:
         msg = (
             "only a log in a SQLite file has archives; PostgreSQL holds the whole log: "
-            "`semantic log export` copies it out"
+            "`semantic log ls --export` copies it out"
         )
         raise LogUnavailable(msg)
     return file.parent / DIRECTORY

@@ -161,7 +161,7 @@ def _differs(table: Table, row: Sequence[Any]) -> CorruptLog:
     position = columns.get("position", 1)
     reason = f"the table {table.name} is not what the events lead to at {key!r}"
     return CorruptLog(
-        position if isinstance(position, int) else 1, f"{reason}: semantic log rebuild"
+        position if isinstance(position, int) else 1, f"{reason}: semantic log upgrade --rebuild"
     )
 
 

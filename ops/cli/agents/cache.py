@@ -39,7 +39,6 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(no_args_is_help=True, help="The contexts on disk.")
     group.command("ls", epilog=EPILOG)(ls)
-    group.command("verify", epilog=EPILOG)(verify)
     group.command("gc", epilog=EPILOG)(gc)
     app.add_typer(group, name="cache", rich_help_panel="Look")
 
@@ -49,11 +48,28 @@ def ls(
         bool, typer.Option("--blocks", help="List each block, newest first.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=LS_BLOCKS_MAX, help="Most blocks.")] = 100,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Read every block; exit code 1 if one does not fit its name."
+        ),
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="With --verify: delete what is not whole.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the stored blocks and bytes of each model."""
+    """Show the stored blocks and bytes of each model, or check every block.
+
+    The service may run meanwhile; it checks each block before use.
+    """
     settings = operator_settings(overrides(data_dir=data_dir))
+    if delete and not verify:
+        fail("--delete goes with --verify", ExitCode.USAGE)
+    if verify:
+        _verify(settings, delete=delete, as_json=json)
+        return
     found = _overview(settings)
     newest = list(reversed(found.blocks))[:limit] if blocks else []
     report = _report(settings, found)
@@ -67,18 +83,10 @@ def ls(
         _print_blocks(newest)
 
 
-def verify(
-    delete: Annotated[bool, typer.Option("--delete", help="Delete what is not whole.")] = False,
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Read and check every block; exit code 1 if one does not match its name.
-
-    The service may run meanwhile; it checks each block before use.
-    """
+def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
+    """Read and check every block; exit code 1 if one does not match its name."""
     from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
 
-    settings = operator_settings(overrides(data_dir=data_dir))
     root = settings.cache_dir
     found = _overview(settings)
     bad: list[tuple[BlockInfo, Rejected]] = []
@@ -89,7 +97,7 @@ def verify(
             advance(info.size_bytes)
     if delete:
         _delete(root, [info for info, _ in bad])
-    if json:
+    if as_json:
         rejects = [
             {"hash": info.hash.hex(), "model": info.model, "reason": str(why.reason)}
             | {"detail": why.detail, "deleted": delete}

@@ -48,7 +48,6 @@ def register(app: typer.Typer) -> None:
     group.command("ls", epilog=EPILOG)(list_batches)
     group.command("show", epilog=EPILOG)(show)
     group.command("cancel", epilog=EPILOG)(cancel)
-    group.command("results", epilog=EPILOG)(results)
     app.add_typer(group, name="batch", rich_help_panel="Use")
 
 
@@ -111,9 +110,20 @@ def list_batches(
     print_table(("batch", "status", "done", "created"), rows)
 
 
-def show(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show one batch."""
-    _print(ask("GET", _path(batch), data_dir), as_json=json)
+def show(
+    batch: BatchArgument,
+    results: Annotated[
+        bool, typer.Option("--results", help="Its results instead, one JSON object per line.")
+    ] = False,
+    out: OutOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show one batch, or the results of one that has ended."""
+    if results or out is not None:
+        _print_results(batch, out, data_dir)
+    else:
+        _print(ask("GET", _path(batch), data_dir), as_json=json)
 
 
 def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
@@ -121,8 +131,7 @@ def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -
     _print(ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
 
 
-def results(batch: BatchArgument, out: OutOption = None, data_dir: DataDir = None) -> None:
-    """Print the results of a batch that has ended, one JSON object per line."""
+def _print_results(batch: str, out: Path | None, data_dir: Path | None) -> None:
     with service(data_dir) as client:
         found = client.ask("GET", _path(batch))
         if _status(found) not in _ENDED:

@@ -1,9 +1,10 @@
-"""``semantic jobs``: submit, list, follow, cancel and retry jobs."""
+"""``semantic jobs``: list, follow, cancel and retry jobs."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,6 @@ import typer
 from ops.cli.agents.cache_reasons import cache_line
 from ops.cli.client import ask, follow, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.jobs.run import MaxTokens, Prompt, Seed, System, Temperature, job_body
 from ops.cli.jobs.timeline import StoryOption, print_story
 from ops.cli.jobs.webhooks import webhook_line
 from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
@@ -35,15 +35,11 @@ class Status(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(
-        no_args_is_help=True, help="List, show, follow, cancel, retry and submit jobs."
-    )
+    group = typer.Typer(no_args_is_help=True, help="List, show, follow, cancel and retry jobs.")
     group.command("ls", epilog=EPILOG)(list_jobs)
     group.command("show", epilog=EPILOG)(show)
     group.command("cancel", epilog=EPILOG)(cancel)
     group.command("retry", epilog=EPILOG)(retry)
-    group.command("stream", epilog=EPILOG)(stream)
-    group.command("submit", epilog=EPILOG)(submit)
     app.add_typer(group, name="jobs", rich_help_panel="Use")
 
 
@@ -82,12 +78,24 @@ def list_jobs(
 
 def show(
     job: JobIdArgument,
+    follows: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print the answer from its beginning, and go on with it."
+        ),
+    ] = False,
     story: StoryOption = False,
     as_of: AsOfOption = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show one job with its answer, its timeline (--story), or an earlier state (--as-of)."""
+    """Show one job with its answer, its timeline (--story), or an earlier state (--as-of).
+
+    With --follow, Ctrl-C does not cancel the job, and --json prints each item of the stream.
+    """
+    if follows:
+        _follow(job, as_json=json, data_dir=data_dir)
+        return
     if story:
         print_story(job, as_json=json, data_dir=data_dir)
         return
@@ -107,42 +115,18 @@ def retry(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> N
     _print_job(ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
 
 
-def stream(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Print the answer of a job from its beginning and follow it; Ctrl-C does not cancel the job.
-
-    With --json, prints every stream item, one per line.
-    """
+def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
     with service(data_dir) as client:
         last: dict[str, Any] = {}
         for last in follow(client, job):
-            if json:
+            if as_json:
                 echo_data(jsonlib.dumps(last, ensure_ascii=False) + "\n")
             elif last["kind"] == "text":
                 echo_data(last["text"])
-    if not json:
+    if not as_json:
         echo_data("\n")
     if last.get("kind") == "failed":
         fail(last["message"], ExitCode.FAILED)
-
-
-def submit(
-    prompt: Prompt,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    seed: Seed = None,
-    system: System = None,
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Queue a prompt and print the job's id without waiting for it."""
-    body = job_body(
-        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
-    )
-    job = ask("POST", "/v1/jobs", data_dir, json=body)
-    if json:
-        _print_json(job)
-    else:
-        echo(job["id"])
 
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:

@@ -34,17 +34,25 @@ def run(
     temperature: Temperature = None,
     seed: Seed = None,
     system: System = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Print the answer, or only the job's id.")
+    ] = True,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Send a prompt to the service and print the streamed answer; Ctrl-C cancels the job.
 
-    With --json, prints the finished job instead, its answer under "output".
+    With --json, prints the finished job instead, its answer under "output"; with --no-wait too, the
+    job as it was accepted.
     """
-    body = job_body(
+    body = _job_body(
         prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
     )
     with service(data_dir) as client:
+        if not wait:
+            accepted = client.ask("POST", "/v1/jobs", json=body)
+            echo(jsonlib.dumps(accepted, indent=2, ensure_ascii=False) if json else accepted["id"])
+            return
         job = _run_job(client, body, show=not json)
     if json:
         echo(jsonlib.dumps(job, indent=2, ensure_ascii=False))
@@ -53,7 +61,7 @@ def run(
         fail(message, ExitCode.FAILED)
 
 
-def job_body(prompt: str, **options: object) -> dict[str, Any]:
+def _job_body(prompt: str, **options: object) -> dict[str, Any]:
     """Return the body of ``POST /v1/jobs``; a prompt of ``-`` is read from stdin."""
     text = sys.stdin.read() if prompt == "-" else prompt
     return {"prompt": text} | {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""``semantic log verify``, ``head`` and ``rebuild``: check the log, rebuild its projections."""
+"""``semantic log verify``, and the head of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.event_file import verify_file
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.projections_check import ProjectionState
@@ -43,10 +42,8 @@ _PROJECTIONS = {
 
 
 def add_to(log: typer.Typer) -> None:
-    """Add the commands to the group."""
+    """Add the command to the group."""
     log.command("verify")(verify)
-    log.command("head")(show_head)
-    log.command("rebuild")(rebuild)
 
 
 def verify(
@@ -103,14 +100,8 @@ def _print(report: dict[str, Any]) -> None:
     echo(f"head {report['hash']}")
 
 
-def show_head(
-    sign: Annotated[
-        bool, typer.Option("--sign", help="Sign it and append it to heads.jsonl.")
-    ] = False,
-    as_json: JsonOption = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Print the last position and its hash; --sign prints a signed checkpoint."""
+def print_head(*, sign: bool, as_json: bool, data_dir: Path | None) -> None:
+    """Print the last position and its hash, or a signed checkpoint of it."""
     settings = read_settings(data_dir)
     with opened(settings) as engine:
         if sign:
@@ -124,15 +115,6 @@ def show_head(
         echo(json.dumps(dataclasses.asdict(head)))
     else:
         echo(f"{head.position} {head.hash}")
-
-
-def rebuild(data_dir: DataDir = None) -> None:
-    """Drop the projections and rebuild them from the events."""
-    settings = read_settings(data_dir)
-    with opened(settings):
-        with progress_bar("rebuilding projections") as progress:
-            position = rebuild_projections(settings.log_url, progress=progress)
-        echo(f"projections rebuilt from {position:,} events")
 
 
 def _verified(

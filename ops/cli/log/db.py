@@ -11,7 +11,7 @@ import typer
 from domain.log.checkpoints import required_hashes
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.projections.rebuild import ensure_projections
+from ops.adapters.event_log.projections.rebuild import ensure_projections, rebuild_projections
 from ops.adapters.log_admin.backup import back_up, restore, verify_restored
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
 from ops.cli.log.exclusive import nothing_runs
@@ -39,11 +39,17 @@ def upgrade_tables(
         bool,
         typer.Option("--check", help="Change nothing; exit code 1 if the schema is another one."),
     ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Drop the projections, and fold the whole log anew.")
+    ] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Create or upgrade the tables, and fold the log into them; each start does it too."""
     if check:
         _check_schema(data_dir)
+        return
+    if rebuild:
+        _rebuild(data_dir)
         return
     with errors_as_one_line(), progress_bar("folding the log") as progress:
         url = read_settings(data_dir).log_url
@@ -52,6 +58,14 @@ def upgrade_tables(
         ensure_projections(url, progress=progress)
     state = "already at" if before == after else f"upgraded from {before or 'nothing'} to"
     echo(f"event log {state} schema {after}")
+
+
+def _rebuild(data_dir: Path | None) -> None:
+    settings = read_settings(data_dir)
+    with opened(settings):
+        with progress_bar("rebuilding projections") as progress:
+            position = rebuild_projections(settings.log_url, progress=progress)
+        echo(f"projections rebuilt from {position:,} events")
 
 
 def _check_schema(data_dir: Path | None) -> None:

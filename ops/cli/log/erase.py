@@ -1,4 +1,4 @@
-"""``semantic log erase``: remove an agent's texts from log, broker and cache."""
+"""``semantic log erase``: remove texts from log, broker and cache."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
 from ops.cli.log.erasers import erasers
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
+from ops.cli.log.retention import sweep
 from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
@@ -37,17 +38,39 @@ def add_to(log: typer.Typer) -> None:
 
 
 def erase(
-    agent: Annotated[str, typer.Option("--agent", help="Whose texts.")],
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Erase the prompts and answers of this agent.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print how much is stored, the rules and what would go; erase nothing.",
+        ),
+    ] = False,
+    text_days: Annotated[
+        float | None, typer.Option("--text-days", min=0, help="In place of retention.text_days.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Erase the prompts and answers of an agent for good; its events stay, and verify.
+    """Erase texts for good: what was deleted and what the rules overtake, or those of an agent.
 
-    A service may run; the memory of its processes may hold the texts until it is used again.
+    Events stay, and verify. A service may run, and erases what is due by itself; the memory of its
+    processes may hold the texts of an agent until it is used again.
     """
     settings = read_settings(data_dir)
-    if not yes:
+    if agent is None:
+        sweep(settings, text_days, dry_run=dry_run, as_json=as_json)
+        return
+    if dry_run or text_days is not None:
+        raise typer.BadParameter("--dry-run and --text-days are not for one agent")
+    _erase_agent(settings, agent, asks=not yes, as_json=as_json)
+
+
+def _erase_agent(settings: Settings, agent: str, *, asks: bool, as_json: bool) -> None:
+    if asks:
         typer.confirm(f"Erase every text of {agent}, and cancel its open jobs?", abort=True)
     with errors_as_one_line(), erasers(settings) as beside:
         with log_engine(settings):
@@ -99,7 +122,6 @@ def erase(
 def _cancel_open_jobs(settings: Settings, client: BrokerClient, agent: AgentId) -> None:
     """Cancel the open jobs of an agent, and wait until their worker has ended them."""
     keys, ids = Keys(settings.redis.prefix), RandomIds()
-
     with open_log(settings.log_url, clock=SystemClock()) as log:
         cancellation = JobCancellation(
             log=log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,8 @@ from domain.log.record import RecordedEvent
 from ops.adapters.event_log.event_file import event_line, write_events
 from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.reader import LogReader, follow
-from ops.cli.log import LOG_HELP, archive, check, db, erase, retention
+from ops.cli.log import LOG_HELP, archive, check, db, erase
+from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
     AfterOption,
     AgentOption,
@@ -34,18 +35,17 @@ from ops.cli.options import DataDir
 from ops.cli.output import echo, echo_data
 from ops.cli.table import print_pairs
 
-#: Most events that one ``ls`` prints; ``export`` has no such limit.
-LS_EVENTS_MAX = 100_000
+#: Events that ``ls`` prints by default, and of those that are there with ``--follow``.
+LS_EVENTS = 100
+FOLLOWED_EVENTS = 10
 
 
 def register(app: typer.Typer) -> None:
     """Add the ``log`` commands to ``app``."""
     log = typer.Typer(help=LOG_HELP, no_args_is_help=True)
     log.command("ls")(ls)
-    log.command("tail")(tail_events)
     log.command("show")(show)
-    log.command("export")(export)
-    for module in (check, db, archive, erase, retention):
+    for module in (check, db, archive, erase):
         module.add_to(log)
     app.add_typer(log, name="log", rich_help_panel="Look")
 
@@ -58,51 +58,74 @@ def ls(
     since: SinceOption = None,
     until: UntilOption = None,
     after: AfterOption = 0,
-    limit: Annotated[int, typer.Option(min=1, max=LS_EVENTS_MAX, help="Most rows.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most events; default: 100, of an export any.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", min=0, help="The last events only.")
+    ] = None,
+    follow_on: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="The last events (10), then new ones until Ctrl-C."),
+    ] = False,
+    export: Annotated[
+        bool,
+        typer.Option("--export", help="Whole events as JSON lines, which verify --file checks."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Export to a new file; .gz is compressed.")
+    ] = None,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List events from old to new."""
+    """List events from old to new, follow the log, or export it."""
     choice = wanted(stream=stream, types=types, agent=agent, since=since, until=until)
     with opened(read_settings(data_dir)) as engine, leaving_quietly():
-        print_event = printer(as_json=as_json)
-        for event in EventQuery(engine, choice).each(after=after, limit=limit):
-            print_event(event)
-
-
-def tail_events(
-    *,
-    stream: StreamOption = None,
-    types: TypeOption = None,
-    agent: AgentOption = None,
-    since: SinceOption = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Past events.")] = 10,
-    follow_on: Annotated[bool, typer.Option("--follow/--no-follow", "-f")] = True,
-    as_json: JsonOption = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Show the last events and follow new ones until Ctrl-C."""
-    choice = wanted(stream=stream, types=types, agent=agent, since=since)
-    with opened(read_settings(data_dir)) as engine, leaving_quietly():
         query = EventQuery(engine, choice)
+        if export or out is not None:
+            _export(query.each(after=after, limit=limit), out)
+            return
         # Read first: an event that is recorded in between is not missed.
         head = LogReader(engine).head().position
-        past = query.last(lines)
         print_event = printer(as_json=as_json)
+        past: Iterable[RecordedEvent]
+        if follow_on or last is not None:
+            past = query.last(FOLLOWED_EVENTS if last is None else last)
+        else:
+            past = query.each(after=after, limit=limit or LS_EVENTS)
         for event in past:
+            head = event.position
             print_event(event)
         if follow_on:
-            after = past[-1].position if past else head
-            for event in follow(query.after, after=after, stopped=PipeClosed()):
+            for event in follow(query.after, after=head, stopped=PipeClosed()):
                 print_event(event)
 
 
+def _export(events: Iterator[RecordedEvent], out: Path | None) -> None:
+    if out is None:
+        for event in events:
+            echo_data(event_line(event))
+    else:
+        count = write_events(out, events)
+        echo(f"{count:,} events in {out}")
+
+
 def show(
-    position: Annotated[int, typer.Argument(min=1, help="Position in the log.")],
+    position: Annotated[
+        int | None, typer.Argument(min=1, help="Position in the log; default: its head.")
+    ] = None,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign the head and append it to heads.jsonl.")
+    ] = False,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show one event and whether its hash holds."""
+    """Show one event and whether its hash holds, or the last position and its hash."""
+    if position is None:
+        print_head(sign=sign, as_json=as_json, data_dir=data_dir)
+        return
+    if sign:
+        raise typer.BadParameter("only the head is signed: give no position with --sign")
     with opened(read_settings(data_dir)) as engine:
         found = LogReader(engine).read_all(after=position - 1, limit=1)
     if not found or found[0].position != position:
@@ -117,33 +140,3 @@ def show(
     data = fields.pop("data")
     print_pairs([(name, "" if value is None else str(value)) for name, value in fields.items()])
     echo(json.dumps(data, indent=2))
-
-
-def export(
-    *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A new file; .gz is compressed.")
-    ] = None,
-    stream: StreamOption = None,
-    types: TypeOption = None,
-    agent: AgentOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    after: AfterOption = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most events.")] = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Write events with their hashes as JSON lines; ``verify --file`` checks them."""
-    choice = wanted(stream=stream, types=types, agent=agent, since=since, until=until)
-    with opened(read_settings(data_dir)) as engine, leaving_quietly():
-        events = EventQuery(engine, choice).each(after=after, limit=limit)
-        if out is None:
-            _print_lines(events)
-        else:
-            count = write_events(out, events)
-            echo(f"{count:,} events in {out}")
-
-
-def _print_lines(events: Iterator[RecordedEvent]) -> None:
-    for event in events:
-        echo_data(event_line(event))

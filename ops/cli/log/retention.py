@@ -1,13 +1,11 @@
-"""``semantic log sweep``: how much is stored, and what the rules of retention erase."""
+"""``semantic log erase`` without an agent: what is stored, and what the rules erase."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ops.adapters.erasing.sweep import (
     BlocksEraser,
@@ -19,36 +17,21 @@ from ops.adapters.erasing.sweep import (
 )
 from ops.adapters.log_admin.stored import StoredBytes, measure_stored
 from ops.cli.log.erasers import erasers
-from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
-from ops.cli.options import DataDir
+from ops.cli.log.log_options import errors_as_one_line, log_engine
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json: bool) -> None:
+    """Erase now what was deleted and what the rules overtake, or show what would go.
 
-def add_to(log: typer.Typer) -> None:
-    """Add the command to the group."""
-    log.command("sweep")(sweep)
-
-
-def sweep(
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print how much is stored, the rules and what would go; erase nothing.",
-        ),
-    ] = False,
-    text_days: Annotated[
-        float | None, typer.Option("--text-days", min=0, help="In place of retention.text_days.")
-    ] = None,
-    as_json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Erase now what was deleted and what the rules overtake; a service may run."""
-    settings = read_settings(data_dir)
+    Args:
+        settings: Name the log and the rules.
+        text_days: In place of ``retention.text_days``.
+        dry_run: Print how much is stored, the rules and what would go; erase nothing.
+        as_json: Print JSON.
+    """
     if dry_run:
         _show(settings, text_days, as_json=as_json)
         return

@@ -1,4 +1,4 @@
-"""``semantic engine``, ``pause``, ``resume`` and ``drain``: changes of the running service."""
+"""``semantic engine``: the values and the admission of the running service."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ APPLIED_S = 10.0
 _POLL_S = 0.2
 _NAMES = ("batch_window_ms", "max_batch_size", "gap_max_ms")
 
-Reason = Annotated[str | None, typer.Option("--reason", help="Shown to other operators.")]
-
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (engine, pause, drain, resume):
-        app.command(epilog=EPILOG, rich_help_panel="Serve")(command)
+    """Add the command."""
+    app.command(epilog=EPILOG, rich_help_panel="Serve")(engine)
 
 
 def engine(
+    *,
     batch_window_ms: Annotated[
         float | None,
         typer.Option(
@@ -54,13 +52,35 @@ def engine(
     reset: Annotated[
         bool, typer.Option("--reset", help="Return to the values of the settings.")
     ] = False,
+    pause: Annotated[
+        bool,
+        typer.Option("--pause", help="Start no more jobs; new ones are accepted and wait."),
+    ] = False,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            help="Start no more jobs, refuse new ones with 503, and wait until none runs.",
+        ),
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Accept and start jobs again.")] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Of a pause or drain; shown to other operators.")
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, help="Seconds of a drain for running jobs to end; 0 does not wait."
+        ),
+    ] = 300.0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the values in force, the admission of jobs and the workers, or change values.
+    """Show the values in force, the admission of jobs and the workers, or change them.
 
     Values that an option names hold until --reset, also over restarts. Returns when every worker
-    has applied them.
+    has applied them. A pause or a drain holds until --resume: running jobs go on, and accepted ones
+    stay in the queue. --drain exits with 0 if no job runs, with 1 if some still do.
     """
     given = {
         "batch_window_ms": batch_window_ms,
@@ -68,44 +88,25 @@ def engine(
         "gap_max_ms": gap_max_ms,
     }
     body = {name: value for name, value in given.items() if value is not None}
-    if body and reset:
-        fail("--reset takes no values beside it", ExitCode.USAGE)
-    if body or reset:
+    if sum((bool(body), reset, pause, drain, resume)) > 1:
+        fail("give values, or one of --reset, --pause, --drain and --resume", ExitCode.USAGE)
+    if pause or resume:
+        _admit("pause" if pause else "resume", reason, as_json=json, data_dir=data_dir)
+    elif drain:
+        _drain(reason, wait, as_json=json, data_dir=data_dir)
+    elif body or reset:
         _tune(body or dict.fromkeys(given), as_json=json, data_dir=data_dir)
     else:
         _print(ask("GET", _ENGINE, data_dir), as_json=json)
 
 
-def pause(reason: Reason = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Start no more jobs; new ones are accepted and wait. Running ones go on."""
-    _admit("pause", reason, as_json=json, data_dir=data_dir)
-
-
-def resume(json: Json = False, data_dir: DataDir = None) -> None:
-    """Accept and start jobs again, after a pause or a drain."""
-    _admit("resume", None, as_json=json, data_dir=data_dir)
-
-
-def drain(
-    reason: Reason = None,
-    wait: Annotated[
-        float,
-        typer.Option("--wait", min=0, help="Seconds for running jobs to end; 0 does not wait."),
-    ] = 300.0,
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Start no more jobs, refuse new ones with 503, and wait until none runs.
-
-    Accepted jobs that do not run stay in the queue. Exits with 0 if no job runs, 1 if some still
-    do. ``semantic resume`` ends the drain.
-    """
+def _drain(reason: str | None, wait: float, *, as_json: bool, data_dir: Path | None) -> None:
     with service(data_dir) as client:
         body = {} if reason is None else {"reason": reason}
         state = client.ask("POST", "/admin/drain", json=body)
         if wait:
             state = _wait(client, _has_drained, wait)
-        _print(state, as_json=json)
+        _print(state, as_json=as_json)
     if wait and not _has_drained(state):
         raise typer.Exit(int(ExitCode.FAILED))
 

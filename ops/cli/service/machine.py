@@ -29,7 +29,7 @@ ManagerOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(no_args_is_help=True, help="Start the service with the machine.")
-    for command in (install, uninstall, status, logs):
+    for command in (install, status):
         group.command(epilog=EPILOG)(command)
     app.add_typer(group, name="service", rich_help_panel="Serve")
 
@@ -37,6 +37,9 @@ def register(app: typer.Typer) -> None:
 def install(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the file and the commands; change nothing.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Stop the service and remove it; the data stays.")
     ] = False,
     manager: ManagerOption = None,
     data_dir: DataDir = None,
@@ -47,6 +50,9 @@ def install(
     variables are not copied, since they may be keys.
     """
     service, unit = _service(manager, data_dir)
+    if undo:
+        _uninstall(service)
+        return
     from ops.supervisor.machine.manager import Manager, ManagerFailed  # noqa: PLC0415 - keeps --help fast
     from ops.supervisor.machine.unit import left_out  # noqa: PLC0415 - the same
 
@@ -67,9 +73,7 @@ def install(
         echo("to start it without a login: loginctl enable-linger")
 
 
-def uninstall(manager: ManagerOption = None, data_dir: DataDir = None) -> None:
-    """Stop the service and remove it; the data stays."""
-    service, _ = _service(manager, data_dir)
+def _uninstall(service: MachineService) -> None:
     from ops.supervisor.machine.manager import ManagerFailed  # noqa: PLC0415 - keeps --help fast
 
     try:
@@ -100,22 +104,6 @@ def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir 
         print_pairs([(name, str(value)) for name, value in report.items()])
     if not is_running:
         raise typer.Exit(int(ExitCode.NOT_RUNNING))
-
-
-def logs(
-    lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", help="Print new lines until Ctrl-C.")] = False,
-    manager: ManagerOption = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Print the log of the service."""
-    service, unit = _service(manager, data_dir)
-    command = service.log_command(unit, lines, follow=follow)
-    sys.stdout.flush()
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - a fixed command
-    except FileNotFoundError:
-        fail(f"{command[0]} is not installed on this machine", ExitCode.FAILED)
 
 
 def _service(manager: str | None, data_dir: Path | None) -> tuple[MachineService, MachineUnit]:

@@ -1,12 +1,13 @@
-"""``semantic serve``, and the parts alone: ``api``, ``worker``, ``broker``."""
+"""``semantic serve``: the whole service, or one of its parts."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -17,15 +18,29 @@ from ops.liveness.imports import resting_collector
 from ops.models.choice import choice_environment
 
 
+class Only(StrEnum):
+    """A part that runs alone."""
+
+    API = "api"
+    WORKER = "worker"
+    BROKER = "broker"
+
+
+_MODULES: Final[Mapping[Only, str]] = MappingProxyType(
+    {Only.API: "api.main", Only.WORKER: "worker.main", Only.BROKER: "ops.broker"}
+)
+
+
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command(rich_help_panel="Serve")(serve)
-    app.command(rich_help_panel="Serve")(api)
-    app.command(rich_help_panel="Serve")(worker)
-    app.command(rich_help_panel="Serve")(broker)
 
 
 def serve(
+    only: Annotated[
+        Only | None,
+        typer.Option("--only", help="Run this part alone; the others run elsewhere."),
+    ] = None,
     model: Model = None,
     port: Port = None,
     host: Host = None,
@@ -36,50 +51,26 @@ def serve(
     given = overrides(
         data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
     )
+    if only is not None:
+        _become(only, given, is_explicit=model is not None)
     settings = operator_settings(given)
     with resting_collector():
         from ops.supervisor.serve import serve as run_service  # noqa: PLC0415 - keeps --help fast
     raise typer.Exit(int(run_service(settings, is_explicit=model is not None)))
 
 
-def api(
-    model: Model = None,
-    port: Port = None,
-    host: Host = None,
-    allow_remote: AllowRemote = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Run the api alone; broker and worker run elsewhere."""
-    given = overrides(
-        data_dir=data_dir, model=model, host=host, port=port, allow_remote=allow_remote
-    )
-    _become("api.main", given)
-
-
-def worker(model: Model = None, data_dir: DataDir = None) -> None:
-    """Run the worker alone; broker and api run elsewhere."""
+def _become(part: Only, given: dict[str, Any], *, is_explicit: bool) -> NoReturn:
+    """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
     from ops.models.backend import missing_backend  # noqa: PLC0415 - keeps --help fast
 
-    if (missing := missing_backend()) is not None:
+    if part is Only.WORKER and (missing := missing_backend()) is not None:
         echo(f"semantic: {missing}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG))
-    given = overrides(data_dir=data_dir, model=model)
-    _become("worker.main", given, choice_environment(is_explicit=model is not None))
-
-
-def broker(data_dir: DataDir = None) -> None:
-    """Run the private broker alone."""
-    _become("ops.broker", overrides(data_dir=data_dir))
-
-
-def _become(
-    module: str, given: dict[str, Any], further: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Replace this process by a part; ``ops`` must not import ``api`` or ``worker``."""
     settings = operator_settings(given)
-    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - the same
     from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
 
+    further = choice_environment(is_explicit=is_explicit) if part is Only.WORKER else {}
     sys.stdout.flush()
-    argv = module_argv(module)
+    argv = module_argv(_MODULES[part])
     os.execve(argv[0], argv, child_environment(os.environ, settings, further))  # noqa: S606 - that is the point

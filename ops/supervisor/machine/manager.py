@@ -133,13 +133,6 @@ class MachineService:
             self.run(("systemctl", "--user", "daemon-reload"))
         return True
 
-    def log_command(self, unit: MachineUnit, lines: int, *, follow: bool) -> tuple[str, ...]:
-        """Return the command that prints the log of the service."""
-        tail = ("-f",) if follow else ()
-        if self.manager is Manager.LAUNCHD:
-            return ("tail", "-n", str(lines), *tail, str(unit.log_dir / launchd.LOG_NAME))
-        return ("journalctl", "--user", "-u", systemd.UNIT, "-n", str(lines), *tail)
-
     @property
     def _domain(self) -> str:
         return f"gui/{self.user_id}"

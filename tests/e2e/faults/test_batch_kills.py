@@ -68,7 +68,7 @@ def test_cli_submits_a_file_of_either_kind_and_writes_its_results(
         batch_id = said.split()[0]
         told = [json.loads(line)["custom_id"] for line in out.read_text().splitlines()]
         assert told == [line["custom_id"] for line in lines]
-        assert semantic(service, "batch", "results", batch_id) == out.read_text()
+        assert semantic(service, "batch", "show", "--results", batch_id) == out.read_text()
     assert batch_id in semantic(service, "batch", "ls").splitlines()[1]
 
 

@@ -219,7 +219,7 @@ def test_a_sweep_erases_texts_and_vectors(client: openai.OpenAI, embedding: Serv
     (vector,) = httpx.get(job, timeout=scaled(WITHIN_S)).json()["output"]["embeddings"]
     for text in (secret, vector):
         assert holders(embedding.data_dir, text), "the test looks in the wrong place"
-    assert command(embedding, "log", "sweep", "--text-days", "0")["texts"] > 0
+    assert command(embedding, "log", "erase", "--text-days", "0")["texts"] > 0
     for text in (secret, vector):
         assert not holders(embedding.data_dir, text)
     shown = httpx.get(job, timeout=scaled(WITHIN_S)).json()

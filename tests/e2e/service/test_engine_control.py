@@ -160,7 +160,7 @@ def test_pause_lets_running_jobs_go_on_and_survives_the_worker(
 ) -> None:
     before = _submit(http, "endless")
     _wait_for(http, [before], running=1, place=0)
-    code, _ = _cli(running, "pause", "--reason", "a copy of the disk")
+    code, _ = _cli(running, "engine", "--pause", "--reason", "a copy of the disk")
     assert code == 0
     waiting = _submit(http, "short")
     assert _job(http, waiting)["waiting_for"] == "paused"
@@ -171,7 +171,7 @@ def test_pause_lets_running_jobs_go_on_and_survives_the_worker(
     # It has begun, so it goes on although its worker has died.
     wait_until(lambda: _job(http, before)["attempt"] == 2)
     assert _job(http, waiting)["status"] == "queued"
-    assert _cli(running, "resume")[0] == 0
+    assert _cli(running, "engine", "--resume")[0] == 0
     wait_until(lambda: _job(http, waiting)["status"] == "completed")
     _wait_for(http, [before], running=1, place=0)
 
@@ -205,14 +205,14 @@ def test_drain_refuses_new_work_and_ends_when_nothing_runs(
 ) -> None:
     before = _submit(http, "endless")
     _wait_for(http, [before], running=1, place=0)
-    code, out = _cli(running, "drain", "--wait", "1", "--json")
+    code, out = _cli(running, "engine", "--drain", "--wait", "1", "--json")
     assert (code, json.loads(out)["running"]) == (1, 1)
     refused = http.post("/v1/jobs", json={"prompt": "new"})
     assert (refused.status_code, refused.json()["code"]) == (503, "draining")
     assert refused.headers["retry-after"]
     _wait_for(http, [before], running=1, place=0)
     with ThreadPoolExecutor(1) as pool:
-        draining = pool.submit(_cli, running, "drain", "--json")
+        draining = pool.submit(_cli, running, "engine", "--drain", "--json")
         http.post(f"/v1/jobs/{before}/cancel").raise_for_status()
         code, out = draining.result(scaled(WAIT_S))
     assert (code, json.loads(out)["running"]) == (0, 0)

@@ -86,10 +86,10 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     assert verified["ok"]
     assert verified["texts_erased"] >= 4
     assert _ask(service, "GET", f"/v1/jobs/{read}")["status"] == "completed"
-    swept = command(service, "log", "sweep", "--dry-run", "--text-days", "0")
+    swept = command(service, "log", "erase", "--dry-run", "--text-days", "0")
     assert swept["texts"] > 0
     assert swept["stored"]["texts"] > 0
     assert holders(data, kept), "a dry run erases nothing"
-    assert command(service, "log", "sweep", "--text-days", "0")["texts"] == swept["texts"]
+    assert command(service, "log", "erase", "--text-days", "0")["texts"] == swept["texts"]
     assert not holders(data, kept)
     assert command(service, "log", "verify")["ok"]

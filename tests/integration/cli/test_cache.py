@@ -81,7 +81,7 @@ def test_ls_of_nothing_is_empty_and_makes_nothing(root: Path) -> None:
 
 
 def test_verify_finds_the_one_damaged_block(store: BlockStore, root: Path) -> None:
-    assert _object("verify") | {"size_bytes": 0} == {
+    assert _object("ls", "--verify") | {"size_bytes": 0} == {
         "ok": True,
         "blocks": 5,
         "size_bytes": 0,
@@ -90,19 +90,19 @@ def test_verify_finds_the_one_damaged_block(store: BlockStore, root: Path) -> No
     assert store.stats().blocks == 5
     bad = _files(root)[0]
     bad.write_bytes(bad.read_bytes()[:-1] + b"?")
-    found = _object("verify", exit_code=1)
+    found = _object("ls", "--verify", exit_code=1)
     assert [each["reason"] for each in found["rejected"]] == ["checksum"]
     assert found["rejected"][0]["hash"] in bad.name
     assert bad.exists()
-    assert _run("verify", "--delete").exit_code == 1
+    assert _run("ls", "--verify", "--delete").exit_code == 1
     assert not bad.exists()
-    assert _run("verify").exit_code == 0
+    assert _run("ls", "--verify").exit_code == 0
 
 
 def test_verify_tells_blocks_in_the_wrong_models_directory(store: BlockStore, root: Path) -> None:
     assert store.stats().blocks == 5
     (root / ("a1" * 8)).rename(root / ("cc" * 8))
-    found = _object("verify", exit_code=1)
+    found = _object("ls", "--verify", exit_code=1)
     assert {each["reason"] for each in found["rejected"]} == {"wrong_fingerprint"}
     assert len(found["rejected"]) == 3
 
@@ -152,7 +152,7 @@ def test_checkpoints_are_listed_with_their_model_and_deleted_with_it(root: Path)
     models = {each["model"]: each["checkpoints_of"] for each in _object("ls")["models"]}
     assert models == {"a1" * 8: None, "b2" * 8: "a1" * 8}
     assert f"checkpoints of {'a1' * 8}" in _run("ls").stdout
-    assert _object("verify")["ok"]
+    assert _object("ls", "--verify")["ok"]
     assert _object("gc", "--dry-run")["blocks"] == 4
     assert _object("gc", "--model", "a1" * 8)["deleted"]["model"] == 4
     assert _files(root) == []

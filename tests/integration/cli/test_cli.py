@@ -128,8 +128,8 @@ def test_help_loads_no_heavy_library(shell: Shell) -> None:
         ("jobs", "ls"),
         ("jobs", "show", "job-1"),
         ("jobs", "cancel", "job-1"),
-        ("jobs", "stream", "job-1"),
-        ("jobs", "submit", "hi"),
+        ("jobs", "show", "--follow", "job-1"),
+        ("run", "--no-wait", "hi"),
         ("run", "hi"),
     ],
 )
@@ -218,7 +218,8 @@ def test_config_option_names_a_file_before_or_after_the_command(
 
 
 def test_config_file_that_is_missing_ends_a_command_with_78(shell: Shell) -> None:
-    for words in (["config", "show"], ["serve"], ["worker"], ["jobs", "ls"], ["log", "verify"]):
+    worker = ["serve", "--only", "worker"]
+    for words in (["config", "show"], ["serve"], worker, ["jobs", "ls"], ["log", "verify"]):
         code, _, err = shell.run(*words, SEMANTIC_CONFIG="missing.toml")
         assert (code, err.count("\n")) == (78, 1)
         assert "missing.toml cannot be read" in err
@@ -304,7 +305,12 @@ def test_status_without_a_service_says_so_with_3(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("run", "hello"), ("claude", "-p", "hello"), ("jobs", "ls"), ("jobs", "stream", "job-1")],
+    [
+        ("run", "hello"),
+        ("claude", "-p", "hello"),
+        ("jobs", "ls"),
+        ("jobs", "show", "--follow", "job-1"),
+    ],
 )
 def test_without_a_service_one_line_says_what_to_do(shell: Shell, words: tuple[str, ...]) -> None:
     with socket.socket() as probe:
@@ -364,9 +370,9 @@ def test_jobs_are_listed_shown_streamed_cancelled_and_submitted(shell: Shell) ->
         port = {"SEMANTIC_SERVER__PORT": str(api.port)}
         _, listed, _ = shell.run("jobs", "ls", **port)
         _, shown, _ = shell.run("jobs", "show", "job-1", **port)
-        _, streamed, _ = shell.run("jobs", "stream", "job-1", "--json", **port)
+        _, streamed, _ = shell.run("jobs", "show", "--follow", "job-1", "--json", **port)
         _, cancelled, _ = shell.run("jobs", "cancel", "job-1", "--json", **port)
-        _, submitted, _ = shell.run("jobs", "submit", "hi", **port)
+        _, submitted, _ = shell.run("run", "--no-wait", "hi", **port)
     assert listed.splitlines()[1].startswith("job-1  completed  stand-in")
     assert listed.splitlines()[2].endswith("2 before it · waits for memory")
     assert listed.splitlines()[3].endswith("waits for model night")

@@ -131,7 +131,7 @@ def test_show_prints_one_event_and_whether_it_is_as_written(log: SqlEventLog, ur
 
 def test_tail_without_following_shows_the_last_events(log: SqlEventLog) -> None:
     assert log
-    listed = _objects(_run("log", "tail", "--no-follow", "-n", "2", "--json"))
+    listed = _objects(_run("log", "ls", "--last", "2", "--json"))
     assert [one["position"] for one in listed] == [15, 16]
 
 
@@ -159,16 +159,18 @@ def test_verify_names_the_first_bad_position_and_fails(log: SqlEventLog, url: st
 def test_rebuild_makes_the_list_again(log: SqlEventLog, url: str) -> None:
     with closing(raw_connection(url)) as raw:
         raw.execute("DELETE FROM jobs")
-    result = _run("log", "rebuild")
+    result = _run("log", "upgrade", "--rebuild")
     assert (result.exit_code, result.stdout) == (0, "projections rebuilt from 16 events\n")
     assert len(log.views.page(limit=10).jobs) == 5
 
 
-@pytest.mark.parametrize("command", ["ls", "tail", "verify", "rebuild"])
+@pytest.mark.parametrize(
+    "words", [("ls",), ("ls", "--follow"), ("show",), ("verify",), ("upgrade", "--rebuild")]
+)
 def test_without_a_log_there_is_one_line_and_nothing_is_created(
-    directory: Path, command: str
+    directory: Path, words: tuple[str, ...]
 ) -> None:
-    result = _run("log", command)
+    result = _run("log", *words)
     assert result.exit_code == 1
     assert result.stderr == f"there is no event log at {directory / 'events.sqlite3'}\n"
     assert list(directory.iterdir()) == []
@@ -201,7 +203,7 @@ def test_an_interrupted_tail_ends_well(log: SqlEventLog) -> None:
     code = (
         "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
     )
-    command = [sys.executable, "-c", code, "log", "tail", "-n", "1", "--json"]
+    command = [sys.executable, "-c", code, "log", "ls", "--follow", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
         assert json.loads(follower.stdout.readline())["position"] == 16

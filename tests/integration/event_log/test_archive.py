@@ -334,7 +334,7 @@ def test_the_command_archives_signs_and_tells(url: str, tmp_path: Path) -> None:
     status = json.loads(_run(tmp_path, "status", "--as-of", "6", "--json").stdout)
     assert status["jobs"]["completed"] == 1
     assert "completed" in _run(tmp_path, "jobs", "show", "job-1", "--story").stdout
-    assert _run(tmp_path, "log", "head", "--sign").exit_code == 0
+    assert _run(tmp_path, "log", "show", "--sign").exit_code == 0
     assert "nothing" in _run(tmp_path, "log", "archive", "--before", LIMIT).stdout
 
 

@@ -112,7 +112,7 @@ def test_a_log_that_does_not_verify_is_not_copied(url: str, copy: Path) -> None:
 
 
 def test_a_copy_of_another_log_is_refused(url: str, copy: Path, tmp_path: Path) -> None:
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     other = new_log(tmp_path)
     with open_log(other, clock=SystemClock()) as log:
         fill(log)
@@ -157,39 +157,39 @@ def test_a_copy_is_put_where_there_is_no_log(url: str, copy: Path, tmp_path: Pat
 
 
 def test_a_restore_voids_the_heads_that_it_gave_up(url: str, copy: Path, tmp_path: Path) -> None:
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     back_up(url, copy)
     _grow(url)
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     assert _run("log", "restore", str(copy)).exit_code == 0
     assert _run("log", "verify").exit_code == 0
     assert _grow(url).position == 16
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     assert _run("log", "verify").exit_code == 0
     kinds = [note.kind for note in CheckpointFiles.of(tmp_path / "data").read()]
     assert kinds == ["head", "head", "restore", "head"]
 
 
 def test_a_log_that_another_tool_restored_is_signed_as_restored(url: str, copy: Path) -> None:
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     assert _run("log", "backup", str(copy)).exit_code == 0
     _grow(url)
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     shutil.copy(copy, Path(database_file(url) or ""))
     assert _run("log", "verify").exit_code == 1
-    assert _run("log", "head", "--sign").exit_code == 1
+    assert _run("log", "show", "--sign").exit_code == 1
     signed = _run("log", "restore", "--sign")
     assert signed.exit_code == 0, signed.output
     assert "15 events verify" in signed.stdout
     assert _run("log", "verify").exit_code == 0
     _grow(url)
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     assert _run("log", "verify").exit_code == 0
 
 
 def test_another_log_is_not_signed_as_restored(url: str, tmp_path: Path) -> None:
     _grow(url)
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
     other = new_log(tmp_path)
     with open_log(other, clock=SystemClock()) as log:
         fill(log)

@@ -49,7 +49,7 @@ def signed(url: str) -> str:
     """A log of 15 events whose head is signed."""
     with open_log(url, clock=SystemClock()) as log:
         fill(log)
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     return url
 
 
@@ -79,7 +79,7 @@ def _bad_position(result: Result) -> int:
 def test_a_whole_log_fits_its_checkpoints(signed: str) -> None:
     with open_log(signed, clock=SystemClock()) as log:
         _append(log)
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     result = _run("verify")
     assert result.exit_code == 0, result.output
     assert "2 signed heads fit" in result.stdout
@@ -102,7 +102,7 @@ def test_a_log_put_back_to_an_older_copy_is_found_and_not_signed(
     shutil.copy(database, tmp_path / "older")
     with open_log(url, clock=SystemClock()) as log:
         _append(log)
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     shutil.copy(tmp_path / "older", database)
 
     assert _bad_position(_run("verify", "--json")) == 7
@@ -122,7 +122,7 @@ def test_an_end_that_was_replaced_by_one_whose_hashes_fit_is_found(signed: str) 
     result = _run("verify", "--json")
     assert _bad_position(result) == 15
     assert "when the head was signed" in json.loads(result.stdout)["message"]
-    assert _run("head", "--sign").exit_code == 1
+    assert _run("show", "--sign").exit_code == 1
 
 
 def test_checkpoints_kept_elsewhere_reveal_a_restored_data_directory(
@@ -134,7 +134,7 @@ def test_checkpoints_kept_elsewhere_reveal_a_restored_data_directory(
     back_up(url, before)
     with open_log(url, clock=SystemClock()) as log:
         _append(log)
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     shutil.copy(files.checkpoints, elsewhere)
     shutil.copy(before, tmp_path / "events.sqlite3")
     assert _run("verify").exit_code == 1
@@ -196,13 +196,13 @@ def test_half_a_line_left_by_a_crash_is_passed_over_and_replaced(
     assert len(files.read()) == 1
     with open_log(signed, clock=SystemClock()) as log:
         _append(log)
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     assert [checkpoint.position for checkpoint in files.read()] == [15, 16]
 
 
 def test_an_unchanged_head_is_signed_once(signed: str, files: CheckpointFiles) -> None:
     assert signed
-    assert _run("head", "--sign").exit_code == 0
+    assert _run("show", "--sign").exit_code == 0
     assert len(files.read()) == 1
 
 
@@ -238,7 +238,7 @@ def test_an_empty_log_can_be_signed(url: str, files: CheckpointFiles) -> None:
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
 def test_an_export_verifies_without_the_database(signed: str, tmp_path: Path, name: str) -> None:
     out = tmp_path / name
-    assert _run("export", "--out", str(out)).stdout == f"15 events in {out}\n"
+    assert _run("ls", "--export", "--out", str(out)).stdout == f"15 events in {out}\n"
     database = database_file(signed)
     assert database is not None
     database.unlink()
@@ -250,11 +250,12 @@ def test_an_export_verifies_without_the_database(signed: str, tmp_path: Path, na
 def test_a_selection_says_that_it_is_one(signed: str, tmp_path: Path) -> None:
     assert signed
     out = tmp_path / "some.jsonl"
-    _run("export", "--out", str(out), "--type", "JobCompleted")
+    _run("ls", "--export", "--out", str(out), "--type", "JobCompleted")
     result = _run("verify", "--file", str(out))
     assert result.exit_code == 0
     assert "a selection" in result.stdout
-    assert _run("export", "--out", str(out)).exit_code == 1  # never over a file that is there
+    # Never over a file that is there.
+    assert _run("ls", "--export", "--out", str(out)).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_a_changed_line_of_an_export_is_named(
 ) -> None:
     assert signed
     out = tmp_path / "log.jsonl"
-    _run("export", "--out", str(out))
+    _run("ls", "--export", "--out", str(out))
     lines = out.read_text().splitlines()
     assert old in lines[6]
     lines[6] = lines[6].replace(old, new, 1)
@@ -284,7 +285,7 @@ def test_a_changed_line_of_an_export_is_named(
 def test_a_damaged_compressed_export_is_named(signed: str, tmp_path: Path) -> None:
     assert signed
     out = tmp_path / "log.jsonl.gz"
-    _run("export", "--out", str(out))
+    _run("ls", "--export", "--out", str(out))
     out.write_bytes(out.read_bytes()[:-20])
     assert _run("verify", "--file", str(out)).exit_code == 1
 
@@ -294,7 +295,7 @@ def test_a_line_dropped_from_an_export_breaks_nothing_but_is_told(
 ) -> None:
     assert signed
     out = tmp_path / "log.jsonl"
-    _run("export", "--out", str(out))
+    _run("ls", "--export", "--out", str(out))
     lines = out.read_text().splitlines()
     out.write_text("\n".join(lines[:6] + lines[7:]))
     report = json.loads(_run("verify", "--file", str(out), "--json").stdout)
@@ -306,7 +307,7 @@ def test_a_chained_event_of_another_writer_does_not_fit_the_checkpoints(
 ) -> None:
     assert signed
     out = tmp_path / "log.jsonl"
-    _run("export", "--out", str(out), "--limit", "14")
+    _run("ls", "--export", "--out", str(out), "--limit", "14")
     before = list(read_events(out))[-1]
     forged = link(
         draft(worker_event("other")),
@@ -328,7 +329,7 @@ def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: s
     code = (
         "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
     )
-    command = [sys.executable, "-c", code, "log", "tail", "-n", "1", "--json"]
+    command = [sys.executable, "-c", code, "log", "ls", "--follow", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None

@@ -341,7 +341,7 @@ def test_what_only_a_file_can_do_is_refused_with_what_to_do_instead(
     clock, ids = SystemClock(), RandomIds()
     with pytest.raises(LogUnavailable, match="pg_dump"):
         back_up(postgres_url, tmp_path / "copy")
-    with pytest.raises(LogUnavailable, match="log export"):
+    with pytest.raises(LogUnavailable, match="log ls --export"):
         archive_log(postgres_url, before="9999", clock=clock, ids=ids)
     assert log.head().position == 3
 

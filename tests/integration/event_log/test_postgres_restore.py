@@ -46,12 +46,12 @@ def test_a_restored_dump_serves_again_once_it_is_signed(
     _run_tool("pg_dump", "--format=custom", f"--file={dump}", postgres_url)
     with open_log(postgres_url, clock=SystemClock()) as log:
         log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0
 
     _run_tool("pg_restore", "--exit-on-error", f"--dbname={bare_postgres_url}", dump)
     monkeypatch.setenv("SEMANTIC_LOG__URL", bare_postgres_url)
     assert "the log has lost the events" in _run("log", "verify").stderr
-    assert _run("log", "head", "--sign").exit_code == 1
+    assert _run("log", "show", "--sign").exit_code == 1
     signed = _run("log", "restore", "--sign")
     assert signed.exit_code == 0, signed.output
     assert f"{dumped} events verify" in signed.stdout
@@ -59,4 +59,4 @@ def test_a_restored_dump_serves_again_once_it_is_signed(
     with open_log(bare_postgres_url, clock=SystemClock()) as log:
         log.append(StreamName("worker-1"), [draft(worker_event())], expected_version=0)
         assert log.head().position == dumped + 1
-    assert _run("log", "head", "--sign").exit_code == 0
+    assert _run("log", "show", "--sign").exit_code == 0

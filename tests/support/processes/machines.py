@@ -28,7 +28,7 @@ class Machine:
         self, part: str, directory: Path, env: dict[str, str], *, command: Sequence[str] = ()
     ) -> None:
         self._part = part
-        self._command = command or ("-m", "ops.cli.main", part)
+        self._command = command or ("-m", "ops.cli.main", "serve", "--only", part)
         self._data_dir = directory / "data"
         self._log_file = directory / "log"
         self._env = env | {"SEMANTIC_DATA_DIR": str(self._data_dir)}

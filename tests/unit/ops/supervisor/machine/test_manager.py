@@ -103,15 +103,3 @@ def test_manager_that_is_missing_is_named() -> None:
 def test_platform_decides_about_the_manager() -> None:
     assert Manager.of("darwin") is Manager.LAUNCHD
     assert Manager.of("linux") is Manager.SYSTEMD
-
-
-def test_logs_come_from_the_journal_or_the_file(tmp_path: Path, commands: Commands) -> None:
-    unit = _unit(tmp_path)
-    systemd = _service(tmp_path, Manager.SYSTEMD, commands)
-    assert systemd.log_command(unit, 5, follow=True) == (
-        *("journalctl", "--user", "-u", "semantic.service", "-n", "5", "-f"),
-    )
-    launchd = _service(tmp_path, Manager.LAUNCHD, commands)
-    assert launchd.log_command(unit, 5, follow=False) == (
-        *("tail", "-n", "5", str(unit.log_dir / "serve.jsonl")),
-    )
