@@ -1,1 +1,1 @@
-"""The web framework, the composition of the process, and its life."""
+"""The web framework: requests and replies in its types, the composition of the process, and its life."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import resource
-import secrets
 import signal
 import socket
 import sys
@@ -23,8 +22,7 @@ from api.access.access_control import AccessControl
 from api.http.messages import Route
 from api.http_server.limits import ServerLimits
 from api.http_server.request_counts import RequestCounts
-from api.http_server.router import Router
-from api.http_server.server import HttpServer
+from api.http_server.server import Shield
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
 from ops.setting_groups.service import ServerSettings
@@ -93,7 +91,7 @@ def serve(service: Service) -> NoReturn:
     reservation.bind((LOOPBACK, 0))
     port: int = reservation.getsockname()[1]
     life = _ApiLifecycle(service, reservation, port)
-    app = build_app(service.routes, secret=life.secret, on_startup=life.begin)
+    app = build_app(service.routes, life.shield, on_startup=life.begin)
     app.start(host=LOOPBACK, port=port, _check_port=False)
     raise SystemExit(1)  # Robyn's loop ends only where it failed
 
@@ -106,7 +104,7 @@ class _ApiLifecycle:
         self._logger = service.logger
         self._reservation = reservation
         self._port = port
-        self.secret = secrets.token_hex(32)
+        self.shield = self._shield()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -134,40 +132,34 @@ class _ApiLifecycle:
         # signal and never end the process. These replace them.
         self._catch_signals()
         await service.on_start()
-        server = self._server()
+        shield = self.shield
         if not self._stop.is_set():
-            await server.listen(service.listener)
+            await shield.listen(service.listener)
             host, port = service.listener.getsockname()[:2]
             service.on_listening(host, port)
             await self._stop.wait()
         self._logger.info("draining", drain_s=service.settings.drain_s)
-        await server.drain(service.settings.drain_s)
+        await shield.drain(service.settings.drain_s)
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await service.on_stop()
         self._logger.info("stopped")
 
-    def _server(self) -> HttpServer:
-        uploads = (route.pattern for route in self._service.routes if route.takes_upload)
-        limits = replace(self._service.limits, upload_paths=frozenset(uploads))
+    def _shield(self) -> Shield:
+        service = self._service
+        uploads = (route.pattern for route in service.routes if route.takes_upload)
+        limits = replace(service.limits, upload_paths=frozenset(uploads))
         access = AccessControl.from_settings(
-            self._service.settings, connections_max=limits.connections_max
+            service.settings, connections_max=limits.connections_max
         )
-        return HttpServer(
-            router=Router(
-                self._service.routes,
-                LOOPBACK,
-                self._port,
-                secret=self.secret,
-                limits=limits,
-                logger=self._logger,
-            ),
-            unrouted=RouteTable(self._service.routes).unrouted,
+        return Shield(
+            robyn=(LOOPBACK, self._port),
+            unrouted=RouteTable(service.routes).unrouted,
             access=access,
             limits=limits,
             logger=self._logger,
-            draining=self._service.draining,
-            counts=self._service.counts,
-            spans=self._service.spans,
+            draining=service.draining,
+            counts=service.counts,
+            spans=service.spans,
         )
 
     async def _framework_answers(self) -> None:
@@ -195,7 +187,7 @@ async def _answers(host: str, port: int) -> bool:
     except OSError:
         return False
     try:
-        writer.write(b"GET / HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: robyn\r\nconnection: close\r\n\r\n")
         return (await reader.readline()).startswith(b"HTTP/1.1 ")
     except OSError:
         return False

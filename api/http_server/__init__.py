@@ -1,1 +1,1 @@
-"""The HTTP server in front of Robyn: sockets, framing, limits, timeouts, draining."""
+"""The shield in front of Robyn: sockets, framing, limits, timeouts, draining."""

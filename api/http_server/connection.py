@@ -1,41 +1,45 @@
-"""One client connection: reads a request, gets its reply, writes it, and again."""
+"""One client connection: reads a request, hands it to Robyn, passes the reply on, and again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import h11
 
 from api.access.access_control import AccessControl, AdmittedRequest
 from api.errors import dialect_of, error_reply, internal_error
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Reply
 from api.http_server import errors
 from api.http_server.body_budget import BodyBudget, BodyShare
-from api.http_server.client_output import ClientOutput
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
-from api.http_server.reply_writer import ReplyContext, ReplyWriter, warning_header
+from api.http_server.reply_head import whole_reply
 from api.http_server.request_counts import CLIENT_LEFT
 from api.http_server.request_head import (
     RequestTarget,
     body_limit,
-    check_content,
     check_framing,
+    forwarded_head,
+    keeps_alive,
     path_of,
     read_headers,
     read_target,
 )
 from api.http_server.request_reader import RequestReader
-from api.http_server.strict_parser import request_parser
-from domain.errors import SemanticError
+from api.http_server.robyn_connection import BrokenReply, RobynConnection
+from domain.errors import SemanticError, Unavailable
 from ops.logs import Logger
+
+_CONTINUE = b"HTTP/1.1 100 \r\n\r\n"
+_UNREACHABLE = "the service is starting or stopping"
 
 
 class ConnectionHost(Protocol):
-    """The server of a connection."""
+    """The shield of a connection."""
 
     @property
     def limits(self) -> ServerLimits:
@@ -63,18 +67,40 @@ class ConnectionHost(Protocol):
     def leave(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
 
-    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
-        """Route a request and run its handler.
+    def begin(self, peer: str) -> Exchange:
+        """Name a request before it is read."""
+
+    def hand_out(self, exchange: Exchange) -> str:
+        """Let the handler find an exchange; return its name for Robyn."""
+
+    def unrouted(self, method: str, target: RequestTarget) -> Reply | None:
+        """Return the reply to a request that Robyn cannot route, ``None`` for any other.
 
         Raises:
             SemanticError: For the client.
         """
 
-    def begin(self) -> Exchange:
-        """Name a request before it is read."""
+    async def connect(self, connection: RobynConnection) -> None:
+        """Connect to Robyn.
+
+        Raises:
+            OSError: It does not answer.
+        """
 
     def finish(self, exchange: Exchange, status: int) -> None:
         """Forget a request whose reply is sent or will never be, and count the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request whose head is read."""
+
+    head: h11.Request
+    headers: Mapping[str, str]
+
+    @property
+    def method(self) -> str:
+        return self.head.method.decode("ascii")
 
 
 class Connection(asyncio.Protocol):
@@ -88,26 +114,31 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: ConnectionHost) -> None:
         self._host = host
         self._limits = host.limits
-        self._http = request_parser(host.limits.head_bytes_max)
-        self._reader = RequestReader(self._http, limits=host.limits, resume=self._resume_reading)
-        self._output = ClientOutput(host.limits)
-        self._writer = ReplyWriter(self._output, self._http, limits=host.limits, logger=host.logger)
-        self._task: asyncio.Task[None] | None = None
-        self._stream: asyncio.Task[None] | None = None
-        self._request: Request | None = None
+        self._reader = RequestReader(limits=host.limits, resume=self._resume_reading)
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._robyn: RobynConnection | None = None
+        self._exchange: Exchange | None = None
+        self._stall: asyncio.TimerHandle | None = None
         #: Address of the client.
         self.peer = ""
         self._refusal: SemanticError | None = None
         self._idle = True
         self._is_kept = False
+        self._keeps_alive = True
+        self._is_old_client = False
+        self._is_unframed = False
+        self._has_begun_reply = False
         self._lingering = False
         self._surplus_bytes = 0
 
-    # Called by the transport.
+    # Called by the client's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
-        self._output.attach(transport)
+        # uvloop's transports have all the methods without being subclasses.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._refusal = self._host.enter(self)
@@ -121,76 +152,128 @@ class Connection(asyncio.Protocol):
                 self.abort()
             return
         self._reader.feed(data)
-        if self._request is not None:
+        if self._exchange is not None:
             self._count_surplus(len(data))
 
     def eof_received(self) -> bool:
-        """End the input; the task sends the reply that is due and closes."""
+        """End the input; the task passes on the reply that is due and closes."""
         self._end_input()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the input and the output."""
         del exc
-        self._output.end()
+        self._lost.set()
+        self._stop_stall()
         self._end_input()
+        if self._exchange is not None:
+            self._exchange.pause(is_paused=False)
+        if self._robyn is not None:
+            self._robyn.abort()
 
     def pause_writing(self) -> None:
-        """Let the source of the reply wait."""
-        self._output.pause()
+        """Let the source of the reply wait, for a limited time."""
+        if self._stall is None:
+            loop = asyncio.get_running_loop()
+            self._stall = loop.call_later(self._limits.stall_timeout_s, self.abort)
+        self._set_paused(is_paused=True)
 
     def resume_writing(self) -> None:
         """Let the source of the reply go on."""
-        self._output.resume()
+        self._stop_stall()
+        self._set_paused(is_paused=False)
+
+    def _set_paused(self, *, is_paused: bool) -> None:
+        if self._robyn is not None:
+            (self._robyn.pause if is_paused else self._robyn.resume)()
+        if self._exchange is not None:
+            self._exchange.pause(is_paused=is_paused)
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _end_input(self) -> None:
         if self._reader.over:
             return
         self._reader.feed_end()
-        if self._request is not None:
-            self._request.gone.set()
-        if self._stream is not None:
-            self._stream.cancel()
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def _count_surplus(self, received_bytes: int) -> None:
         self._surplus_bytes += received_bytes
-        if self._surplus_bytes > self._limits.head_bytes_max and self._output.transport is not None:
-            self._output.transport.pause_reading()
+        if self._surplus_bytes > self._limits.head_bytes_max and self._transport is not None:
+            self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._output.transport is not None and not self._output.lost.is_set():
-            self._output.transport.resume_reading()
+        if self._transport is not None and not self._lost.is_set():
+            self._transport.resume_reading()
 
-    # Called by the server.
+    # Called by the connection to Robyn.
+
+    def take_head(self, head: bytes, *, is_chunked: bool) -> None:
+        """Send the head of a reply, with ``connection: close`` if the connection ends."""
+        self._has_begun_reply = True
+        if self._ends_connection():
+            self._keeps_alive = False
+            line, _, fields = head.partition(b"\r\n")
+            head = line + b"\r\nconnection: close\r\n" + fields
+        self._is_unframed = self._is_old_client and is_chunked
+        if self._is_unframed:
+            head = head.replace(b"\r\ntransfer-encoding: chunked\r\n", b"\r\n", 1)
+        self._write(head)
+
+    def take_body(self, data: bytes, payload: list[bytes]) -> None:
+        """Send bytes of a body; a client of HTTP/1.0 knows no chunks."""
+        self._write(b"".join(payload) if self._is_unframed else data)
+        if self._exchange is not None:
+            self._exchange.passed(sum(map(len, payload)))
+
+    def _ends_connection(self) -> bool:
+        return (
+            not self._keeps_alive
+            or self._host.draining
+            or (self._reader.over and not self._reader.waiting_bytes)
+        )
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    # Called by the shield.
 
     def abort(self) -> None:
         """Cut the connection."""
-        self._output.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def close_if_idle(self) -> None:
         """Close the connection if no request is on it."""
-        if self._idle and self._output.transport is not None:
-            self._output.transport.close()
+        if self._idle and self._transport is not None:
+            self._transport.close()
 
     def cut(self) -> None:
-        """Cut the connection and cancel its task."""
+        """Cut the connection and cancel the handler of its request."""
         self.abort()
-        if self._task is not None:
-            self._task.cancel()
+        if self._exchange is not None:
+            self._exchange.cancel()
 
     # The task.
 
     async def _serve(self) -> None:
         try:
             while await self._serve_one():
-                pass
+                self._reader.next_request()
             await self._close()
-        except ConnectionResetError:
+        except ConnectionError:
             self.abort()
         except Exception:
             self._host.logger.exception("connection_failed")
             self.abort()
         finally:
+            if self._robyn is not None:
+                self._robyn.abort()
             self._host.leave(self)
 
     async def _serve_one(self) -> bool:
@@ -198,191 +281,173 @@ class Connection(asyncio.Protocol):
         self._idle = True
         if (self._is_kept and self._host.draining) or not await self._reader.first_byte():
             return False
-        self._idle, self._is_kept = False, True
-        exchange = self._host.begin()
-        head: h11.Request | None = None
+        self._idle, self._is_kept, self._has_begun_reply = False, True, False
+        exchange = self._host.begin(self.peer)
+        asked: _Asked | None = None
         try:
             head = await self._reader.head()
+            asked = _Asked(head, read_headers(head))
             if self._refusal is not None:
                 raise self._refusal
             check_framing(head, self._limits)
-            exchange = exchange.read(read_headers(head))
-            admitted = self._admit(head)
+            exchange.read(asked.headers)
+            admitted = self._admit(asked)
         except SemanticError as error:
-            await self._refuse(error, head, exchange)
+            await self._refuse(error, asked, exchange)
             return False
+        exchange.caller = admitted.caller
+        self._keeps_alive = keeps_alive(head, asked.headers)
+        self._is_old_client = head.http_version == b"1.0"
         try:
             with self._host.bodies.share(self.peer, admitted.caller) as share:
-                return await self._serve_admitted(head, exchange.of(admitted.caller), share)
+                return await self._serve_admitted(asked, exchange, share)
         finally:
             admitted.leave()
 
-    def _admit(self, head: h11.Request) -> AdmittedRequest:
+    def _admit(self, asked: _Asked) -> AdmittedRequest:
         """Check access before the body is read: a refused client must not send one."""
-        method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        return self._host.access.admit(method, target, read_headers(head))
+        target = asked.head.target.decode("ascii")
+        return self._host.access.admit(asked.method, target, asked.headers)
 
-    async def _serve_admitted(
-        self, head: h11.Request, exchange: Exchange, share: BodyShare
-    ) -> bool:
+    async def _serve_admitted(self, asked: _Asked, exchange: Exchange, share: BodyShare) -> bool:
         """Read the body and reply; return whether another request may follow."""
         try:
-            if self._http.they_are_waiting_for_100_continue:
-                self._output.write(
-                    self._http.send(h11.InformationalResponse(status_code=100, headers=[]))
-                )
-            body = await self._reader.body(body_limit(head, self._limits), share)
+            if self._reader.awaits_continue:
+                self._write(_CONTINUE)
+            body = await self._reader.body(body_limit(asked.head, self._limits), share)
         except errors.BrokenFraming as error:
-            await self._refuse(error, head, exchange)
+            await self._refuse(error, asked, exchange)
             return False
-        await self._respond(head, body, exchange)
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
-            return True
-        return False
-
-    async def _refuse(
-        self, error: SemanticError, head: h11.Request | None, exchange: Exchange
-    ) -> None:
-        """Reply to a request that is not read to its end, so that the client gets the reply."""
-        if self._output.lost.is_set():
-            return
-        if head is None:
-            dialect = errors.guess_dialect(self._reader.glimpse)
-            headers: Mapping[str, str] = {}
-        else:
-            dialect = dialect_of(path_of(head), read_headers(head))
-            headers = self._host.access.headers(read_headers(head))
-        to = ReplyContext(
-            exchange=exchange,
-            dialect=dialect,
-            bodiless=head is not None and head.method == b"HEAD",
-            close=True,
-            headers=headers,
+        started_s = time.monotonic()
+        status = CLIENT_LEFT
+        self._begin(exchange)
+        try:
+            status = await self._answer(asked, body, exchange)
+            await self._taken()
+        finally:
+            if exchange.is_handled:
+                await exchange.over.wait()
+            self._exchange = None
+            self._host.finish(exchange, status)
+        self._host.logger.debug(
+            "request_answered",
+            method=asked.method,
+            path=path_of(asked.head),
+            status=status,
+            key=exchange.caller.name,
+            duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
+        return self._keeps_alive
+
+    def _begin(self, exchange: Exchange) -> None:
+        exchange.cut = self.abort
+        if self._reader.over:
+            exchange.leave()
+        exchange.pause(is_paused=self._stall is not None)
+        self._exchange, self._surplus_bytes = exchange, 0
+        self._count_surplus(self._reader.waiting_bytes)
+
+    async def _answer(self, asked: _Asked, body: bytes, exchange: Exchange) -> int:
+        """Get a reply to the client; return its status."""
+        exchange.path = path_of(asked.head)
+        try:
+            target = read_target(asked.head.target)
+            exchange.path = target.path
+            reply = self._host.unrouted(asked.method, target)
+            if reply is None:
+                return await self._ask_robyn(asked, target, body, exchange)
+        except SemanticError as error:
+            dialect = dialect_of(exchange.path, asked.headers)
+            reply = error_reply(error, dialect, exchange.request_id)
+        return self._send(reply, asked, exchange)
+
+    async def _ask_robyn(
+        self, asked: _Asked, target: RequestTarget, body: bytes, exchange: Exchange
+    ) -> int:
+        head = forwarded_head(
+            asked.method,
+            target,
+            asked.headers,
+            exchange=self._host.hand_out(exchange),
+            length=len(body),
+        )
+        if len(head) > self._limits.robyn_head_bytes_max:
+            raise errors.head_too_large(self._limits.robyn_head_bytes_max)
+        robyn = await self._connected()
+        try:
+            return await robyn.ask(head + body, is_head=asked.method == "HEAD")
+        except BrokenReply as error:
+            if self._has_begun_reply or self._lost.is_set():
+                raise
+            self._host.logger.error("robyn_refused", path=exchange.path)  # noqa: TRY400 - it has no trace
+            raise internal_error() from error
+
+    async def _connected(self) -> RobynConnection:
+        if self._robyn is None or not self._robyn.is_open:
+            robyn = RobynConnection(self)
+            try:
+                await self._host.connect(robyn)
+            except (OSError, TimeoutError) as error:
+                raise Unavailable(_UNREACHABLE) from error
+            self._robyn = robyn
+            if self._lost.is_set():
+                robyn.abort()
+        return self._robyn
+
+    def _send(self, reply: Reply, asked: _Asked, exchange: Exchange) -> int:
+        """Send a reply that is not Robyn's; return its status."""
+        self._keeps_alive = not self._ends_connection()
+        more = self._host.access.headers(asked.headers)
+        bodiless = asked.method == "HEAD"
+        close = not self._keeps_alive
+        self._write(whole_reply(reply, exchange, more, bodiless=bodiless, close=close))
+        return reply.status
+
+    async def _refuse(self, error: SemanticError, asked: _Asked | None, exchange: Exchange) -> None:
+        """Reply to a request that is not read to its end, so that the client gets the reply."""
+        if self._lost.is_set():
+            return
+        self._keeps_alive = False
+        if asked is None:
+            dialect = errors.guess_dialect(self._reader.glimpse)
+            asked = _Asked(h11.Request(method="GET", target="/", headers=[("host", "-")]), {})
+        else:
+            dialect = dialect_of(path_of(asked.head), asked.headers)
         self._host.logger.info("request_refused", code=error.code)
-        reply = error_reply(error, dialect, exchange.request_id)
-        self._host.finish(exchange, reply.status)
-        await self._writer.send(reply, to)
+        status = self._send(error_reply(error, dialect, exchange.request_id), asked, exchange)
+        self._host.finish(exchange, status)
         await self._linger()
 
     async def _linger(self) -> None:
         """Read for a moment: closing with unread bytes would reset the reply on its way."""
         self._lingering, self._surplus_bytes = True, 0
-        if self._output.transport is not None and self._output.transport.can_write_eof():
-            self._output.transport.write_eof()
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
         try:
             async with asyncio.timeout(self._limits.linger_s):
                 await self._reader.end_of_input()
         except TimeoutError:
             self.abort()
 
-    async def _respond(self, head: h11.Request, body: bytes, exchange: Exchange) -> None:
-        started_s = time.monotonic()
-        headers = read_headers(head)
-        dialect = dialect_of(path_of(head), headers)
-        status = CLIENT_LEFT
-        try:
-            reply = await self._reply(head, headers, body, exchange)
-            status = reply.status
-            to = ReplyContext(
-                exchange=exchange,
-                dialect=dialect,
-                bodiless=head.method == b"HEAD",
-                close=self._host.draining or (self._reader.over and not self._reader.waiting_bytes),
-                headers={**warning_header(self._request), **self._host.access.headers(headers)},
-            )
-            await self._send(reply, to)
-        finally:
-            self._request = None
-            self._host.finish(exchange, status)
-        self._host.logger.debug(
-            "request_answered",
-            method=head.method.decode("ascii"),
-            path=path_of(head),
-            status=reply.status,
-            key=exchange.caller.name,
-            duration_ms=round((time.monotonic() - started_s) * 1000, 3),
-        )
+    async def _taken(self) -> None:
+        """Wait until the client has taken enough of the reply for another one.
 
-    async def _reply(
-        self, head: h11.Request, headers: dict[str, str], body: bytes, exchange: Exchange
-    ) -> Reply | StreamReply:
-        """Return the reply to a request; the one place where failures become replies."""
-        path = path_of(head)
-        error: SemanticError
-        request: Request | None = None
-        try:
-            target = read_target(head.target)
-            path = target.path
-            check_content(headers)
-            request = self._begin(head, headers, body, exchange, target)
-            return await self._host.answer(request, target.route_path)
-        except SemanticError as failure:
-            error = failure
-        except Exception:
-            route = None if request is None else request.marks.route
-            self._host.logger.exception("handler_failed", route=route)
-            error = internal_error()
-        jobs = () if request is None else request.marks.jobs
-        return error_reply(error, dialect_of(path, headers), exchange.request_id, jobs=jobs)
-
-    def _begin(
-        self,
-        head: h11.Request,
-        headers: dict[str, str],
-        body: bytes,
-        exchange: Exchange,
-        target: RequestTarget,
-    ) -> Request:
-        request = Request(
-            id=exchange.request_id,
-            trace=exchange.trace,
-            method=head.method.decode("ascii"),
-            path=target.path,
-            query=target.query,
-            headers=headers,
-            body=body,
-            peer=self.peer,
-            caller=exchange.caller,
-        )
-        if self._reader.over:
-            request.gone.set()
-        self._request, self._surplus_bytes = request, 0
-        self._count_surplus(self._reader.waiting_bytes)
-        return request
-
-    async def _send(self, reply: Reply | StreamReply, to: ReplyContext) -> None:
-        """Send a reply; a stream in a task of its own, which ends when the client has left."""
-        if isinstance(reply, Reply):
-            await self._writer.send(reply, to)
-            return
-        if self._reader.over:
-            await self._writer.discard(reply)
+        Raises:
+            ConnectionResetError: It never will.
+        """
+        if self._exchange is not None:
+            await self._exchange.room(self._limits.stream_window_bytes)
+        if self._lost.is_set():
             message = "the client has left"
             raise ConnectionResetError(message)
-        self._stream = asyncio.get_running_loop().create_task(self._writer.send(reply, to))
-        try:
-            await asyncio.wait({self._stream})
-        finally:
-            stream, self._stream = self._stream, None
-            if not stream.done():
-                stream.cancel()
-                await asyncio.wait({stream}, timeout=self._limits.close_timeout_s)
-        if stream.cancelled():
-            # A task that is cancelled before its first step does not close its source.
-            await self._writer.discard(reply)
-            message = "the client has left"
-            raise ConnectionResetError(message)
-        stream.result()
 
     async def _close(self) -> None:
         """Close, and wait until the client has taken all bytes."""
-        if self._output.transport is None:
+        if self._transport is None:
             return
-        self._output.transport.close()
+        self._transport.close()
         try:
             async with asyncio.timeout(self._limits.stall_timeout_s):
-                await self._output.lost.wait()
+                await self._lost.wait()
         except TimeoutError:
             self.abort()

@@ -11,7 +11,7 @@ class ServerLimits:
 
     Attributes:
         head_bytes_max: Request line and header fields together; also each chunk line and trailer.
-        headers_max: Header fields of one request.
+        headers_max: Header fields of one request; Robyn takes 96, and the shield adds some.
         body_bytes_max: One upload, after chunks are joined.
         request_bytes_max: One body of any other request.
         bodies_bytes_max: All bodies that are held.
@@ -26,17 +26,18 @@ class ServerLimits:
             without a reply.
         stall_timeout_s: How long a client may take no byte of a reply.
         write_buffer_bytes: Unsent bytes of a reply above which its source has to wait.
-        turn_bytes: Bytes of one reply that are written before other connections get a turn.
+        stream_window_bytes: Bytes of a stream that are on their way from its source to the client
+            at once.
         linger_s: How long bytes are read and dropped after an early error, so that the client can
             read the reply before the connection resets.
         linger_bytes_max: How many bytes are dropped that way.
         close_timeout_s: How long the iterator of a stream may take to clean up.
-        router_connect_timeout_s: Time to connect to Robyn.
-        router_idle_max: Idle connections to Robyn that are kept.
+        robyn_connect_timeout_s: Time to connect to Robyn.
+        robyn_head_bytes_max: Of a head as Robyn gets it; it cuts connections from 128 KiB on.
     """
 
     head_bytes_max: int = 32_768
-    headers_max: int = 100
+    headers_max: int = 90
     body_bytes_max: int = 32 * 1024 * 1024
     request_bytes_max: int = 8 * 1024 * 1024
     bodies_bytes_max: int = 256 * 1024 * 1024
@@ -50,9 +51,9 @@ class ServerLimits:
     refusals_max: int = 64
     stall_timeout_s: float = 600.0
     write_buffer_bytes: int = 65_536
-    turn_bytes: int = 32_768
+    stream_window_bytes: int = 65_536
     linger_s: float = 2.0
     linger_bytes_max: int = 64 * 1024 * 1024
     close_timeout_s: float = 5.0
-    router_connect_timeout_s: float = 5.0
-    router_idle_max: int = 64
+    robyn_connect_timeout_s: float = 5.0
+    robyn_head_bytes_max: int = 120_000

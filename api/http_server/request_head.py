@@ -1,11 +1,12 @@
-"""Turns a parsed request head into plain values, or refuses it."""
+"""Turns a parsed request head into plain values, or refuses it, and writes the one for Robyn."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import h11
 
@@ -16,6 +17,28 @@ from api.http_server.limits import ServerLimits
 #: Most query parameters of one request; bounds the parser, beside the length of the head.
 QUERY_FIELDS_MAX: Final = 1000
 
+#: Names the exchange of a request that the shield hands to Robyn.
+EXCHANGE_HEADER: Final = "x-semantic-exchange"
+#: Names header fields of the client whose values are percent-encoded, since Robyn drops them
+#: otherwise.
+ENCODED_HEADER: Final = "x-semantic-encoded"
+#: Fields that concern the client's connection, or that only the shield may send.
+_NOT_FORWARDED: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        EXCHANGE_HEADER,
+        ENCODED_HEADER,
+    }
+)
+_PLAIN: Final = re.compile(r"[\t -~]*")
 _VERSIONS: Final = (b"1.0", b"1.1")
 _CONTINUE: Final = b"100-continue"
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
@@ -35,6 +58,12 @@ class RequestTarget:
     path: str
     route_path: str
     query: Mapping[str, Sequence[str]]
+
+    @property
+    def forwarded(self) -> str:
+        """The target that Robyn gets, in the only spelling of path and query."""
+        query = urlencode(self.query, doseq=True)
+        return f"{self.route_path}?{query}" if query else self.route_path
 
 
 def check_framing(head: h11.Request, limits: ServerLimits) -> None:
@@ -91,20 +120,40 @@ def read_headers(head: h11.Request) -> dict[str, str]:
     return headers
 
 
-def check_content(headers: Mapping[str, str]) -> None:
-    """Refuse a body with a content coding.
+def keeps_alive(head: h11.Request, headers: Mapping[str, str]) -> bool:
+    """Return whether the client may send another request on its connection."""
+    options = headers.get("connection", "").lower().split(",")
+    return head.http_version == b"1.1" and "close" not in (option.strip() for option in options)
 
-    Raises:
-        TransportError: 415, with the accepted coding.
+
+def forwarded_head(
+    method: str, target: RequestTarget, headers: Mapping[str, str], *, exchange: str, length: int
+) -> bytes:
+    """Return the head that Robyn gets.
+
+    Args:
+        method: Upper case.
+        target: Where to.
+        headers: Of the client, by lower-case name.
+        exchange: The value of ``EXCHANGE_HEADER``.
+        length: Bytes of the body.
     """
-    coding = headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise TransportError(
-            415,
-            "content_coding_not_supported",
-            "send the request body without content-encoding",
-            headers={"accept-encoding": "identity"},
-        )
+    lines = [f"{method} {target.forwarded} HTTP/1.1", f"{EXCHANGE_HEADER}: {exchange}"]
+    encoded = []
+    for name, value in headers.items():
+        if name in _NOT_FORWARDED:
+            continue
+        if _PLAIN.fullmatch(value):
+            lines.append(f"{name}: {value}")
+        else:
+            encoded.append(name)
+            lines.append(f"{name}: {quote(value.encode('latin-1'))}")
+    if "host" not in headers:
+        lines.append("host: -")
+    if encoded:
+        lines.append(f"{ENCODED_HEADER}: {','.join(encoded)}")
+    lines += [f"content-length: {length}", "", ""]
+    return "\r\n".join(lines).encode("ascii")
 
 
 def read_target(raw: bytes) -> RequestTarget:

@@ -11,24 +11,22 @@ import h11
 from api.http_server import errors
 from api.http_server.body_budget import BodyShare
 from api.http_server.limits import ServerLimits
+from api.http_server.strict_parser import request_parser
 
 #: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
 GLIMPSE_BYTES: Final = 512
 
 
 class RequestReader:
-    """Feeds the parser and waits, each wait with a limit.
+    """Feeds a parser and waits, each wait with a limit.
 
     Args:
-        http: The connection's protocol state.
         limits: Sizes and times.
         resume: Called when more bytes are needed, in case the transport was paused.
     """
 
-    def __init__(
-        self, http: h11.Connection, *, limits: ServerLimits, resume: Callable[[], None]
-    ) -> None:
-        self._http = http
+    def __init__(self, *, limits: ServerLimits, resume: Callable[[], None]) -> None:
+        self._http = request_parser(limits.head_bytes_max)
         self._limits = limits
         self._resume = resume
         self._changed = asyncio.Event()
@@ -41,6 +39,20 @@ class RequestReader:
     def waiting_bytes(self) -> int:
         """Bytes received behind the current request."""
         return len(self._http.trailing_data[0])
+
+    @property
+    def awaits_continue(self) -> bool:
+        """Whether the client sends its body only after a 100 (Continue)."""
+        return self._http.they_are_waiting_for_100_continue
+
+    def next_request(self) -> None:
+        """Begin the next request, whose first bytes may have come already."""
+        data, is_ended = self._http.trailing_data
+        self._http = request_parser(self._limits.head_bytes_max)
+        if data:
+            self._http.receive_data(data)
+        if is_ended:
+            self._http.receive_data(b"")
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client."""

@@ -1,28 +1,28 @@
-"""The server: owns the public socket, counts connections, and drains them at the end."""
+"""The shield: owns the public socket, counts connections, and drains them at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from itertools import count
 from typing import Final
 
-from structlog.contextvars import bind_contextvars
-
 from api.access.access_control import AccessControl
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Reply
 from api.http_server.body_budget import BodyBudget
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.peer_counts import PeerCounts
 from api.http_server.request_counts import UNROUTED, RequestCounts
+from api.http_server.request_head import RequestTarget
 from api.http_server.request_spans import is_traced, spans_of_request
-from api.http_server.router import Router
+from api.http_server.robyn_connection import RobynConnection
 from domain.errors import Draining, SemanticError
 from ops.logs import Logger
 from ops.tracing.span import NoSpans, SpanSink
@@ -30,11 +30,10 @@ from ops.tracing.span import NoSpans, SpanSink
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
 
-#: The part of a route's pattern that names a job.
-JOB_PARAM: Final = "job_id"
-
 #: Paths that are served while the process drains.
 HEALTH_PATHS: Final = ("/health/", "/metrics")
+#: Methods that Robyn routes.
+ROUTED_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 #: How a vanished peer is detected: first probe, interval, number of probes.
 _KEEPALIVE_IDLE_S: Final = 30
@@ -42,11 +41,11 @@ _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
 
 
-class HttpServer:
-    """Everything between the public socket and the handlers.
+class Shield:
+    """Everything between the public socket and Robyn; handlers find their exchanges here.
 
     Args:
-        router: Picks the route of a request.
+        robyn: Loopback address of Robyn.
         unrouted: Replies to method and encoded path without a route, or raises.
         access: Which requests are admitted.
         limits: Sizes, times and counts.
@@ -59,7 +58,7 @@ class HttpServer:
     def __init__(
         self,
         *,
-        router: Router,
+        robyn: tuple[str, int],
         unrouted: Callable[[str, str], Reply],
         access: AccessControl,
         limits: ServerLimits,
@@ -68,8 +67,9 @@ class HttpServer:
         counts: RequestCounts | None = None,
         spans: SpanSink | None = None,
     ) -> None:
-        self._router = router
-        self._unrouted = unrouted
+        self._robyn = robyn
+        #: Replies to method and encoded path without a route, or raises ``SemanticError``.
+        self.unrouted_reply = unrouted
         self.access = access
         self.limits = limits
         self.bodies = BodyBudget(limits.bodies_bytes_max)
@@ -80,7 +80,10 @@ class HttpServer:
         self._draining = draining or threading.Event()
         self._counts = counts or RequestCounts()
         self._ending = False
-        self._requests: dict[str, Request] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        #: Robyn's port is open to other users of the machine, who know no name of an exchange.
+        self._secret = secrets.token_hex(16)
+        self._numbers = count(1)
         self._connections: set[Connection] = set()
         #: Those that were made before the drain.
         self._open: set[Connection] = set()
@@ -131,8 +134,8 @@ class HttpServer:
     def end_streams(self) -> None:
         """Ask every open stream, and each that begins later, to end now."""
         self._ending = True
-        for request in self._requests.values():
-            request.ending.set()
+        for exchange in self._exchanges.values():
+            exchange.ending.set()
 
     async def _emptied(self, timeout_s: float) -> bool:
         try:
@@ -166,44 +169,67 @@ class HttpServer:
         if not self._open:
             self._empty.set()
 
-    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
-        """Route a request and run its handler; ``finish`` must follow.
+    def begin(self, peer: str) -> Exchange:
+        """Name a request before it is read."""
+        return Exchange.begin(self._spans.samples, peer)
+
+    def hand_out(self, exchange: Exchange) -> str:
+        """Let the handler find an exchange until ``finish``; return its name for Robyn."""
+        exchange.name = f"{self._secret}-{next(self._numbers)}"
+        self._exchanges[exchange.name] = exchange
+        self._counts.in_flight = len(self._exchanges)
+        if self._ending:
+            exchange.ending.set()
+        return exchange.name
+
+    def unrouted(self, method: str, target: RequestTarget) -> Reply | None:
+        """Return the reply to a request that Robyn cannot route, ``None`` for any other.
 
         Raises:
             SemanticError: For the client.
         """
-        if self.draining and not route_path.startswith(HEALTH_PATHS):
-            msg = "the service is stopping"
-            raise Draining(msg)
-        preflight = self.access.preflight(request.method, request.headers)
-        if preflight is not None:
-            return preflight
-        self._requests[request.id] = request
-        self._counts.in_flight = len(self._requests)
-        if self._ending:
-            request.ending.set()
-        found = await self._router.match(request.method, route_path)
-        if found is None:
-            return self._unrouted(request.method, route_path)
-        if (job_id := found.params.get(JOB_PARAM)) is not None:
-            bind_contextvars(job_id=job_id)
-        request.marks.route = found.route.pattern
-        return await found.route.handler(replace(request, params=found.params))
+        if method in ROUTED_METHODS and target.route_path.startswith("/"):
+            return None
+        self.check_serving(target.route_path)
+        return self.unrouted_reply(method, target.route_path)
 
-    def begin(self) -> Exchange:
-        """Name a request before it is read."""
-        return Exchange.begin(self._spans.samples)
+    async def connect(self, connection: RobynConnection) -> None:
+        """Connect to Robyn.
+
+        Raises:
+            OSError: It does not answer.
+        """
+        async with asyncio.timeout(self.limits.robyn_connect_timeout_s):
+            await asyncio.get_running_loop().create_connection(lambda: connection, *self._robyn)
 
     def finish(self, exchange: Exchange, status: int) -> None:
         """Forget a request whose reply is sent or will never be; count it and export its spans."""
-        request = self._requests.pop(exchange.request_id, None)
-        self._counts.in_flight = len(self._requests)
+        self._exchanges.pop(exchange.name, None)
+        self._counts.in_flight = len(self._exchanges)
+        request = exchange.request
         route = None if request is None else request.marks.route
         self._counts.record(route or UNROUTED, status)
         if request is None or not self._spans.is_on or not is_traced(exchange, request.method):
             return
         for span in spans_of_request(request, exchange, status=status, end_ns=time.time_ns()):
             self._spans.put(span)
+
+    # Called by handlers.
+
+    def find(self, name: str) -> Exchange | None:
+        """Return the exchange that was handed out under a name, once."""
+        found = self._exchanges.get(name)
+        return None if found is None or found.is_handled else found
+
+    def check_serving(self, path: str) -> None:
+        """Refuse new requests during the drain.
+
+        Raises:
+            Draining: The process ends, and the path is none of ``HEALTH_PATHS``.
+        """
+        if self.draining and not path.startswith(HEALTH_PATHS):
+            msg = "the service is stopping"
+            raise Draining(msg)
 
 
 def _find_dead_peers(listener: socket.socket) -> None:

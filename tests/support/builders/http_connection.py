@@ -1,18 +1,22 @@
-"""A server connection without sockets: bytes in, bytes out, on a loop of its own."""
+"""The shield of one client without sockets or Robyn: bytes in, bytes out, on a loop of its own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from urllib.parse import parse_qs, unquote
 
 import structlog
 
 from api.access.access_control import AccessControl
+from api.framework.answer import Answering
 from api.http.messages import Reply, Request, StreamReply
 from api.http_server.body_budget import BodyBudget
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
+from api.http_server.request_head import EXCHANGE_HEADER, RequestTarget
+from api.http_server.robyn_connection import RobynConnection
 from domain.errors import SemanticError
 from ops.setting_groups.service import ServerSettings
 from tests.support.polling import eventually, let_tasks_run
@@ -62,6 +66,75 @@ class MemoryTransport(asyncio.Transport):
         self.close()
 
 
+class MemoryRobyn(MemoryTransport):
+    """Robyn's end of a connection: runs the handler, and frames its reply as Robyn does."""
+
+    def __init__(self, host: MemoryHost, connection: RobynConnection) -> None:
+        super().__init__(connection)
+        self._host = host
+        self._connection = connection
+        self._may_send = asyncio.Event()
+        self._may_send.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(bytes(data)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def pause_reading(self) -> None:
+        self._may_send.clear()
+
+    def resume_reading(self) -> None:
+        self._may_send.set()
+
+    def abort(self) -> None:
+        self._may_send.set()
+        super().abort()
+
+    async def _serve(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        lines = head.decode("ascii").split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:])
+        assert int(headers["content-length"]) == len(body)
+        exchange = self._host.exchanges[headers.pop(EXCHANGE_HEADER)]
+        method, target, _ = lines[0].split(" ")
+        path, _, query = target.partition("?")
+        request = Request(
+            id=exchange.request_id,
+            method=method,
+            path=unquote(path),
+            query=parse_qs(query, keep_blank_values=True),
+            headers=headers,
+            body=body,
+            peer=exchange.peer,
+            caller=exchange.caller,
+            gone=exchange.gone,
+            ending=exchange.ending,
+        )
+        answer = await self._host.answering.answer(
+            request, exchange, self._host.answer, pattern="/"
+        )
+        lines = [f"HTTP/1.1 {answer.status} OK"]
+        lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+        if isinstance(answer.body, bytes):
+            lines += [f"content-length: {len(answer.body)}", "", ""]
+            sent = b"" if method == "HEAD" else answer.body
+            await self._send("\r\n".join(lines).encode() + sent)
+            return
+        lines += ["transfer-encoding: chunked", "", ""]
+        await self._send("\r\n".join(lines).encode())
+        while (piece := await asyncio.to_thread(next, answer.body, None)) is not None:
+            if piece:
+                await self._send(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await self._send(b"0\r\n\r\n")
+
+    async def _send(self, data: bytes) -> None:
+        await self._may_send.wait()
+        if not self.is_closing():
+            self._connection.data_received(data)
+
+
 class MemoryHost:
     """Counts connections and returns fixed answers."""
 
@@ -78,8 +151,15 @@ class MemoryHost:
             ServerSettings(allowed_hosts=("x",)), connections_max=limits.connections_max
         )
         self.logger = structlog.stdlib.get_logger()
+        self.answering = Answering(
+            access=self.access,
+            check_serving=lambda _: None,
+            limits=limits,
+            logger=self.logger,
+        )
         self.draining = False
         self.inside = 0
+        self.exchanges: dict[str, Exchange] = {}
         self.seen: list[Request] = []
         self.statuses: list[int] = []
 
@@ -92,16 +172,27 @@ class MemoryHost:
         del connection
         self.inside -= 1
 
-    async def answer(self, request: Request, route_path: str) -> Reply | StreamReply:
-        del route_path
+    async def answer(self, request: Request) -> Reply | StreamReply:
         self.seen.append(request)
         return await self._answer(request)
 
-    def begin(self) -> Exchange:
-        return Exchange.begin(lambda _: False)
+    def begin(self, peer: str) -> Exchange:
+        return Exchange.begin(lambda _: False, peer)
+
+    def hand_out(self, exchange: Exchange) -> str:
+        exchange.name = exchange.request_id
+        self.exchanges[exchange.name] = exchange
+        return exchange.name
+
+    def unrouted(self, method: str, target: RequestTarget) -> Reply | None:
+        del method, target
+        return None
+
+    async def connect(self, connection: RobynConnection) -> None:
+        connection.connection_made(MemoryRobyn(self, connection))
 
     def finish(self, exchange: Exchange, status: int) -> None:
-        del exchange
+        self.exchanges.pop(exchange.name, None)
         self.statuses.append(status)
 
 

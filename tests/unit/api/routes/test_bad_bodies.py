@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from api.errors import dialect_of, error_reply
+from api.framework.answer import check_content
 from api.http.messages import Reply, Request
-from api.http_server.request_head import check_content, read_target
+from api.http_server.request_head import read_target
 from api.routes.fallback import RouteTable
 from api.routes.table import routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai.types.responses import Response, ResponseItemList
 
+from api.framework.answer import warning_header
 from api.http.messages import Reply, Request, StreamReply
-from api.http_server.reply_writer import warning_header
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Body, ToolEnd, ToolInput, ToolStart
 from domain.chat.request import ChatRequest, Message, ToolCall

@@ -1,0 +1,159 @@
+"""Runs a handler for the request that Robyn has received; the one boundary of its failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from structlog.contextvars import bind_contextvars
+
+from api.access.access_control import AccessControl
+from api.errors import TransportError, dialect_of, error_reply, internal_error
+from api.framework.stream import StreamBody, StreamDelivery, discard
+from api.http.messages import Handler, Reply, Request, StreamReply
+from api.http_server.exchange import Exchange
+from api.http_server.limits import ServerLimits
+from api.http_server.reply_head import BODILESS, reply_headers
+from domain.errors import SemanticError
+from ops.logs import Logger
+
+#: Response header with what of the request has no effect, and its most characters.
+WARNING_HEADER: Final = "x-semantic-warning"
+WARNING_CHARS_MAX: Final = 1024
+#: The part of a route's pattern that names a job.
+JOB_PARAM: Final = "job_id"
+#: Robyn sends other text as UTF-8, or ends the process.
+_FIELD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t -~]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply for Robyn.
+
+    Attributes:
+        status: HTTP status.
+        headers: Without those of the framing.
+        body: Whole, or iterated on Robyn's threads.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | StreamBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """Runs handlers.
+
+    Attributes:
+        access: Replies to preflights, and adds header fields for browsers.
+        check_serving: Raises ``Draining`` for a path that is not served any more.
+        limits: Times and sizes of streams.
+        logger: Records handlers that fail.
+    """
+
+    access: AccessControl
+    check_serving: Callable[[str], None]
+    limits: ServerLimits
+    logger: Logger
+
+    async def answer(
+        self, request: Request, exchange: Exchange, handler: Handler, *, pattern: str | None
+    ) -> Answer:
+        """Run a handler.
+
+        Args:
+            request: What it gets.
+            exchange: Of the request; ended with the handler, or with the stream that it returns.
+            handler: Answers the request.
+            pattern: Of its route; ``None`` for the handler of paths without one.
+        """
+        exchange.handle()
+        exchange.bind()
+        exchange.request = request
+        answer: Answer | None = None
+        try:
+            reply = await self._reply(request, handler, pattern)
+            answer = await self._answer_with(reply, request, exchange)
+        finally:
+            if answer is None or isinstance(answer.body, bytes):
+                exchange.end()
+        return answer
+
+    async def _reply(
+        self, request: Request, handler: Handler, pattern: str | None
+    ) -> Reply | StreamReply:
+        error: SemanticError
+        try:
+            check_content(request.headers)
+            self.check_serving(request.path)
+            preflight = self.access.preflight(request.method, request.headers)
+            if preflight is not None:
+                return preflight
+            if (job_id := request.params.get(JOB_PARAM)) is not None:
+                bind_contextvars(job_id=job_id)
+            request.marks.route = pattern
+            return await handler(request)
+        except SemanticError as failure:
+            error = failure
+        except Exception:
+            self.logger.exception("handler_failed", route=pattern)
+            error = internal_error()
+        return self._failed(error, request)
+
+    def _failed(self, error: SemanticError, request: Request) -> Reply:
+        dialect = dialect_of(request.path, request.headers)
+        return error_reply(error, dialect, request.id, jobs=request.marks.jobs)
+
+    async def _answer_with(
+        self, reply: Reply | StreamReply, request: Request, exchange: Exchange
+    ) -> Answer:
+        more = {**warning_header(request), **self.access.headers(request.headers)}
+        headers = reply_headers(reply, exchange, more)
+        if not all(_FIELD.fullmatch(f"{name}: {value}") for name, value in headers.items()):
+            self.logger.error("reply_header_unsendable", route=request.marks.route)
+            await self._discard(reply)
+            reply = self._failed(internal_error(), request)
+            headers = reply_headers(reply, exchange, self.access.headers(request.headers))
+        if isinstance(reply, Reply):
+            return Answer(reply.status, headers, b"" if reply.status in BODILESS else reply.body)
+        if request.method == "HEAD" or reply.status in BODILESS:
+            await self._discard(reply)
+            return Answer(reply.status, headers, b"")
+        if request.gone.is_set():
+            await self._discard(reply)
+            exchange.cut()
+            return Answer(reply.status, headers, b"")
+        dialect = dialect_of(request.path, request.headers)
+        delivery = StreamDelivery(
+            reply, exchange, dialect=dialect, limits=self.limits, logger=self.logger
+        )
+        return Answer(reply.status, headers, delivery.start())
+
+    async def _discard(self, reply: Reply | StreamReply) -> None:
+        await discard(reply, limits=self.limits, logger=self.logger)
+
+
+def check_content(headers: Mapping[str, str]) -> None:
+    """Refuse a body with a content coding.
+
+    Raises:
+        TransportError: 415, with the accepted coding.
+    """
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise TransportError(
+            415,
+            "content_coding_not_supported",
+            "send the request body without content-encoding",
+            headers={"accept-encoding": "identity"},
+        )
+
+
+def warning_header(request: Request) -> dict[str, str]:
+    """Return the header with what of a request has no effect, in printable ASCII."""
+    if request.marks.warning is None:
+        return {}
+    return {WARNING_HEADER: ascii(request.marks.warning)[1:-1][:WARNING_CHARS_MAX]}

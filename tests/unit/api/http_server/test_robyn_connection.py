@@ -1,0 +1,103 @@
+"""Replies of Robyn: found whole however they are cut, and nothing else is passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.http_server.robyn_connection import BrokenReply, RobynConnection
+from tests.support.builders.http_connection import MemoryTransport
+from tests.support.polling import let_tasks_run
+
+OURS = b"request-id: req_1\r\n"
+WHOLE = b"HTTP/1.1 200 OK\r\n" + OURS + b"content-length: 5\r\n\r\nhello"
+CHUNKS = b"5\r\nhello\r\n1a\r\n" + b"\r\n0\r\n\r\n" * 3 + b"last!\r\n0\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n" + OURS + b"\r\n" + CHUNKS
+NO_BODY = b"HTTP/1.1 204 No Content\r\n" + OURS + b"\r\n"
+
+
+@dataclass
+class Taker:
+    """Keeps what is passed on."""
+
+    data: bytes = b""
+    payload: bytes = b""
+    heads: list[bool] = field(default_factory=list)
+
+    def take_head(self, head: bytes, *, is_chunked: bool) -> None:
+        self.heads.append(is_chunked)
+        self.data += head
+
+    def take_body(self, data: bytes, payload: list[bytes]) -> None:
+        self.data += data
+        self.payload += b"".join(payload)
+
+
+async def exchanged(
+    pieces: list[bytes], *, is_head: bool = False, times: int = 1, ends: bool = False
+) -> tuple[list[int], Taker]:
+    """Ask and get these pieces, so often on the same connection."""
+    taker = Taker()
+    connection = RobynConnection(taker)
+    connection.connection_made(MemoryTransport(connection))
+    statuses = []
+    for _ in range(times):
+        asked = asyncio.ensure_future(connection.ask(b"GET", is_head=is_head))
+        await let_tasks_run(1)
+        for piece in pieces:
+            connection.data_received(piece)
+        if ends:
+            connection.connection_lost(None)
+        statuses.append(await asked)
+    return statuses, taker
+
+
+@given(st.sampled_from([WHOLE, CHUNKED]), st.lists(st.integers(0, len(CHUNKED)), max_size=8))
+def test_reply_is_whole_however_it_is_cut(reply: bytes, cuts: list[int]) -> None:
+    edges = sorted({0, len(reply), *(min(cut, len(reply)) for cut in cuts)})
+    pieces = [reply[start:end] for start, end in pairwise(edges)]
+    statuses, taker = asyncio.run(exchanged(pieces, times=2))
+    assert statuses == [200, 200]
+    assert taker.data == reply * 2
+    payload = b"hello" if reply is WHOLE else b"hello" + b"\r\n0\r\n\r\n" * 3 + b"last!"
+    assert taker.payload == payload * 2
+    assert taker.heads == [reply is CHUNKED] * 2
+
+
+@pytest.mark.parametrize("reply", [WHOLE[:-5], CHUNKED[: -len(CHUNKS)], NO_BODY])
+def test_reply_to_head_ends_with_its_head(reply: bytes) -> None:
+    statuses, taker = asyncio.run(exchanged([reply], is_head=True))
+    assert statuses in ([200], [204])
+    assert taker.data == reply
+
+
+def test_reply_without_content_ends_with_its_head() -> None:
+    assert asyncio.run(exchanged([NO_BODY]))[0] == [204]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"garbage\r\n\r\n"],
+        [b"x" * 70_000],
+        [b"HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot found"],
+        [WHOLE + b"more"],
+        [CHUNKED + b"more"],
+        [CHUNKED.replace(b"5\r\nhello", b"zz\r\nhello")],
+    ],
+    ids=["garbage", "endless", "robyn's own", "surplus", "surplus of chunks", "no chunk"],
+)
+def test_what_is_no_reply_of_a_handler_breaks_the_connection(pieces: list[bytes]) -> None:
+    with pytest.raises(BrokenReply):
+        asyncio.run(exchanged(pieces))
+
+
+@pytest.mark.parametrize("part", [b"", b"HTTP/1.1 204 No", WHOLE[:-1], CHUNKED[:-1]])
+def test_reply_that_ends_early_is_broken(part: bytes) -> None:
+    with pytest.raises(BrokenReply):
+        asyncio.run(exchanged([part], ends=True))
