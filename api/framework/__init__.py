@@ -1,1 +1,1 @@
-"""The web framework: requests and replies in its types, the composition of the process, and its life."""
+"""Requests and replies in the types of Robyn, the composition of the process, and its life."""
