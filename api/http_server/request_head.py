@@ -19,8 +19,8 @@ QUERY_FIELDS_MAX: Final = 1000
 
 #: Names the exchange of a request that the shield hands to Robyn.
 EXCHANGE_HEADER: Final = "x-semantic-exchange"
-#: Names header fields of the client whose values are percent-encoded, since Robyn drops them
-#: otherwise.
+#: Names header fields of the client whose values are percent-encoded: Robyn drops values beyond
+#: printable ASCII, and takes apart a body whose type it reads as that of a form.
 ENCODED_HEADER: Final = "x-semantic-encoded"
 #: Fields that concern the client's connection, or that only the shield may send.
 _NOT_FORWARDED: Final = frozenset(
@@ -38,7 +38,7 @@ _NOT_FORWARDED: Final = frozenset(
         ENCODED_HEADER,
     }
 )
-_PLAIN: Final = re.compile(r"[\t -~]*")
+_PLAIN: Final = re.compile(r"(?!.*multipart/)[\t -~]*", re.IGNORECASE)
 _VERSIONS: Final = (b"1.0", b"1.1")
 _CONTINUE: Final = b"100-continue"
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
@@ -147,7 +147,7 @@ def forwarded_head(
             lines.append(f"{name}: {value}")
         else:
             encoded.append(name)
-            lines.append(f"{name}: {quote(value.encode('latin-1'))}")
+            lines.append(f"{name}: {quote(value.encode('latin-1'), safe='')}")
     if "host" not in headers:
         lines.append("host: -")
     if encoded:

@@ -254,6 +254,16 @@ def test_header_beyond_ascii_is_dropped(robyn: BareRobyn) -> None:
     assert "x-name" not in robyn.seen("/echo", b"x-name: \xe4\r\n")["headers"]
 
 
+def test_body_of_a_form_is_taken_apart(robyn: BareRobyn) -> None:
+    """When the handler gets its bytes, ``forwarded_head`` need not hide the type of a form."""
+    form = b'--x\r\ncontent-disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
+    headers = b"content-type: multipart/form-data; boundary=x\r\n"
+    answer = robyn.ask("POST", "/echo", form, headers)
+    assert answer.json()["body_bytes"] < len(form)
+    plain = robyn.ask("POST", "/echo", form, b"content-type: application/x-www-form-urlencoded\r\n")
+    assert plain.json()["body_bytes"] == len(form)
+
+
 def test_more_than_96_header_fields_are_refused_without_a_word(robyn: BareRobyn) -> None:
     """When they are taken, ``ServerLimits.headers_max`` may be larger."""
     answer = robyn.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 100 + b"\r\n")

@@ -139,6 +139,20 @@ def test_body_arrives_byte_for_byte(server: SampleServer) -> None:
     assert server.ask("POST", "/echo", body).json()["body"].encode("latin-1") == body
 
 
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "Multipart/Mixed", "text/x"])
+def test_body_of_every_type_arrives_byte_for_byte(server: SampleServer, kind: str) -> None:
+    body = b'--x\r\ncontent-disposition: form-data; name="\x1e\xc3"\r\n\r\nb\r\n--x--\r\n'
+    seen = server.ask("POST", "/echo", body, f"content-type: {kind}\r\n").json()
+    assert seen["body"].encode("latin-1") == body
+    assert seen["headers"]["content-type"] == kind
+
+
+@pytest.mark.parametrize("value", ["\x01", "a\x7fb", "%41", "\xff"])
+def test_header_value_arrives_as_it_is(server: SampleServer, value: str) -> None:
+    data = f"GET /echo HTTP/1.1\r\nx-value: {value}\r\n{LAST}".encode("latin-1")
+    assert parse(server.send(data))[0].json()["headers"]["x-value"] == value
+
+
 def test_chunked_body_arrives_joined(server: SampleServer) -> None:
     head = f"POST /echo HTTP/1.1\r\ntransfer-encoding: chunked\r\n{LAST}"
     chunks = "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n0\r\ntrailer: x\r\n\r\n"
