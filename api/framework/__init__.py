@@ -1,1 +1,1 @@
-"""Requests and replies in the types of Robyn, the composition of the process, and its life."""
+"""Requests and replies in the types of the web framework, and the life of the process."""
