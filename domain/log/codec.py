@@ -1,4 +1,4 @@
-"""The JSON codec of events and stream items.
+"""The JSON codec of events, stream items and records.
 
 Decoding follows the declared field types, so a new event needs no code here. A field that an event
 lacks has its default.
@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from domain.chat import items as stream_types
 from domain.chat import logprobs
@@ -42,6 +42,8 @@ TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
 #: What an event has in the place of a text that was erased.
 ERASED_TEXT = "[erased]"
 _ERASED: Mapping[str, str | None] = {"metadata": None}
+
+RecordT = TypeVar("RecordT")
 
 _EVENT_CLASSES: Mapping[str, type[Event]] = {
     cls.__name__: cls for cls in typing.get_args(event_types.Event)
@@ -126,6 +128,25 @@ def decode_event(type_name: str, schema_version: int, data: Mapping[str, Any]) -
         msg = f"{type_name} is of version {schema_version}, written by a newer program"
         raise LogNewer(msg)
     return typing.cast("Event", _from_json(cls, data))
+
+
+def record_to_json(record: object) -> dict[str, Any]:
+    """Return the fields of a record that differ from their defaults; bytes are UTF-8 text."""
+    cls: type = type(record)
+    return {
+        name: value if encode is None or value is None else encode(value)
+        for name, default, encode in _record_fields(cls)
+        if (value := getattr(record, name)) != default
+    }
+
+
+def record_from_json(cls: type[RecordT], data: Mapping[str, Any]) -> RecordT:
+    """Return the record of a dataclass that ``record_to_json`` described.
+
+    Raises:
+        ValueError: A field without a default is missing.
+    """
+    return typing.cast("RecordT", _from_json(cls, data))
 
 
 def item_to_dict(item: StreamItem) -> dict[str, Any]:
@@ -221,14 +242,40 @@ def _decoders(cls: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
     return tuple((field.name, _decoder(hints[field.name])) for field in dataclasses.fields(cls))
 
 
+@functools.cache
+def _record_fields(cls: type) -> tuple[tuple[str, Any, Callable[[Any], Any] | None], ...]:
+    """Return the name, the default and the encoder of each field of a record."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        (field.name, field.default, _record_encoder(hints[field.name]))
+        for field in dataclasses.fields(cls)
+    )
+
+
+def _record_encoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type hint
+    """Return the function from a field's value to JSON; ``None`` if they are equal."""
+    hint = _present(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return record_to_json
+    if hint is bytes:
+        return bytes.decode
+    return _to_json if _decoder(hint) is not None else None
+
+
+def _present(hint: Any) -> Any:  # noqa: ANN401 - a type hint
+    """Return the type of a value that is not ``None``."""
+    if isinstance(hint, types.UnionType):
+        return next(option for option in typing.get_args(hint) if option is not type(None))
+    return hint
+
+
 def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type hint
     """Return the function from a JSON value to the field's value; ``None`` if they are equal."""
-    if isinstance(hint, types.UnionType):
-        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    hint = _present(hint)
     if typing.get_origin(hint) is tuple:
         return logprobs.from_json if typing.get_args(hint)[0] is TokenLogprob else tuple
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return functools.partial(_from_json, hint)
-    return None
+    return str.encode if hint is bytes else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType
@@ -82,6 +82,27 @@ class Webhook:
     error: str | None = None
     trace: str | None = None
     owner: Owner | None = None
+
+    def begin_try(self, *, until: str) -> Webhook:
+        """Return the webhook during its next try, which counts as dead at ``until``."""
+        return replace(self, next_at=until, attempts=self.attempts + 1)
+
+    def end_try(
+        self, answer: DeliveryResult, *, state: WebhookState, at: str, next_at: str | None
+    ) -> Webhook:
+        """Return the webhook after a try that ended at ``at``."""
+        return replace(
+            self,
+            state=state,
+            status=answer.status,
+            error=answer.error,
+            last_at=at,
+            next_at=next_at,
+        )
+
+    def revive(self, *, at: str) -> Webhook:
+        """Return the webhook due at ``at`` with all its tries."""
+        return replace(self, state=WebhookState.PENDING, attempts=0, next_at=at)
 
     def traceparent(self) -> str | None:
         """Return the header of the present try: a span of its own in the trace of the request."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlmodel import Session
 
 from domain.errors import LogUnavailable
 from ops.adapters.event_log.postgres_driver import postgres_reader, postgres_writer
@@ -88,6 +89,17 @@ def reading(engine: Engine) -> Iterator[Connection]:
         # The driver found an absurd size, or text that is none.
         msg = f"the event log cannot be read, its file is damaged: {error!r}"
         raise LogUnavailable(msg) from error
+
+
+@contextmanager
+def reading_rows(engine: Engine) -> Iterator[Session]:
+    """Return a session of a reader engine, whose queries return the rows of ``tables``.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    with reading(engine) as connection, Session(connection) as session:
+        yield session
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -12,7 +12,15 @@ from sqlalchemy import Connection, bindparam, select
 
 from domain.chat.request import canonical_json
 from domain.errors import CorruptLog
-from domain.log.codec import TEXT_FIELDS, encode_event, split_texts, text_digests
+from domain.log.codec import (
+    TEXT_FIELDS,
+    RecordT,
+    encode_event,
+    record_from_json,
+    record_to_json,
+    split_texts,
+    text_digests,
+)
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent, chain_hash
 from domain.values import Digest, StreamName
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -90,6 +98,16 @@ def with_texts(
         replace(event, texts=texts) if texts and event.type in TEXT_FIELDS else event
         for event in events
     )
+
+
+def record_text(record: object) -> str:
+    """Return a record as its column stores it: canonical JSON without defaults."""
+    return storable(canonical_json(record_to_json(record)).decode("utf-8", "surrogatepass"))
+
+
+def record_of(cls: type[RecordT], text: str) -> RecordT:
+    """Return the record of a text that ``record_text`` wrote."""
+    return record_from_json(cls, json.loads(text))
 
 
 def read_head(connection: Connection) -> LogHead:

@@ -280,8 +280,8 @@ class ArchiveRow(_Base, table=True):
 class WebhookRow(_Base, table=True):
     """A message about the end of a job or batch to one receiver, and its delivery state.
 
-    ``body`` is the request body; ``next_at`` is the time of the next attempt; ``digest`` is the
-    ``row_digest`` of the row.
+    ``record`` is the ``Webhook`` as JSON; the other columns repeat what queries filter on, and
+    ``digest`` is the ``row_digest`` of the row.
     """
 
     __tablename__ = "webhooks"
@@ -295,20 +295,13 @@ class WebhookRow(_Base, table=True):
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     subject: str = Field(sa_type=TEXT)
-    event: str = Field(sa_type=TEXT)
-    url: str = Field(sa_type=TEXT)
     host: str = Field(sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)
-    body: bytes = Field(sa_type=LargeBinary)
-    created_at: str = Field(sa_type=TEXT)
     state: str = Field(sa_type=TEXT)
-    attempts: int
     next_at: str | None = Field(default=None, sa_type=TEXT)
     last_at: str | None = Field(default=None, sa_type=TEXT)
-    status: int | None = None
-    error: str | None = Field(default=None, sa_type=TEXT)
-    trace: str | None = Field(default=None, sa_type=TEXT)
     owner: str | None = Field(default=None, sa_type=TEXT)
+    record: str = Field(sa_type=TEXT)
     digest: str | None = Field(default=None, sa_type=TEXT)
 
 

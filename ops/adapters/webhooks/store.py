@@ -6,27 +6,35 @@ holds the write lock, so two processes never start the same attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import bindparam, func, tuple_
 from sqlalchemy import delete as delete_from
 from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session, select
+from sqlmodel.sql.expression import SelectOfScalar
 
 from domain.errors import LogUnavailable
 from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
-from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
+from ops.adapters.event_log.database import (
+    reader_engine,
+    reading,
+    reading_rows,
+    reason_of,
+    writer_engine,
+)
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.row_codec import row_digest
-from ops.adapters.event_log.tables import CHECKPOINTS, WEBHOOKS
+from ops.adapters.event_log.row_codec import record_of, record_text, row_digest
+from ops.adapters.event_log.tables import WEBHOOKS, CheckpointRow, WebhookRow
 
 #: Name of the row of ``checkpoints`` with the last position read.
 CHECKPOINT: Final = "webhooks"
 _VERSION: Final = 1
-_NAMES: Final = tuple(field.name for field in fields(Webhook))
+#: Columns with the value of the webhook's field of that name.
+_COPIED: Final = ("id", "subject", "host", "position", "next_at", "last_at", "owner")
 _PENDING: Final = WEBHOOKS.c.state == WebhookState.PENDING.value
 _NEWEST: Final = (WEBHOOKS.c.position.desc(), WEBHOOKS.c.id.desc())
 _OLDEST: Final = (func.min(WEBHOOKS.c.next_at), WEBHOOKS.c.host)
@@ -62,29 +70,26 @@ class SqlWebhookStore:
 
     def position(self) -> int:
         """See ``WebhookStore.position``."""
-        with reading(self._readers) as connection:
-            return _position(connection)
+        with reading_rows(self._readers) as session:
+            found = session.get(CheckpointRow, CHECKPOINT)
+            return 0 if found is None else found.position
 
     def add(self, webhooks: Sequence[Webhook], *, position: int) -> None:
         """See ``WebhookStore.add``."""
-        with self._writing() as connection:
-            before = _position(connection)
-            if position <= before:
+        with self._writing() as session:
+            mark = session.get(CheckpointRow, CHECKPOINT)
+            if mark is None:
+                mark = CheckpointRow(name=CHECKPOINT, version=_VERSION, position=0)
+                session.add(mark)
+            if position <= mark.position:
                 return
-            query = select(WEBHOOKS.c.id).where(
-                WEBHOOKS.c.id.in_([webhook.id for webhook in webhooks])
-            )
-            known = {row.id for row in connection.execute(query)} if webhooks else set()
-            rows = {webhook.id: _values(webhook) for webhook in webhooks if webhook.id not in known}
-            if rows:
-                connection.execute(insert(WEBHOOKS), list(rows.values()))
-            mark = {"name": CHECKPOINT, "version": _VERSION, "position": position}
-            mark["digest"] = row_digest(mark)
-            moved = connection.execute(
-                update(CHECKPOINTS).where(CHECKPOINTS.c.name == CHECKPOINT).values(mark)
-            )
-            if not moved.rowcount:
-                connection.execute(insert(CHECKPOINTS).values(mark))
+            mark.position = position
+            mark.digest = row_digest(mark.model_dump())
+            fresh = {webhook.id: webhook for webhook in webhooks}
+            known = session.exec(select(WebhookRow).where(WEBHOOKS.c.id.in_(fresh)))
+            for webhook_id in [WebhookId(row.id) for row in known]:
+                del fresh[webhook_id]
+            session.add_all(WebhookRow(**_columns(webhook)) for webhook in fresh.values())
 
     def due_hosts(self, now: str, *, limit: int) -> tuple[DueHost, ...]:
         """See ``WebhookStore.due_hosts``."""
@@ -95,15 +100,12 @@ class SqlWebhookStore:
     def claim(self, due: DueHost, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         """See ``WebhookStore.claim``."""
         whose = (WEBHOOKS.c.host == due.host, WEBHOOKS.c.owner == due.owner)
-        query = select(WEBHOOKS).where(_PENDING, *whose, WEBHOOKS.c.next_at <= now)
+        query = select(WebhookRow).where(_PENDING, *whose, WEBHOOKS.c.next_at <= now)
         oldest = (WEBHOOKS.c.next_at, WEBHOOKS.c.position, WEBHOOKS.c.id)
         query = query.order_by(*oldest).limit(limit).with_for_update(skip_locked=True)
-        with self._writing() as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-            for row in rows:
-                row |= {"next_at": until, "attempts": row["attempts"] + 1}
-                _replace(connection, row)
-        return tuple(_webhook(row) for row in rows)
+        with self._writing() as session:
+            rows = session.exec(query).all()
+            return tuple(_replaced(row, _webhook(row).begin_try(until=until)) for row in rows)
 
     def settle(
         self,
@@ -116,35 +118,31 @@ class SqlWebhookStore:
         next_at: str | None,
     ) -> bool:
         """See ``WebhookStore.settle``."""
-        latest = (_PENDING, WEBHOOKS.c.id == webhook_id, WEBHOOKS.c.attempts == attempt)
-        values = {"state": state.value, "status": answer.status, "error": answer.error}
-        values |= {"last_at": at, "next_at": next_at}
-        with self._writing() as connection:
-            row = _mapping(connection, select(WEBHOOKS).where(*latest).with_for_update())
-            if row is None:
+        with self._writing() as session:
+            row = session.get(WebhookRow, webhook_id, with_for_update=True)
+            before = None if row is None else _webhook(row)
+            if row is None or before is None:
                 return False
-            _replace(connection, row | values)
+            if (before.state, before.attempts) != (WebhookState.PENDING, attempt):
+                return False
+            _replaced(row, before.end_try(answer, state=state, at=at, next_at=next_at))
             return True
 
     def revive(self, webhook_id: WebhookId, *, at: str) -> Webhook | None:
         """See ``WebhookStore.revive``."""
-        by_id = WEBHOOKS.c.id == webhook_id
-        values = {"state": WebhookState.PENDING.value, "attempts": 0, "next_at": at}
-        with self._writing() as connection:
-            row = _mapping(connection, select(WEBHOOKS).where(by_id).with_for_update())
-            if row is None:
-                return None
-            _replace(connection, row | values)
-            return _webhook(row | values)
+        with self._writing() as session:
+            row = session.get(WebhookRow, webhook_id, with_for_update=True)
+            return None if row is None else _replaced(row, _webhook(row).revive(at=at))
 
     def get(self, webhook_id: WebhookId) -> Webhook | None:
         """See ``WebhookStore.get``."""
-        with reading(self._readers) as connection:
-            return _one(connection, select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
+        with reading_rows(self._readers) as session:
+            row = session.get(WebhookRow, webhook_id)
+            return None if row is None else _webhook(row)
 
     def of_subject(self, subject: str, *, limit: int) -> tuple[Webhook, ...]:
         """See ``WebhookStore.of_subject``."""
-        query = select(WEBHOOKS).where(WEBHOOKS.c.subject == subject)
+        query = select(WebhookRow).where(WEBHOOKS.c.subject == subject)
         return self._webhooks(query.order_by(*_NEWEST).limit(limit))
 
     def page(
@@ -157,7 +155,7 @@ class SqlWebhookStore:
     ) -> tuple[Webhook, ...]:
         """See ``WebhookStore.page``."""
         whose = [] if owner is None else [WEBHOOKS.c.owner == owner]
-        query = select(WEBHOOKS).where(*whose)
+        query = select(WebhookRow).where(*whose)
         if state is not None:
             query = query.where(WEBHOOKS.c.state == state.value)
         if before is not None:
@@ -170,65 +168,47 @@ class SqlWebhookStore:
 
     def count_pending(self) -> int:
         """See ``WebhookStore.count_pending``."""
-        with reading(self._readers) as connection:
-            query = select(func.count()).select_from(WEBHOOKS).where(_PENDING)
-            return int(connection.execute(query).scalar_one())
+        with reading_rows(self._readers) as session:
+            return session.exec(select(func.count()).select_from(WEBHOOKS).where(_PENDING)).one()
 
     def forget(self, *, before: str, limit: int) -> int:
         """See ``WebhookStore.forget``."""
         over = (WEBHOOKS.c.state != WebhookState.PENDING.value, WEBHOOKS.c.last_at < before)
-        with reading(self._readers) as connection:
-            found = connection.execute(select(WEBHOOKS.c.id).where(*over).limit(limit))
-            ids = [row.id for row in found]
+        with reading_rows(self._readers) as session:
+            ids = session.exec(select(WEBHOOKS.c.id).where(*over).limit(limit)).all()
         if not ids:
             return 0  # without taking the write lock
-        with self._writing() as connection:
-            gone = connection.execute(delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over))
+        with self._writing() as session:
+            gone = session.exec(delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over))
             return int(gone.rowcount)
 
-    def _webhooks(self, query: Select[Any]) -> tuple[Webhook, ...]:
-        with reading(self._readers) as connection:
-            return tuple(_webhook(dict(row)) for row in connection.execute(query).mappings())
+    def _webhooks(self, query: SelectOfScalar[WebhookRow]) -> tuple[Webhook, ...]:
+        with reading_rows(self._readers) as session:
+            return tuple(_webhook(row) for row in session.exec(query))
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _writing(self) -> Iterator[Session]:
         try:
-            with self._writer.begin() as connection:
-                yield connection
+            with self._writer.begin() as connection, Session(connection) as session:
+                yield session
+                session.flush()
         except SQLAlchemyError as error:
             msg = f"the webhooks cannot be written: {reason_of(error)}"
             raise LogUnavailable(msg) from error
 
 
-def _position(connection: Connection) -> int:
-    query = select(CHECKPOINTS.c.position).where(CHECKPOINTS.c.name == CHECKPOINT)
-    return int(connection.execute(query).scalar_one_or_none() or 0)
+def _webhook(row: WebhookRow) -> Webhook:
+    return record_of(Webhook, row.record)
 
 
-def _one(connection: Connection, query: Select[Any]) -> Webhook | None:
-    row = _mapping(connection, query)
-    return None if row is None else _webhook(row)
-
-
-def _mapping(connection: Connection, query: Select[Any]) -> dict[str, Any] | None:
-    row = connection.execute(query).mappings().one_or_none()
-    return None if row is None else dict(row)
-
-
-def _replace(connection: Connection, row: dict[str, Any]) -> None:
-    """Write all columns of a row, and their digest."""
-    changed = update(WEBHOOKS).where(WEBHOOKS.c.id == row["id"])
-    connection.execute(changed.values(row | {"digest": row_digest(row)}))
-
-
-def _values(webhook: Webhook) -> dict[str, Any]:
-    values = {name: getattr(webhook, name) for name in _NAMES}
-    values |= {"state": webhook.state.value}
+def _columns(webhook: Webhook) -> dict[str, Any]:
+    values = {name: getattr(webhook, name) for name in _COPIED}
+    values |= {"state": webhook.state.value, "record": record_text(webhook)}
     return values | {"digest": row_digest(values)}
 
 
-def _webhook(row: Mapping[str, Any]) -> Webhook:
-    values = {name: row[name] for name in _NAMES}
-    return Webhook(
-        **values | {"state": WebhookState(values["state"]), "body": bytes(values["body"])}
-    )
+def _replaced(row: WebhookRow, webhook: Webhook) -> Webhook:
+    """Set all columns of a row; return the webhook."""
+    for name, value in _columns(webhook).items():
+        setattr(row, name, value)
+    return webhook

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from domain.errors import LogUnavailable
 from domain.values import Owner
@@ -45,9 +44,7 @@ class InMemoryWebhookStore:
     def claim(self, due: DueHost, *, now: str, until: str, limit: int) -> tuple[Webhook, ...]:
         self._check()
         chosen = [one for one in self._due(now) if DueHost(one.host, one.owner) == due]
-        return tuple(
-            self._keep(one, next_at=until, attempts=one.attempts + 1) for one in chosen[:limit]
-        )
+        return tuple(self._keep(one.begin_try(until=until)) for one in chosen[:limit])
 
     def settle(
         self,
@@ -63,8 +60,7 @@ class InMemoryWebhookStore:
         found = self.rows.get(webhook_id)
         if found is None or (found.state, found.attempts) != (WebhookState.PENDING, attempt):
             return False
-        reply = {"status": answer.status, "error": answer.error}
-        self._keep(found, state=state, last_at=at, next_at=next_at, **reply)
+        self._keep(found.end_try(answer, state=state, at=at, next_at=next_at))
         return True
 
     def count_pending(self) -> int:
@@ -76,7 +72,7 @@ class InMemoryWebhookStore:
         found = self.rows.get(webhook_id)
         if found is None:
             return None
-        return self._keep(found, state=WebhookState.PENDING, attempts=0, next_at=at)
+        return self._keep(found.revive(at=at))
 
     def get(self, webhook_id: WebhookId) -> Webhook | None:
         self._check()
@@ -122,10 +118,9 @@ class InMemoryWebhookStore:
         self._check()
         return sorted(self.rows.values(), key=lambda one: (one.position, one.id), reverse=True)
 
-    def _keep(self, webhook: Webhook, **changes: object) -> Webhook:
-        changed = replace(webhook, **changes)  # type: ignore[arg-type]  # fields by name
-        self.rows[webhook.id] = changed
-        return changed
+    def _keep(self, webhook: Webhook) -> Webhook:
+        self.rows[webhook.id] = webhook
+        return webhook
 
     def _check(self) -> None:
         if self.unavailable:

@@ -21,8 +21,11 @@ from domain.log.codec import (
     encode_item,
     item_from_dict,
     item_to_dict,
+    record_from_json,
+    record_to_json,
 )
 from domain.values import Priority, StopReason, Timings, Usage, WaitingFor
+from domain.webhook.delivery import Webhook, WebhookId, WebhookState
 from tests.support.builders.job_events import completed, started, submitted
 from tests.support.builders.job_histories import events, items
 
@@ -157,3 +160,24 @@ def test_the_epoch_of_an_item_is_written_from_the_second_on() -> None:
     item = StreamItem(n=0, attempt=1, epoch=2, body=Text(text="a", ids=(1,)))
     assert item_to_dict(item)["e"] == 2
     assert item_from_dict(item_to_dict(item)) == item
+
+
+def test_a_record_holds_what_differs_from_its_defaults() -> None:
+    record = Webhook(
+        id=WebhookId("webhook-1"),
+        subject="job-1",
+        event="job.completed",
+        url="http://a/",
+        host="a:80",
+        position=3,
+        body='{"say":"Grüße"}'.encode(),
+        created_at="",
+        state=WebhookState.FAILED,
+    )
+    data = record_to_json(record)
+    assert {"state", "body"} <= data.keys()
+    assert not {"attempts", "next_at", "owner"} & data.keys()
+    assert data["state"] == "failed"
+    assert record_from_json(Webhook, json.loads(json.dumps(data))) == record
+    with pytest.raises(ValueError, match="missing"):
+        record_from_json(Webhook, {})
