@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import singledispatch
 from typing import Final, NewType, assert_never
 
-from domain.errors import BatchNotEnded, ConcurrencyConflict
+from domain.errors import BatchNotEnded
 from domain.events.batch import (
     BatchCancelRequested,
     BatchDeleted,
@@ -110,13 +110,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitBatch:
-    """Create the batch with these facts."""
-
-    submitted: BatchSubmitted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartBatch:
     """Start submitting the lines as jobs."""
 
@@ -151,15 +144,7 @@ class DeleteBatch:
     """Delete the batch; its jobs stay in the log."""
 
 
-BatchCommand = (
-    SubmitBatch
-    | StartBatch
-    | FailBatch
-    | RequestBatchCancel
-    | FinalizeBatch
-    | EndBatch
-    | DeleteBatch
-)
+BatchCommand = StartBatch | FailBatch | RequestBatchCancel | FinalizeBatch | EndBatch | DeleteBatch
 
 
 def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
@@ -179,13 +164,8 @@ def decide(batch: Batch, command: BatchCommand) -> tuple[BatchEvent, ...]:
     """Return the events of ``command``; none if the state no longer allows it.
 
     Raises:
-        ConcurrencyConflict: ``SubmitBatch`` for a batch that exists.
         BatchNotEnded: ``DeleteBatch`` for an open batch.
     """
-    if isinstance(command, SubmitBatch):
-        if batch.version:
-            raise ConcurrencyConflict(batch.id, expected=0, actual=batch.version)
-        return (command.submitted,)
     if isinstance(command, EndBatch):
         return _end(batch, command)
     if isinstance(command, DeleteBatch):

@@ -14,14 +14,12 @@ from domain.batch.state import (
     BatchId,
     DeleteBatch,
     RequestBatchCancel,
-    StartBatch,
-    SubmitBatch,
     decide,
     evolve,
     fold,
 )
 from domain.errors import ConcurrencyConflict, Overloaded, RateLimited
-from domain.events.batch import BatchEvent, BatchSubmitted
+from domain.events.batch import BatchEvent, BatchStarted, BatchSubmitted
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
@@ -93,10 +91,7 @@ class BatchRecords:
         Raises:
             LogUnavailable: Nothing was accepted.
         """
-        batch = Batch(id=batch_id)
-        events = list(decide(batch, SubmitBatch(submitted=submitted)))
-        if is_checked:
-            events += decide(evolve(batch, submitted, ""), StartBatch())
+        events = (submitted, BatchStarted()) if is_checked else (submitted,)
         drafts = [
             Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
             for event in events
