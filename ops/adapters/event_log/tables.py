@@ -169,38 +169,14 @@ class NextJobRow(_JobColumns, table=True):
 
 
 class _AgentColumns(_Base):
-    """The fields of ``AgentView``, flat, without the turns."""
+    """``record`` is the ``AgentView`` without its turns as JSON; queries use the others."""
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     first_seen: str = Field(sa_type=TEXT)
-    last_seen: str = Field(sa_type=TEXT)
-    jobs: int
-    open_jobs: int
-    prompt_tokens: int = Field(sa_type=BigInteger)
-    cached_tokens: int = Field(sa_type=BigInteger)
-    completion_tokens: int = Field(sa_type=BigInteger)
-    reasoning_tokens: int = Field(sa_type=BigInteger)
-    kept_tokens: int = Field(sa_type=BigInteger)
-    known_tokens: int = Field(sa_type=BigInteger)
-    hits: int
-    ram_tokens: int = Field(sa_type=BigInteger)
-    disk_tokens: int = Field(sa_type=BigInteger)
-    misses_diverged: int
-    misses_gone: int
-    misses_model_changed: int
-    missed_tokens: int = Field(sa_type=BigInteger)
-    cache_event: str | None = Field(default=None, sa_type=TEXT)
-    cache_event_at: str | None = Field(default=None, sa_type=TEXT)
-    context_tokens: int = Field(sa_type=BigInteger)
-    disk_blocks: int
-    last_job: str | None = Field(default=None, sa_type=TEXT)
-    last_model: str | None = Field(default=None, sa_type=TEXT)
     position: int = Field(sa_type=BigInteger)
     created_position: int = Field(sa_type=BigInteger)
-    created_at: str | None = Field(default=None, sa_type=TEXT)
-    parent: str | None = Field(default=None, sa_type=TEXT)
-    inherited: int
     owner: str | None = Field(default=None, sa_type=TEXT)
+    record: str = Field(sa_type=TEXT)
 
 
 class AgentRow(_AgentColumns, table=True):

@@ -65,7 +65,7 @@ def test_an_unchanged_log_verifies(recorded: Path) -> None:
     ("change", "back", "reason"),
     [
         ("jobs SET prompt_tokens = prompt_tokens + 1", "prompt_tokens - 1", "table jobs"),
-        ("agents SET hits = hits + 1", "hits - 1", "table agents"),
+        ("agents SET record = record || ' '", "rtrim(record)", "table agents"),
         ("usage_totals SET queue_us = queue_us + 1", "queue_us - 1", "table usage_totals"),
         ("webhooks SET record = record || ' '", "rtrim(record)", "webhook"),
         ("payloads SET bytes = bytes + 1", "bytes - 1", "not as it was written"),

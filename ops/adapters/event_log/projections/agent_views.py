@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlalchemy import Connection, Engine, bindparam, select
+from sqlmodel import select as rows
 
 from domain.agent.listing import AgentPage
 from domain.agent.views import TURNS_KEPT, AgentView, turn_of
 from domain.values import AgentId, Owner
-from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.database import reading, reading_rows
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.agents import agent_view, read_agent
+from ops.adapters.event_log.projections.agents import read_agent
 from ops.adapters.event_log.projections.jobs import view_of
-from ops.adapters.event_log.row_codec import storable
-from ops.adapters.event_log.tables import AGENTS, JOBS
+from ops.adapters.event_log.row_codec import record_of, storable
+from ops.adapters.event_log.tables import AGENTS, JOBS, AgentRow
 
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
@@ -55,13 +56,13 @@ class SqlAgentViews:
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
         order = AGENTS.c.created_position if is_registered else AGENTS.c.position
         whose = [] if owner is None else [AGENTS.c.owner == owner]
-        query = select(AGENTS).where(order > 0, *whose)
+        query = rows(AgentRow).where(order > 0, *whose)
         if before is not None:
             last = select(order).where(AGENTS.c.id == storable(before), *whose)
             query = query.where(order < last.scalar_subquery())
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(order.desc()).limit(rows_max + 1)).all()
-        views = tuple(agent_view(row) for row in rows)
+        with reading_rows(self._engine) as session:
+            found = session.exec(query.order_by(order.desc()).limit(rows_max + 1))
+            views = tuple(record_of(AgentView, row.record) for row in found)
         return AgentPage(agents=views[:rows_max], has_more=len(views) > rows_max)
 
     def turns(self, agents: Iterable[AgentView]) -> tuple[AgentView, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
@@ -11,25 +10,22 @@ from sqlalchemy import Connection, Table, bindparam, insert, select, update
 from domain.agent.views import AgentView, agent_of, project_agent
 from domain.job.view import JobView
 from domain.log.record import RecordedEvent
-from domain.values import AgentId, Usage
+from domain.values import AgentId
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.row_codec import storable
+from ops.adapters.event_log.row_codec import record_of, record_text, storable
 from ops.adapters.event_log.tables import AGENTS, NEXT_AGENTS
 
-_COLUMNS = tuple(column.name for column in AGENTS.columns)
-_USAGE = tuple(field.name for field in fields(Usage))
-_PLAIN = tuple(name for name in _COLUMNS if name not in _USAGE)
-_CHANGING = tuple(name for name in _COLUMNS if name != "id")
 _TABLES = (AGENTS, NEXT_AGENTS)
 
 _ROW = {
-    table.name: HotStatement(select(table).where(table.c.id == bindparam("agent")))
+    table.name: HotStatement(select(table.c.record).where(table.c.id == bindparam("agent")))
     for table in _TABLES
 }
 _INSERT = {table.name: HotStatement(insert(table).inline()) for table in _TABLES}
 _UPDATE = {
     table.name: HotStatement(
-        update(table).where(table.c.id == bindparam("agent")), columns=_CHANGING
+        update(table).where(table.c.id == bindparam("agent")),
+        columns=tuple(column.name for column in table.columns if column.name != "id"),
     )
     for table in _TABLES
 }
@@ -75,19 +71,15 @@ class AgentFold:
 def read_agent(connection: Connection, table: Table, agent: AgentId) -> AgentView | None:
     """Return an agent of the projection in ``table``, without its turns, if it has the agent."""
     row = _ROW[table.name].row(connection, {"agent": storable(agent)})
-    return None if row is None else agent_view(row)
-
-
-def agent_view(row: Sequence[Any]) -> AgentView:
-    """Return the agent of a row that has the columns of ``AGENTS``."""
-    columns = dict(zip(_COLUMNS, row, strict=True))
-    usage = Usage(**{name: columns.pop(name) for name in _USAGE})
-    return AgentView(**columns, usage=usage)
+    return None if row is None else record_of(AgentView, row[0])
 
 
 def _values(view: AgentView) -> dict[str, Any]:
-    values = {name: getattr(view, name) for name in _PLAIN}
-    values |= {name: getattr(view.usage, name) for name in _USAGE}
     return {
-        name: storable(value) if isinstance(value, str) else value for name, value in values.items()
+        "id": storable(view.id),
+        "first_seen": view.first_seen,
+        "position": view.position,
+        "created_position": view.created_position,
+        "owner": None if view.owner is None else storable(view.owner),
+        "record": record_text(view),
     }

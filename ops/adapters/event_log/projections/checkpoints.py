@@ -13,7 +13,7 @@ from ops.adapters.event_log.row_codec import read_head
 from ops.adapters.event_log.tables import CHECKPOINTS, JOBS
 
 #: Version of the folds and of the bounds of histograms; a change of them needs a rebuild.
-PROJECTIONS_VERSION = 7
+PROJECTIONS_VERSION = 1
 
 _CHECKPOINT = HotStatement(
     select(CHECKPOINTS.c.version, CHECKPOINTS.c.position).where(
