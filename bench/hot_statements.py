@@ -52,6 +52,7 @@ def main() -> None:
                 "load of a job's 3 events": lambda: log.load(StreamName(job_id)),
                 "load and fold of the job": lambda: load_job(job_id, log=log),
                 "row of the jobs list": lambda: log.views.get(job_id),
+                "page of 50 rows": lambda: log.views.page(limit=50),
             }
             print("| call | p50 ms, compiled | p50 ms, `execute` | CPU ms | CPU ms, `execute` | |")
             print("|---|---:|---:|---:|---:|---:|")

@@ -17,7 +17,7 @@ from domain.batch.state import Batch
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import InvalidRequest, SemanticError
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
 from domain.not_found import TEXT_LOST, ModelNotFound
@@ -84,14 +84,14 @@ class BatchLines:
         except TEXT_LOST:
             return
 
-    def _lines(self, batch: Batch) -> Iterator[tuple[int, bytes, JobView | None]]:
-        views: Mapping[int, JobView] = {}
+    def _lines(self, batch: Batch) -> Iterator[tuple[int, bytes, Job | None]]:
+        views: Mapping[int, Job] = {}
         for number, raw in enumerate(read_lines(batch.facts.content, self.payloads.get)):
             if number % LINES_AT_ONCE == 0:
                 views = self.views.line_jobs(batch.id, first=number, limit=LINES_AT_ONCE)
             yield number, raw, views.get(number)
 
-    def _answer(self, view: JobView | None) -> AssembledAnswer | SemanticError | None:
+    def _answer(self, view: Job | None) -> AssembledAnswer | SemanticError | None:
         """Return the answer of a job, its failure, or ``None`` if the job never ran to an end."""
         if view is None or view.status in {JobStatus.CANCELLED, JobStatus.EXPIRED}:
             return None

@@ -13,14 +13,14 @@ from api.schemas.replies import JobEstimate, JobObject, JobOutput, JobToolCall, 
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.job.eta import Forecast
-from domain.job.view import JobView, job_kind
+from domain.job.state import Job
 from domain.log.trace import trace_id_of
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobStatus, WaitingFor
 from domain.webhook.delivery import Webhook
 
 
-def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
+def job_object(view: Job, forecast: Forecast | None) -> JobObject:
     """Return a job without its answer.
 
     Args:
@@ -32,17 +32,17 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
         "id": view.id,
         "object": "job",
         "status": view.status.value,
-        "kind": job_kind(view),
-        "protocol": view.protocol,
-        "model": view.model,
-        "bound_model": view.bound_model,
+        "kind": view.kind,
+        "protocol": view.submitted.protocol,
+        "model": view.submitted.model,
+        "bound_model": view.submitted.bound_model,
         "answered_by": view.answered_by,
-        "priority": cast("Literal['interactive', 'batch']", view.priority),
-        "agent_id": view.agent,
-        "start_by": view.deadline,
-        "finish_by": view.finish_deadline,
+        "priority": cast("Literal['interactive', 'batch']", view.submitted.priority),
+        "agent_id": view.submitted.agent,
+        "start_by": view.submitted.deadline,
+        "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,
-        "trace_id": trace_id_of(view.trace),
+        "trace_id": trace_id_of(view.submitted.trace),
         "created_at": view.created_at,
         "started_at": view.started_at,
         "finished_at": view.finished_at,
@@ -81,7 +81,7 @@ def job_object(view: JobView, forecast: Forecast | None) -> JobObject:
 
 
 def full_job_object(
-    view: JobView,
+    view: Job,
     forecast: Forecast | None,
     *,
     answer: StoredAnswer | None,
@@ -116,7 +116,7 @@ def _tool_call(call: EmittedCall) -> JobToolCall:
     }
 
 
-def _waiting(view: JobView, forecast: Forecast | None) -> Forecast | None:
+def _waiting(view: Job, forecast: Forecast | None) -> Forecast | None:
     """Return the forecast of a job that waits; it may have begun after the forecast was made."""
     if forecast is None:
         return None
@@ -133,7 +133,7 @@ def _waiting_for(waiting: Forecast | None) -> WaitingName | None:
     return (waiting.waiting_for or WaitingFor.PLACE).value
 
 
-def _estimate(view: JobView, forecast: Forecast | None) -> JobEstimate | None:
+def _estimate(view: Job, forecast: Forecast | None) -> JobEstimate | None:
     if forecast is None or forecast.end_s is None:
         return None
     # The job may have begun after the forecast was made.

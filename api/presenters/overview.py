@@ -23,7 +23,7 @@ from domain.engine.figures import RowFigures
 from domain.engine.rates import RatePoint, Rates
 from domain.job.eta import Forecast
 from domain.job.ports import WorkerPulse, WorkerState
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.model.presence import model_of
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import CacheFigures, WaitingFor
@@ -142,7 +142,7 @@ def rates_object(rates: Rates, *, running: int, queue_depth: int) -> OverviewRat
 
 
 def running_row(
-    view: JobView,
+    view: Job,
     row: tuple[WorkerPulse, RowFigures] | None,
     forecast: Forecast | None,
 ) -> RunningRow:
@@ -156,10 +156,10 @@ def running_row(
     figures = None if row is None else row[1]
     return {
         "job": view.id,
-        "agent": view.agent,
-        "model": view.answered_by or view.bound_model or view.model,
+        "agent": view.submitted.agent,
+        "model": view.answered_by or view.submitted.bound_model or view.submitted.model,
         "worker": None if row is None else row[0].worker,
-        "priority": cast("_Priority", view.priority),
+        "priority": cast("_Priority", view.submitted.priority),
         "attempt": view.attempt,
         "phase": "start" if figures is None else figures.phase.value,
         "prompt_tokens": usage.prompt_tokens if figures is None else figures.prompt_tokens,
@@ -175,19 +175,19 @@ def running_row(
     }
 
 
-def waiting_rows(jobs: Iterable[tuple[JobView, Forecast | None]]) -> list[WaitingRow]:
+def waiting_rows(jobs: Iterable[tuple[Job, Forecast | None]]) -> list[WaitingRow]:
     """Return the waiting jobs in the given order, in which they start."""
     agents: set[str] = set()
     rows: list[WaitingRow] = []
     for view, forecast in jobs:
         reason = (forecast and forecast.waiting_for) or WaitingFor.PLACE
-        is_behind = reason is WaitingFor.PLACE and view.agent in agents
+        is_behind = reason is WaitingFor.PLACE and view.submitted.agent in agents
         rows.append(
             {
                 "job": view.id,
-                "agent": view.agent,
-                "model": view.bound_model or view.model,
-                "priority": cast("_Priority", view.priority),
+                "agent": view.submitted.agent,
+                "model": view.submitted.bound_model or view.submitted.model,
+                "priority": cast("_Priority", view.submitted.priority),
                 "position": None if forecast is None else forecast.position,
                 "reason": "agent" if is_behind else reason.value,
                 "eta_s": None if forecast is None else rounded(forecast.start_s),
@@ -196,12 +196,12 @@ def waiting_rows(jobs: Iterable[tuple[JobView, Forecast | None]]) -> list[Waitin
                 "created_at": view.created_at,
             }
         )
-        if view.agent is not None:
-            agents.add(view.agent)
+        if view.submitted.agent is not None:
+            agents.add(view.submitted.agent)
     return rows
 
 
-def finished_row(view: JobView, diagnosis: CacheDiagnosis | None) -> FinishedRow:
+def finished_row(view: Job, diagnosis: CacheDiagnosis | None) -> FinishedRow:
     """Return a job that has ended.
 
     Args:
@@ -212,8 +212,8 @@ def finished_row(view: JobView, diagnosis: CacheDiagnosis | None) -> FinishedRow
     first_ms = timings.queued_ms + timings.first_token_ms if timings.first_token_ms else None
     return {
         "job": view.id,
-        "agent": view.agent,
-        "model": view.answered_by or view.bound_model or view.model,
+        "agent": view.submitted.agent,
+        "model": view.answered_by or view.submitted.bound_model or view.submitted.model,
         "outcome": cast(
             "Literal['completed', 'failed', 'cancelled', 'expired']", view.status.value
         ),

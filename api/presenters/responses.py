@@ -12,12 +12,12 @@ from api.protocols.shared.answer import AssembledAnswer
 from api.schemas.responses import ResponseObject
 from domain.chat.items import Failed, Finished
 from domain.chat.stored_answer import StoredAnswer
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobStatus, StopReason
 
 
 def current_response(
-    envelope: ResponseEnvelope, view: JobView | None, stored: StoredAnswer | None
+    envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
 ) -> ResponseObject:
     """Return a response as it is now.
 
@@ -34,7 +34,7 @@ def current_response(
     return ended_response(envelope, answer)
 
 
-def _ending(view: JobView) -> Finished | Failed:
+def _ending(view: Job) -> Finished | Failed:
     if view.error is not None or view.stop_reason is None:
         message = view.error_message or "the job failed"
         return Failed(error=view.error or "failure", message=message, retryable=False)

@@ -44,7 +44,7 @@ from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, c
 from api.submission.submit_choices import open_choices
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, Vectors
 from domain.chat.items import Started
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.not_found import JobNotFound, PayloadMissing
 from domain.values import JobId
 
@@ -121,7 +121,7 @@ async def create_embeddings(app: App, request: Request) -> Reply:
     return reply
 
 
-def _vectors_of(job_id: JobId, app: App) -> tuple[JobView, Vectors]:
+def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
     """Return the job and its vectors; blocks.
 
     Raises:
@@ -136,9 +136,7 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[JobView, Vectors]:
     return view, stored.vectors
 
 
-def _vector_reply(
-    request: Request, view: JobView, vectors: Vectors, headers: dict[str, str]
-) -> Reply:
+def _vector_reply(request: Request, view: Job, vectors: Vectors, headers: dict[str, str]) -> Reply:
     body = embeddings.read_body(request.body)
     reply = embedding_list(
         vectors,

@@ -8,7 +8,7 @@ from api.http.caller import Caller
 from api.presenters.jobs import full_job_object, job_object
 from api.schemas.replies import JobObject
 from domain.job.eta import Forecast, awaiting_model
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.not_found import JobNotFound
 from domain.values import JobId, JobStatus, Priority
 
@@ -38,15 +38,15 @@ def load_job(app: App, job_id: JobId, caller: Caller) -> JobObject:
     )
 
 
-def summarise_job(app: App, view: JobView) -> JobObject:
+def summarise_job(app: App, view: Job) -> JobObject:
     """Return a job without its answer."""
     return job_object(view, wait_of(app, view))
 
 
-def wait_of(app: App, view: JobView) -> Forecast | None:
+def wait_of(app: App, view: Job) -> Forecast | None:
     """Return the forecast of an open job."""
     if view.status.is_terminal:
         return None
     if view.status is JobStatus.QUEUED and app.models.awaits_model(view):
-        return awaiting_model(Priority(view.priority))
+        return awaiting_model(Priority(view.submitted.priority))
     return app.eta.of(view.id)

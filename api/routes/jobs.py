@@ -32,7 +32,7 @@ from api.submission.submit import Parse
 from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
 from domain.job.eta import retry_after_s
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.usecases.jobs.submit import Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor
 
@@ -168,7 +168,7 @@ async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
         starts_in_s=rounded(foreseen.start_s),
         finishes_in_s=rounded(foreseen.end_s),
         waiting_for=foreseen.waiting_for or WaitingFor.PLACE,
-        model=(view.bound_model or "") if waits_for_model else "",
+        model=(view.submitted.bound_model or "") if waits_for_model else "",
     )
     return StreamItem(n=None, attempt=1, body=body)
 
@@ -202,7 +202,7 @@ def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObje
     return accepted, load_job(app, accepted.job_id, request.caller)
 
 
-def _objects(views: Sequence[JobView], app: App) -> list[JobObject]:
+def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
     return [summarise_job(app, view) for view in views]
 
 

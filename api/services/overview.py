@@ -36,7 +36,7 @@ from domain.errors import QueueUnavailable
 from domain.job.eta import EtaSource, Forecast, awaiting_model
 from domain.job.listing import JobViews
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.wanted_model import Swap
 from domain.ports import Clock
@@ -249,13 +249,13 @@ class OverviewService:
             "waiting": waiting_rows(sorted(waiting, key=_start)),
         }
 
-    def _wait_of(self, view: JobView) -> Forecast | None:
+    def _wait_of(self, view: Job) -> Forecast | None:
         if self.models.awaits_model(view):
-            return awaiting_model(Priority(view.priority))
+            return awaiting_model(Priority(view.submitted.priority))
         return self.eta.of(view.id)
 
 
-def _start(job: tuple[JobView, Forecast | None]) -> tuple[bool, int, JobId]:
+def _start(job: tuple[Job, Forecast | None]) -> tuple[bool, int, JobId]:
     """Return the place of a waiting job; jobs without a position come last, by acceptance."""
     view, forecast = job
     position = None if forecast is None else forecast.position

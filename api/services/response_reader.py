@@ -174,6 +174,6 @@ class ResponseReader:
         except (JobNotFound, PayloadMissing):
             raise ResponseNotFound(response_id) from None
         envelope = ResponseEnvelope(
-            job_id=job_id, created_s=unix_seconds(loaded.accepted_at), requested=requested
+            job_id=job_id, created_s=unix_seconds(loaded.job.created_at), requested=requested
         )
         return StoredResponse(envelope=envelope, job=loaded.job)

@@ -22,7 +22,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import EngineFailure, ItemsLost, QueueUnavailable
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
 from domain.not_found import PayloadMissing
 from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
@@ -121,7 +121,7 @@ class JobRecords:
         """Return what a job found in the cache; ``None`` before its first attempt."""
         return diagnose_cache(job_id, views=self.views, log=self.log, payloads=self.payloads)
 
-    def read_stored(self, view: JobView) -> StoredAnswer | None:
+    def read_stored(self, view: Job) -> StoredAnswer | None:
         """Return the answer of a job; ``None`` if there is none or it was erased."""
         if view.output is None:
             return None
@@ -178,7 +178,7 @@ class LogBackfill:
             known.add(item)
         return [*fresh, *self._missing(known, view)]
 
-    def _missing(self, position: ReaderPosition, view: JobView) -> list[StreamItem]:
+    def _missing(self, position: ReaderPosition, view: Job) -> list[StreamItem]:
         output = self.records.read_stored(view)
         attempt = max(view.attempt, 1)
         if output is not None and not position.is_counted:
@@ -217,7 +217,7 @@ def lacking(position: ReaderPosition, answer: StoredAnswer) -> Iterator[Body]:
             yield ToolEnd()
 
 
-def _ending(view: JobView) -> Finished | Failed:
+def _ending(view: Job) -> Finished | Failed:
     if view.stop_reason is not None:
         return Finished(
             stop_reason=StopReason(view.stop_reason),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.protocols.shared.parsed_request import ParsedRequest
 from domain.job.commands import SubmitJob
-from domain.job.view import JobView, job_kind
+from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
 
@@ -45,18 +45,20 @@ class ModelBinding:
             embeds = command.request.embedding is not None
             self.loaded.require(command.bound_model, embeds=embeds)
 
-    def require_present(self, job: JobView | None) -> None:
+    def require_present(self, job: Job | None) -> None:
         """Refuse to read a job that waits for its model; blocks.
 
         Raises:
             ModelNotLoaded: No worker has the model.
         """
-        if job is not None and job.bound_model is not None and not job.status.is_terminal:
-            self.loaded.require(job.bound_model, embeds=job_kind(job) == "embedding")
+        if job is not None and job.submitted.bound_model is not None and not job.status.is_terminal:
+            self.loaded.require(job.submitted.bound_model, embeds=job.kind == "embedding")
 
-    def same(self, jobs: Iterable[JobView], command: SubmitJob) -> tuple[JobView, ...]:
+    def same(self, jobs: Iterable[Job], command: SubmitJob) -> tuple[Job, ...]:
         """Return the jobs of the same binding that do not wait for their model; blocks."""
         bound = command.bound_model
         return tuple(
-            job for job in jobs if job.bound_model == bound and not self.loaded.awaits_model(job)
+            job
+            for job in jobs
+            if job.submitted.bound_model == bound and not self.loaded.awaits_model(job)
         )

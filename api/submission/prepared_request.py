@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from api.protocols.shared.parsed_request import ParsedRequest
 from domain.job.commands import SubmitJob
 from domain.job.request_dedup import RequestRepeat
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.usecases.jobs.submit import Accepted
 from domain.values import Digest, digest_of
 
@@ -26,7 +26,7 @@ class PreparedRequest:
     parsed: ParsedRequest
     command: SubmitJob
     repeat: RequestRepeat
-    alike: Sequence[JobView] = ()
+    alike: Sequence[Job] = ()
     accepted: Accepted | None = None
 
 

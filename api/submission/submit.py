@@ -28,7 +28,7 @@ from domain.job.commands import SubmitJob
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import Clock, IdSource
 from domain.usecases.history_matching import match_history
@@ -163,7 +163,7 @@ class Submission:
         command: SubmitJob,
         repeat: RequestRepeat,
         *,
-        alike: Sequence[JobView] | None = None,
+        alike: Sequence[Job] | None = None,
     ) -> JoinTarget | None:
         """Return the earlier job that a request should join, if there is one.
 
@@ -307,7 +307,7 @@ class Submission:
                 return replace(prepared, command=command, alike=alike)
         return replace(prepared, accepted=self.submit(command, job_id, seeded=parsed.seeded))
 
-    def _alike(self, command: SubmitJob) -> Sequence[JobView]:
+    def _alike(self, command: SubmitJob) -> Sequence[Job]:
         """Return the jobs of equal requests with the same binding, newest first; blocks."""
         assert command.asked is not None  # noqa: S101 - only such a request joins
         return self.models.same(self.views.alike(command.asked, limit=ALIKE_MAX), command)

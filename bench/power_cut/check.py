@@ -110,10 +110,12 @@ def _check_job(log: SqlEventLog, job: JobId, texts: Texts) -> Iterator[Violation
     if view is None:
         yield Violation("every accepted job is there", job, "is not in the log")
         return
-    for digest in filter(None, (view.request, view.output)):
+    for digest in filter(None, (view.submitted.request, view.output)):
         log.get(Digest(digest))  # raises where it is missing or another text
-    if view.request != texts.prompt:
-        yield Violation("every accepted job is there", job, f"has the prompt {view.request}")
+    if view.submitted.request != texts.prompt:
+        yield Violation(
+            "every accepted job is there", job, f"has the prompt {view.submitted.request}"
+        )
     if texts.answer is not None and view.output != texts.answer:
         what = f"is {view.status} with the answer {view.output}"
         yield Violation("an end that was seen stays", job, what)

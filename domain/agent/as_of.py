@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from domain.agent.views import TURNS_KEPT, AgentView, agent_of, project_agent, turn_of
 from domain.events.job import JobSubmitted
-from domain.job.view import JobView, is_job_event, project_job
+from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, JobStatus
 
@@ -18,7 +18,7 @@ class Agents:
 
     _views: dict[AgentId, AgentView] = field(default_factory=dict)
     #: Jobs that can still change or are among the latest turns; a completed job cannot be retried.
-    _jobs: dict[str, JobView] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
     _turns: dict[AgentId, list[str]] = field(default_factory=dict)
 
     def fold(self, recorded: RecordedEvent) -> None:
@@ -45,17 +45,17 @@ class Agents:
             for view in listed
         )
 
-    def _job_after(self, recorded: RecordedEvent) -> JobView | None:
+    def _job_after(self, recorded: RecordedEvent) -> Job | None:
         if not is_job_event(recorded):
             return None
         before = self._jobs.get(recorded.stream)
         if before is None and recorded.type != JobSubmitted.__name__:
             return None  # without an agent, or dropped
-        job = project_job(before, recorded)
-        if job.agent is None:
+        job = fold_recorded(before, recorded)
+        if job.submitted.agent is None:
             return None
         self._jobs[recorded.stream] = job
-        if before is not None and job.id not in self._turns[AgentId(job.agent)]:
+        if before is not None and job.id not in self._turns[AgentId(job.submitted.agent)]:
             self._drop(job.id)
         return job
 

@@ -27,7 +27,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.values import AgentId, JobId, JobStatus, Owner, Usage
@@ -145,7 +145,7 @@ class AgentView:
         return self.misses_diverged + self.misses_gone + self.misses_model_changed
 
 
-def agent_of(recorded: RecordedEvent, job: JobView | None) -> AgentId | None:
+def agent_of(recorded: RecordedEvent, job: Job | None) -> AgentId | None:
     """Return the agent whose row an event changes, if it changes one.
 
     Args:
@@ -153,13 +153,13 @@ def agent_of(recorded: RecordedEvent, job: JobView | None) -> AgentId | None:
     """
     if recorded.stream.startswith(AGENT_STREAM):
         return AgentId(recorded.stream.removeprefix(AGENT_STREAM))
-    if recorded.type in _JOB_TYPES and job is not None and job.agent is not None:
-        return AgentId(job.agent)
+    if recorded.type in _JOB_TYPES and job is not None and job.submitted.agent is not None:
+        return AgentId(job.submitted.agent)
     return None
 
 
 def project_agent(
-    view: AgentView | None, agent: AgentId, recorded: RecordedEvent, job: JobView | None
+    view: AgentView | None, agent: AgentId, recorded: RecordedEvent, job: Job | None
 ) -> AgentView:
     """Return the row of an agent after an event that changes it.
 
@@ -169,7 +169,7 @@ def project_agent(
     """
     at = recorded.recorded_at
     if view is None:
-        owner = recorded.data.get("owner") if job is None else job.owner
+        owner = recorded.data.get("owner") if job is None else job.submitted.owner
         view = AgentView(id=agent, first_seen=at, last_seen=at, owner=owner)
     if recorded.stream.startswith(AGENT_STREAM):
         view = _apply(decode_recorded(recorded), view, recorded)
@@ -179,7 +179,7 @@ def project_agent(
     return replace(view, last_seen=at, position=recorded.position)
 
 
-def turn_of(job: JobView) -> AgentJob:
+def turn_of(job: Job) -> AgentJob:
     """Return a job as a turn of its agent; a failed or waiting job has no usage."""
     has_usage = job.status not in {JobStatus.QUEUED, JobStatus.FAILED}
     return AgentJob(
@@ -190,7 +190,7 @@ def turn_of(job: JobView) -> AgentJob:
     )
 
 
-def _after_job(view: AgentView, recorded: RecordedEvent, job: JobView) -> AgentView:
+def _after_job(view: AgentView, recorded: RecordedEvent, job: Job) -> AgentView:
     if recorded.type == JobSubmitted.__name__:
         return replace(
             view, jobs=view.jobs + 1, open_jobs=view.open_jobs + 1, last_job=recorded.stream

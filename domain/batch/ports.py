@@ -9,7 +9,7 @@ from typing import Protocol
 from domain.batch.state import Batch, BatchId
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.not_found import ModelNotFound
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
 
@@ -56,7 +56,7 @@ class BatchViews(Protocol):
         """Return the open jobs of a batch without a recorded cancellation."""
         ...
 
-    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
+    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         """Return the jobs of lines by their numbers; lines without a job are left out.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from domain.job.view import JobView, is_job_event, job_id_of, project_job
+from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, JobStatus
 
@@ -22,7 +22,7 @@ class JobsAsOf:
 
     head: LogHead
     at: str | None
-    jobs: tuple[JobView, ...]
+    jobs: tuple[Job, ...]
 
     def counts(self) -> dict[JobStatus, int]:
         """Return the number of jobs by status, every status named."""
@@ -34,12 +34,12 @@ class JobsAsOf:
 
 def fold_jobs_as_of(events: Iterable[RecordedEvent]) -> JobsAsOf:
     """Return the list of jobs after events, which begin with the first of the log."""
-    views: dict[JobId, JobView] = {}
+    views: dict[JobId, Job] = {}
     last: RecordedEvent | None = None
     for last in events:
         if is_job_event(last):
             job_id = job_id_of(last)
-            views[job_id] = project_job(views.get(job_id), last)
+            views[job_id] = fold_recorded(views.get(job_id), last)
     return JobsAsOf(
         head=LogHead(position=last.position, hash=last.hash)
         if last

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
-from domain.events.job import EmbeddingRequested, JobSubmitted
 from domain.values import (
     ATTEMPTS_MAX,
     WORKER_DEATHS_MAX,
@@ -79,14 +78,6 @@ class SubmitJob:
     def answers_to(self) -> Owner | None:
         """Whose answers the prompt may echo; ``None`` for those to all clients."""
         return self.owner if self.keyspace else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateJob:
-    """Create the job with these facts."""
-
-    submitted: JobSubmitted
-    embedding: EmbeddingRequested | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,4 +163,4 @@ class Hide:
 
 #: Commands of a worker about an attempt.
 AttemptCommand = StartAttempt | CompleteAttempt | FailAttempt | ConfirmCancel
-JobCommand = CreateJob | RequestCancel | Attach | Retry | Hide | AttemptCommand
+JobCommand = RequestCancel | Attach | Retry | Hide | AttemptCommand

@@ -6,7 +6,6 @@ from typing import assert_never
 
 from domain.chat.items import Failed
 from domain.errors import (
-    ConcurrencyConflict,
     InvalidRequest,
     JobAlreadyTerminal,
     NotRetryable,
@@ -30,7 +29,6 @@ from domain.job.commands import (
     AttemptCommand,
     CompleteAttempt,
     ConfirmCancel,
-    CreateJob,
     FailAttempt,
     Hide,
     JobCommand,
@@ -54,14 +52,11 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
     Raises:
         JobAlreadyTerminal: The job has ended.
         StaleAttempt: The command is of an attempt that is over.
-        ConcurrencyConflict: ``CreateJob`` for a job that exists.
         NotRetryable: ``Retry`` for a job that ``require_retryable`` refuses.
     """
     if isinstance(command, AttemptCommand):
         return _decide_attempt(job, command)
     match command:
-        case CreateJob():
-            return _create(job, command)
         case RequestCancel():
             return _request_cancel(job, command)
         case Attach():
@@ -75,13 +70,6 @@ def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
             return () if job.hidden else (JobHidden(),)
         case _:
             assert_never(command)
-
-
-def _create(job: Job, command: CreateJob) -> tuple[JobEvent, ...]:
-    if job.version:
-        raise ConcurrencyConflict(job.id, expected=0, actual=job.version)
-    facts = (command.submitted, command.embedding)
-    return tuple(fact for fact in facts if fact is not None)
 
 
 def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:
@@ -138,7 +126,6 @@ def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
     _require_open(job)
     if command.attempt:
         _require_active_attempt(job, command.attempt)
-    assert job.submitted is not None
     failure, attempt = command.failure, command.attempt
     failed = AttemptFailed(
         attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
@@ -186,14 +173,12 @@ def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
 
 def missed_deadline(job: Job) -> str:
     """Return the deadline that ends an expiring job: to finish once it has begun, else to start."""
-    assert job.submitted is not None
     start, finish = job.submitted.deadline, job.submitted.finish_deadline
     return (finish or start or "") if job.attempt else (start or finish or "")
 
 
 def absent_model(job: Job) -> str | None:
     """Return the model that an expiring job waited for, ``None`` after a deadline."""
-    assert job.submitted is not None
     return job.submitted.bound_model if job.model_absent else None
 
 
@@ -216,7 +201,6 @@ def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
 
 
 def _require_open(job: Job) -> None:
-    assert job.submitted is not None, "a command reached a job that was never submitted"
     if job.status.is_terminal:
         raise JobAlreadyTerminal(job.id, job.status)
 

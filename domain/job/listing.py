@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
 
 
@@ -15,14 +15,14 @@ from domain.values import Digest, JobId, JobStatus, Owner, Priority
 class JobPage:
     """A page of jobs, newest first; ``has_more``: whether older ones follow."""
 
-    jobs: tuple[JobView, ...]
+    jobs: tuple[Job, ...]
     has_more: bool
 
 
 class JobViews(Protocol):
     """The jobs projection."""
 
-    def get(self, job_id: JobId) -> JobView | None:
+    def get(self, job_id: JobId) -> Job | None:
         """Return the row of a job, if there is one."""
         ...
 
@@ -53,22 +53,22 @@ class JobViews(Protocol):
         """
         ...
 
-    def unfinished(self) -> tuple[JobView, ...]:
+    def unfinished(self) -> tuple[Job, ...]:
         """Return every queued or running job, oldest first."""
         ...
 
-    def overdue(self, now: str) -> tuple[JobView, ...]:
+    def overdue(self, now: str) -> tuple[Job, ...]:
         """Return open jobs without a cancellation whose deadline is ``now`` or earlier.
 
         Instants are texts in the form of the log; the oldest job comes first.
         """
         ...
 
-    def keyed(self, key: Digest) -> JobView | None:
+    def keyed(self, key: Digest) -> Job | None:
         """Return the job of an idempotency key, if there is one."""
         ...
 
-    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+    def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """Return the jobs of equal requests, newest first."""
         ...
 
@@ -90,7 +90,7 @@ class JobViews(Protocol):
         """Return the models that open jobs are bound to, in order."""
         ...
 
-    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         """Return open jobs without a cancellation that are bound to a model, oldest first.
 
         Args:

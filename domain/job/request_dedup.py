@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobId, JobStatus
 
 
@@ -57,7 +57,7 @@ class JoinTarget:
 
 
 def job_to_join(
-    alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
+    alike: Sequence[Job], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
 ) -> JoinTarget | None:
     """Return the job that a request is attached to, ``None`` if it gets a job of its own.
 
@@ -78,7 +78,7 @@ def job_to_join(
 
 
 def is_read_by_another(
-    alike: Sequence[JobView], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
+    alike: Sequence[Job], repeat: RequestRepeat, readership: Callable[[JobId], Readership]
 ) -> bool:
     """Whether the request would be attached to an open job if its reader had just left."""
     return repeat.may_join and any(
@@ -86,7 +86,7 @@ def is_read_by_another(
     )
 
 
-def _reason(view: JobView, repeat: RequestRepeat, state: Readership) -> str | None:
+def _reason(view: Job, repeat: RequestRepeat, state: Readership) -> str | None:
     if state is Readership.GIVEN_UP or not _is_joinable(view, repeat):
         return None
     if state is Readership.LOST or (state is Readership.UNKNOWN and repeat.is_retry):
@@ -100,7 +100,7 @@ def _reason(view: JobView, repeat: RequestRepeat, state: Readership) -> str | No
     return None
 
 
-def _is_joinable(view: JobView, repeat: RequestRepeat) -> bool:
+def _is_joinable(view: Job, repeat: RequestRepeat) -> bool:
     if view.cancel_requested:
         return False
     if view.status is JobStatus.COMPLETED:

@@ -1,4 +1,4 @@
-"""The state of a job, folded from its events.
+"""A job: the record that decisions, lists and rows share, folded from its events.
 
     queued ──AttemptStarted──> running ──JobCompleted──> completed
       ^                          │ └─────JobFailed─────> failed
@@ -7,16 +7,18 @@
     queued | running ──JobExpired────> expired
     failed | cancelled | expired ──JobRetried──> queued
 
-``evolve`` returns the state after an event, and ``domain.job.decisions.decide`` the events of a
+``evolve`` returns the record after an event, and ``domain.job.decisions.decide`` the events of a
 command. Both are pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import Literal
 
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.chat.items import Failed, Finished
 from domain.errors import (
     DeviceFailed,
@@ -42,7 +44,11 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.values import Digest, JobId, JobStatus, StopReason
+from domain.log.codec import ERASED_TEXT, decode_recorded
+from domain.log.record import RecordedEvent
+from domain.values import Digest, JobId, JobStatus, StopReason, Timings, Usage
+
+_JOB_PREFIX = "job-"
 
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
@@ -61,9 +67,14 @@ _UNCOUNTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The state of one job.
+    """One job; instants are RFC 3339.
 
     Attributes:
+        submitted: The acceptance; a retry removes its deadlines.
+        correlation_id: Id of the request that started it.
+        created_at: Instant of the acceptance.
+        accepted_position: Position of the acceptance in the log.
+        position: Position of the latest event folded in.
         version: Number of folded events; the expected version of the next append.
         attempt: Number of the latest attempt, or the one that a retry passed over; 0 before any.
         active_attempt: Whether that attempt may still emit items.
@@ -76,18 +87,29 @@ class Job:
         deaths_without_progress: Attempts in a row that died before they emitted a token of their
             own.
         started: The start event of the latest attempt, if there is one.
+        started_at: Instant of the first attempt.
+        finished_at: Instant of the terminal event.
         cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline, or the absence of its model, caused that cancellation.
         model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
         hidden: Whether the caller deleted the answer.
-        submitted: The acceptance; ``None`` only before the first event.
-        ending: The terminal item of its stream, once it has ended.
+        stop_reason: Why the generation ended.
+        stop_sequence: The stop text that ended it.
+        usage: Token counts; those expected of the latest attempt while it runs.
+        timings: Durations of its phases; 0 if unknown.
+        error: Code of the failure of the job, or of its latest attempt.
+        error_message: Message of that failure.
         output: Digest of the stored answer; partial if the job was stopped.
     """
 
     id: JobId
-    version: int = 0
+    submitted: JobSubmitted
+    correlation_id: str = ""
+    created_at: str = ""
+    accepted_position: int = 0
+    position: int = 0
+    version: int = 1
     status: JobStatus = JobStatus.QUEUED
     attempt: int = 0
     active_attempt: bool = False
@@ -98,59 +120,163 @@ class Job:
     deaths_without_progress: int = 0
     device_failures: int = 0
     started: AttemptStarted | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
     cancel_requested: bool = False
     expiring: bool = False
     model_absent: bool = False
     attached: int = 0
     hidden: bool = False
-    submitted: JobSubmitted | None = None
-    ending: Finished | Failed | None = None
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    error: str | None = None
+    error_message: str | None = None
     output: Digest | None = None
+
+    @property
+    def kind(self) -> Literal["generation", "embedding"]:
+        """What it computes."""
+        return "embedding" if self.submitted.protocol == EMBEDDINGS_PROTOCOL else "generation"
+
+    @property
+    def answered_by(self) -> str | None:
+        """Id of the model of the latest attempt."""
+        return None if self.started is None else self.started.model
+
+    @property
+    def due_at(self) -> str | None:
+        """Instant at which an open job without a cancellation expires, if it ever does."""
+        if self.status.is_terminal or self.cancel_requested:
+            return None
+        start, finish = self.submitted.deadline, self.submitted.finish_deadline
+        instants = [finish, None if self.attempt else start]
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    @property
+    def ending(self) -> Finished | Failed | None:
+        """The terminal item of its stream, once it has ended."""
+        match self.status:
+            case JobStatus.COMPLETED | JobStatus.CANCELLED:
+                assert self.stop_reason is not None
+                return Finished(
+                    stop_reason=self.stop_reason,
+                    usage=self.usage,
+                    stop_sequence=self.stop_sequence,
+                )
+            case JobStatus.FAILED | JobStatus.EXPIRED:
+                # After a change of the model a new request is answered by the present one.
+                retryable = self.error == ModelChanged.code
+                message = self.error_message or ""
+                return Failed(error=self.error or "", message=message, retryable=retryable)
+            case _:
+                return None
+
+
+def is_job_event(recorded: RecordedEvent) -> bool:
+    """Whether the event belongs to a job."""
+    return recorded.stream.startswith(_JOB_PREFIX)
+
+
+def job_id_of(recorded: RecordedEvent) -> JobId:
+    """Return the job that a job event belongs to; the stream name is the job id."""
+    return JobId(recorded.stream)
 
 
 def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
-    """Return the state after ``events``."""
-    job = Job(id=job_id)
-    for event in events:
+    """Return the job after ``events``, the first of which is its acceptance."""
+    first, *rest = events
+    assert isinstance(first, JobSubmitted), f"{job_id} does not begin with JobSubmitted"
+    job = Job(id=job_id, submitted=first)
+    for event in rest:
         job = evolve(job, event)
     return job
 
 
-def evolve(job: Job, event: JobEvent) -> Job:
-    """Return ``job`` after ``event``."""
-    return replace(_apply(event, job), version=job.version + 1)
+def fold_recorded(job: Job | None, recorded: RecordedEvent) -> Job:
+    """Return the job after the next event of its stream.
+
+    Args:
+        job: The job before; ``None`` for the first event.
+        recorded: With its texts.
+    """
+    event = decode_recorded(recorded)
+    if job is None:
+        assert isinstance(event, JobSubmitted), f"{recorded.stream} lacks its JobSubmitted"
+        return Job(
+            id=job_id_of(recorded),
+            submitted=event,
+            correlation_id=recorded.correlation_id,
+            created_at=recorded.recorded_at,
+            accepted_position=recorded.position,
+            position=recorded.position,
+        )
+    assert isinstance(event, JobEvent)
+    return evolve(job, event, recorded.recorded_at, position=recorded.position)
+
+
+def evolve(job: Job, event: JobEvent, at: str = "", *, position: int = 0) -> Job:
+    """Return ``job`` after ``event``.
+
+    Args:
+        at: The instant of its record; may be empty where only the state is wanted.
+        position: The same.
+    """
+    return replace(_apply(event, job, at), version=job.version + 1, position=position)
+
+
+def without_text(job: Job, text: str) -> Job:
+    """Return a job without its copies of a text of ``domain.log.codec.TEXT_FIELDS``."""
+    return _erased(job, [found == text for found in _texts(job)])
+
+
+def with_erased_texts(job: Job, other: Job) -> Job:
+    """Return a job without those of its texts that are erased from ``other``."""
+    return _erased(job, [found == ERASED_TEXT for found in _texts(other)])
+
+
+def _texts(job: Job) -> tuple[str | None, ...]:
+    return (job.submitted.model, job.error_message, job.stop_sequence)
+
+
+def _erased(job: Job, erased: Sequence[bool]) -> Job:
+    model, message, stop = (
+        ERASED_TEXT if is_gone else text for text, is_gone in zip(_texts(job), erased, strict=True)
+    )
+    return replace(
+        job,
+        submitted=replace(job.submitted, model=model or ""),
+        error_message=message,
+        stop_sequence=stop,
+    )
 
 
 @singledispatch
-def _apply(event: JobEvent, job: Job) -> Job:
-    raise AssertionError(event, job)
+def _apply(event: JobEvent, job: Job, at: str) -> Job:
+    raise AssertionError(event, job, at)
 
 
 @_apply.register
-def _(event: EmbeddingRequested, job: Job) -> Job:
-    del event  # the request has the texts
+def _(event: EmbeddingRequested, job: Job, at: str) -> Job:
+    del event, at  # the request has the texts
     return job
 
 
 @_apply.register
-def _(event: JobAttached, job: Job) -> Job:
-    del event
+def _(event: JobAttached, job: Job, at: str) -> Job:
+    del event, at
     return replace(job, attached=job.attached + 1)
 
 
 @_apply.register
-def _(event: JobHidden, job: Job) -> Job:
-    del event
+def _(event: JobHidden, job: Job, at: str) -> Job:
+    del event, at
     return replace(job, hidden=True)
 
 
 @_apply.register
-def _(event: JobSubmitted, job: Job) -> Job:
-    return replace(job, submitted=event, status=JobStatus.QUEUED)
-
-
-@_apply.register
-def _(event: AttemptStarted, job: Job) -> Job:
+def _(event: AttemptStarted, job: Job, at: str) -> Job:
     epoch = epoch_after(job, event.fingerprint)
     # Deaths under another model do not count against this one.
     is_same = epoch == job.epoch
@@ -168,6 +294,8 @@ def _(event: AttemptStarted, job: Job) -> Job:
         device_failures=device_failures(job, event.resumed_tokens) if is_same else 0,
         resumed_tokens=event.resumed_tokens,
         started=event,
+        started_at=job.started_at or at,
+        usage=Usage(prompt_tokens=event.prompt_tokens, cached_tokens=event.cached_tokens),
     )
 
 
@@ -200,7 +328,8 @@ def device_failures(job: Job, emitted_tokens: int) -> int:
 
 
 @_apply.register
-def _(event: AttemptFailed, job: Job) -> Job:
+def _(event: AttemptFailed, job: Job, at: str) -> Job:
+    del at
     has_died = event.error == EngineLost.code and event.attempt > 0
     is_counted = job.deaths > 0 if has_died else event.error not in _UNCOUNTED
     return replace(
@@ -212,11 +341,14 @@ def _(event: AttemptFailed, job: Job) -> Job:
         # The worker recorded the failure, so it lives.
         deaths_without_progress=0,
         device_failures=job.device_failures + (event.error == DeviceFailed.code),
+        error=event.error,
+        error_message=event.message,
     )
 
 
 @_apply.register
-def _(event: JobCancelRequested, job: Job) -> Job:
+def _(event: JobCancelRequested, job: Job, at: str) -> Job:
+    del at
     return replace(
         job,
         cancel_requested=True,
@@ -226,36 +358,62 @@ def _(event: JobCancelRequested, job: Job) -> Job:
 
 
 @_apply.register
-def _(event: JobCancelled, job: Job) -> Job:
-    ending = Finished(stop_reason=StopReason.CANCELLED, usage=event.usage)
+def _(event: JobCancelled, job: Job, at: str) -> Job:
     return replace(
-        job, status=JobStatus.CANCELLED, active_attempt=False, ending=ending, output=event.output
+        job,
+        status=JobStatus.CANCELLED,
+        active_attempt=False,
+        finished_at=at,
+        stop_reason=StopReason.CANCELLED,
+        usage=event.usage,
+        timings=event.timings or job.timings,
+        output=event.output,
+        error=None,
+        error_message=None,
     )
 
 
 @_apply.register
-def _(event: JobCompleted, job: Job) -> Job:
-    ending = Finished(
-        stop_reason=event.stop_reason, usage=event.usage, stop_sequence=event.stop_sequence
-    )
+def _(event: JobCompleted, job: Job, at: str) -> Job:
     return replace(
-        job, status=JobStatus.COMPLETED, active_attempt=False, ending=ending, output=event.output
+        job,
+        status=JobStatus.COMPLETED,
+        active_attempt=False,
+        finished_at=at,
+        stop_reason=event.stop_reason,
+        stop_sequence=event.stop_sequence,
+        usage=event.usage,
+        timings=event.timings,
+        output=event.output,
+        error=None,
+        error_message=None,
     )
 
 
 @_apply.register
-def _(event: JobFailed, job: Job) -> Job:
-    # A new request is answered by the present model.
-    retryable = event.error == ModelChanged.code
-    ending = Failed(error=event.error, message=event.message, retryable=retryable)
-    return replace(job, status=JobStatus.FAILED, active_attempt=False, ending=ending)
+def _(event: JobFailed, job: Job, at: str) -> Job:
+    return replace(
+        job,
+        status=JobStatus.FAILED,
+        active_attempt=False,
+        finished_at=at,
+        error=event.error,
+        error_message=event.message,
+    )
 
 
 @_apply.register
-def _(event: JobExpired, job: Job) -> Job:
-    ending = Failed(error="expired", message=why_expired(event), retryable=False)
+def _(event: JobExpired, job: Job, at: str) -> Job:
     return replace(
-        job, status=JobStatus.EXPIRED, active_attempt=False, ending=ending, output=event.output
+        job,
+        status=JobStatus.EXPIRED,
+        active_attempt=False,
+        finished_at=at,
+        usage=event.usage,
+        timings=event.timings or job.timings,
+        output=event.output,
+        error="expired",
+        error_message=why_expired(event),
     )
 
 
@@ -270,9 +428,8 @@ def why_expired(event: JobExpired) -> str:
 
 
 @_apply.register
-def _(event: JobRetried, job: Job) -> Job:
-    del event
-    assert job.submitted is not None
+def _(event: JobRetried, job: Job, at: str) -> Job:
+    del event, at
     # A passed deadline would expire the retry at once.
     timeless = replace(job.submitted, deadline=None, finish_deadline=None)
     return replace(
@@ -290,6 +447,10 @@ def _(event: JobRetried, job: Job) -> Job:
         cancel_requested=False,
         expiring=False,
         model_absent=False,
-        ending=None,
+        finished_at=None,
+        timings=Timings(),
+        stop_reason=None,
         output=None,
+        error=None,
+        error_message=None,
     )

@@ -136,7 +136,7 @@ def record_to_json(record: object) -> dict[str, Any]:
     return {
         name: value if encode is None or value is None else encode(value)
         for name, default, encode in _record_fields(cls)
-        if (value := getattr(record, name)) != default
+        if (value := getattr(record, name)) is not default and value != default
     }
 
 
@@ -211,10 +211,11 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - walks any field type
 
 
 def _from_json(cls: type, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any dataclass
+    decoders = _decoders(cls)
     values: dict[str, Any] = {}
-    for name, decode in _decoders(cls):
-        if name in data:
-            value = data[name]
+    for name, value in data.items():
+        if name in decoders:
+            decode = decoders[name]
             values[name] = value if decode is None or value is None else decode(value)
     try:
         return cls(**values)
@@ -237,9 +238,15 @@ def _field_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
 
 
 @functools.cache  # reading type hints costs more than all the rest, and every token is decoded
-def _decoders(cls: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
+def _decoders(cls: type) -> Mapping[str, Callable[[Any], Any] | None]:
     hints = typing.get_type_hints(cls)
-    return tuple((field.name, _decoder(hints[field.name])) for field in dataclasses.fields(cls))
+    return {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _member(cls: type[Enum], members: Mapping[Any, Enum], value: Any) -> Enum:  # noqa: ANN401 - JSON
+    """Return the member of a value; several times as fast as the call of the class."""
+    found = members.get(value)
+    return cls(value) if found is None else found
 
 
 @functools.cache
@@ -275,7 +282,7 @@ def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type
     if typing.get_origin(hint) is tuple:
         return logprobs.from_json if typing.get_args(hint)[0] is TokenLogprob else tuple
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint
+        return functools.partial(_member, hint, {member.value: member for member in hint})
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return functools.partial(_from_json, hint)
     return str.encode if hint is bytes else None

@@ -7,7 +7,7 @@ from typing import Final
 
 from domain.errors import ModelNotLoaded, QueueUnavailable
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.ports import Clock
 
 #: Seconds for which the pulses are not read again.
@@ -55,9 +55,9 @@ class LoadedModels:
     def _is_embedder(self, model: str) -> bool:
         return any(model in pulse.embeds for pulse in self._alive())
 
-    def awaits_model(self, job: JobView) -> bool:
+    def awaits_model(self, job: Job) -> bool:
         """Whether a job waits for a model that no worker has."""
-        bound = job.bound_model
+        bound = job.submitted.bound_model
         return not job.status.is_terminal and bound is not None and self.is_absent(bound)
 
     def require(self, model: str, *, embeds: bool = False) -> None:

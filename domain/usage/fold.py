@@ -20,7 +20,7 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
 )
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.usage.figures import UsageFigures
 from domain.usage.histogram import Measure
@@ -72,7 +72,7 @@ class UsageChange:
     durations: tuple[tuple[Measure, int], ...] = ()
 
 
-def usage_of(recorded: RecordedEvent, view: JobView | None) -> UsageChange | None:
+def usage_of(recorded: RecordedEvent, view: Job | None) -> UsageChange | None:
     """Return what an event adds to the sums; ``None`` if it is not counted.
 
     Args:
@@ -84,11 +84,11 @@ def usage_of(recorded: RecordedEvent, view: JobView | None) -> UsageChange | Non
         model = view.answered_by if view is not None else None
         figures, durations = _of_cache(recorded.type, recorded.data)
     elif view is not None and (count := _COUNTED.get(recorded.type)) is not None:
-        agent, model = view.agent or "", view.answered_by
+        agent, model = view.submitted.agent or "", view.answered_by
         figures, durations = count(recorded, view)
     else:
         return None
-    owner = (view.owner if view is not None else None) or ""
+    owner = (view.submitted.owner if view is not None else None) or ""
     key = UsageKey(recorded.recorded_at[:HOUR_CHARACTERS], model or "", agent, owner)
     return UsageChange(key=key, figures=figures, durations=durations)
 
@@ -96,18 +96,18 @@ def usage_of(recorded: RecordedEvent, view: JobView | None) -> UsageChange | Non
 _Counted = tuple[UsageFigures, tuple[tuple[Measure, int], ...]]
 
 
-def _started(recorded: RecordedEvent, view: JobView) -> _Counted:
+def _started(recorded: RecordedEvent, view: Job) -> _Counted:
     del recorded, view
     return UsageFigures(attempts=1), ()
 
 
-def _attempt_failed(recorded: RecordedEvent, view: JobView) -> _Counted:
+def _attempt_failed(recorded: RecordedEvent, view: Job) -> _Counted:
     del view
     # Attempt 0 failed before it began.
     return UsageFigures(failed_attempts=int(recorded.data["attempt"] > 0)), ()
 
 
-def _ended(recorded: RecordedEvent, view: JobView) -> _Counted:
+def _ended(recorded: RecordedEvent, view: Job) -> _Counted:
     del recorded
     # A failed job has no usage of its own; its row holds what its last attempt expected.
     usage = Usage() if view.status is JobStatus.FAILED else view.usage
@@ -128,7 +128,7 @@ def _ended(recorded: RecordedEvent, view: JobView) -> _Counted:
     return figures, tuple(durations.items())
 
 
-def _durations(view: JobView, usage: Usage) -> dict[Measure, int]:
+def _durations(view: Job, usage: Usage) -> dict[Measure, int]:
     found = {Measure.TOTAL: _between_us(view.created_at, view.finished_at)}
     if view.started_at is not None:
         found[Measure.QUEUE] = _between_us(view.created_at, view.started_at)
@@ -169,7 +169,7 @@ def _between_us(start: str, end: str | None) -> int:
     return min(max(elapsed // timedelta(microseconds=1), 0), DURATION_MAX_US)
 
 
-_COUNTED: Final[Mapping[str, Callable[[RecordedEvent, JobView], _Counted]]] = {
+_COUNTED: Final[Mapping[str, Callable[[RecordedEvent, Job], _Counted]]] = {
     AttemptStarted.__name__: _started,
     AttemptFailed.__name__: _attempt_failed,
     JobCompleted.__name__: _ended,

@@ -212,7 +212,7 @@ class AgentRecords:
             turn=turn,
             profile=parent.profile,
             job=job,
-            request=Digest(view.request) if view is not None else None,
+            request=Digest(view.submitted.request) if view is not None else None,
             output=Digest(view.output) if view is not None and view.output else None,
             owner=owner,
         )
@@ -270,7 +270,7 @@ class AgentRecords:
         view = self.views.get(job_id)
         if view is None or view.output is None:
             raise PayloadMissing(job_id)
-        request = ChatRequest.from_bytes(self.payloads.get(Digest(view.request)))
+        request = ChatRequest.from_bytes(self.payloads.get(Digest(view.submitted.request)))
         answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
         turn = Message(
             role="assistant",

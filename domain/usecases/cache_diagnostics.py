@@ -10,7 +10,7 @@ from domain.chat.divergence import Cause, PromptDivergence, find_divergence, sha
 from domain.chat.request import ChatRequest
 from domain.events.job import AttemptStarted
 from domain.job.listing import JobViews
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
@@ -83,16 +83,24 @@ def diagnose_cache(
         known_tokens=max(cached_tokens, started.known_tokens if parts else 0),
     )
     earlier = views.page(
-        limit=COMPARED_JOBS_MAX, before=job_id, agent=view.agent, owner=view.owner
+        limit=COMPARED_JOBS_MAX,
+        before=job_id,
+        agent=view.submitted.agent,
+        owner=view.submitted.owner,
     ).jobs
-    alike = (one for one in earlier if (one.agent, one.owner) == (view.agent, view.owner))
+    alike = (
+        one
+        for one in earlier
+        if one.submitted.agent == view.submitted.agent
+        and one.submitted.owner == view.submitted.owner
+    )
     longer = [one for one in alike if _context_tokens(one) - found.cached_tokens > 0]
     if not longer or found.prompt_tokens - found.cached_tokens < MISSED_TOKENS_MIN:
         return found
     request = _request(view, payloads)
     if request is None:
         return found
-    newer = _NewerRequest(request, started, is_named=view.agent is not None)
+    newer = _NewerRequest(request, started, is_named=view.submitted.agent is not None)
     nearest = _nearest(longer, request, payloads)
     if nearest is not None and not newer.is_named and not shared_parts(nearest[1], request):
         # An unrelated prompt of another client explains no miss.
@@ -103,7 +111,7 @@ def diagnose_cache(
 def _compared(
     found: CacheDiagnosis,
     newer: _NewerRequest,
-    nearest: tuple[JobView, ChatRequest] | None,
+    nearest: tuple[Job, ChatRequest] | None,
     log: Streams,
 ) -> CacheDiagnosis:
     if nearest is None:
@@ -131,15 +139,15 @@ def _compared(
 
 
 def _nearest(
-    views: Iterable[JobView], request: ChatRequest, payloads: PayloadStore
-) -> tuple[JobView, ChatRequest] | None:
+    views: Iterable[Job], request: ChatRequest, payloads: PayloadStore
+) -> tuple[Job, ChatRequest] | None:
     known = ((view, _request(view, payloads)) for view in views)
     candidates = [(view, before) for view, before in known if before is not None]
     # Of equals, ``max`` returns the first, which is the newest.
     return max(candidates, key=lambda one: shared_parts(one[1], request), default=None)
 
 
-def _context_tokens(view: JobView) -> int:
+def _context_tokens(view: Job) -> int:
     return view.usage.prompt_tokens + view.usage.completion_tokens
 
 
@@ -153,8 +161,8 @@ def _started(job_id: JobId, log: Streams) -> AttemptStarted | None:
     return None
 
 
-def _request(view: JobView, payloads: PayloadStore) -> ChatRequest | None:
+def _request(view: Job, payloads: PayloadStore) -> ChatRequest | None:
     try:
-        return ChatRequest.from_bytes(payloads.get(Digest(view.request)))
+        return ChatRequest.from_bytes(payloads.get(Digest(view.submitted.request)))
     except TEXT_LOST:
         return None

@@ -16,7 +16,7 @@ from domain.chat.echo import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest
 from domain.job.listing import JobViews
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import AgentId, JobId, Owner
 
 #: Latest jobs of an agent whose answers are compared.
@@ -76,16 +76,16 @@ def without_foreign_origins(
     messages = []
     for turn in request.messages:
         view = views.get(JobId(turn.origin)) if turn.origin else None
-        is_own = view is not None and view.owner == owner
+        is_own = view is not None and view.submitted.owner == owner
         messages.append(turn if is_own or not turn.origin else replace(turn, origin=""))
     return replace(request, messages=tuple(messages))
 
 
-def _recent(agent: AgentId | None, views: JobViews, owner: Owner | None) -> tuple[JobView, ...]:
+def _recent(agent: AgentId | None, views: JobViews, owner: Owner | None) -> tuple[Job, ...]:
     if agent is not None:
         return views.page(limit=COMPARED_ANSWERS_MAX, agent=agent, owner=owner).jobs
     page = views.page(limit=SEARCHED_JOBS_MAX, owner=owner)
-    nameless = [one for one in page.jobs if one.agent is None]
+    nameless = [one for one in page.jobs if one.submitted.agent is None]
     return tuple(nameless[:COMPARED_ANSWERS_MAX])
 
 

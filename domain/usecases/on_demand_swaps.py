@@ -11,7 +11,6 @@ from typing import Final
 from domain.errors import QueueUnavailable
 from domain.job.listing import JobViews
 from domain.job.ports import ControlSignals, ControlTopic
-from domain.job.view import job_kind
 from domain.model.on_demand import ModelDemand, OnDemandRules, next_model
 from domain.model.presence import LoadedModels
 from domain.model.wanted_model import (
@@ -81,7 +80,7 @@ class OnDemandSwaps:
                 continue
             oldest = self.views.bound(model, accepted_before=rfc3339(now), limit=1)
             # An embedding model serves beside the others, from the next start of a worker on.
-            if oldest and job_kind(oldest[0]) == "generation":
+            if oldest and oldest[0].kind == "generation":
                 since = max(oldest[0].created_at, _left_at(state, model) or "")
                 yield ModelDemand(model=model, waited_s=_since(since, now))
 

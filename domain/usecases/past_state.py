@@ -14,7 +14,7 @@ from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted
 from domain.events.job import JobSubmitted
 from domain.events.model import ModelLoaded, ModelUnloaded
 from domain.events.worker import WorkerLost, WorkerStopped
-from domain.job.view import JobView, is_job_event, project_job
+from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import AGENT_STREAM, EventFilter, LogHead, RecordedEvent
@@ -67,7 +67,7 @@ class PastState:
     head: LogHead
     admission: AdmissionState
     loaded: dict[WorkerId, str]
-    jobs: tuple[JobView, ...]
+    jobs: tuple[Job, ...]
     has_more: bool
     agents: tuple[PastAgent, ...]
 
@@ -104,13 +104,13 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
     )
 
 
-def _job(log: EventLog, submitted: RecordedEvent, position: int) -> JobView:
-    view = project_job(None, submitted)
+def _job(log: EventLog, submitted: RecordedEvent, position: int) -> Job:
+    view = fold_recorded(None, submitted)
     for event in log.load(submitted.stream, after_version=submitted.version):
         if event.position > position:
             break
         if is_job_event(event):
-            view = project_job(view, event)
+            view = fold_recorded(view, event)
     return view
 
 
@@ -137,11 +137,11 @@ def _loaded(log: EventLog, before: int) -> dict[WorkerId, str]:
     return loaded
 
 
-def _agents(log: EventLog, jobs: tuple[JobView, ...], before: int) -> list[PastAgent]:
-    by_agent: dict[str, list[JobView]] = {}
+def _agents(log: EventLog, jobs: tuple[Job, ...], before: int) -> list[PastAgent]:
+    by_agent: dict[str, list[Job]] = {}
     for job in jobs:
-        if job.agent is not None:
-            by_agent.setdefault(job.agent, []).append(job)
+        if job.submitted.agent is not None:
+            by_agent.setdefault(job.submitted.agent, []).append(job)
     return [
         PastAgent(
             id=AgentId(agent),

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobRetried
 from domain.job.listing import JobViews
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.record import LogHead, RecordedEvent
 from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.values import JobId, Owner
@@ -42,7 +42,7 @@ class EndLog(Protocol):
 class EndedJob:
     """A job that has ended, and what it found in the cache, once that is known."""
 
-    def __init__(self, view: JobView) -> None:
+    def __init__(self, view: Job) -> None:
         self.view = view
         self.diagnosis: CacheDiagnosis | None = None
         self.is_diagnosed = False
@@ -88,7 +88,7 @@ class RecentEnds:
             position = head
         self._position = max(self._follow(position), head)
         ended = reversed(self._ended.values())
-        shown = [one for one in ended if owner is None or one.view.owner == owner][:limit]
+        shown = [one for one in ended if owner is None or one.view.submitted.owner == owner][:limit]
         for job in [one for one in shown if not one.is_diagnosed][:DIAGNOSED_MAX]:
             job.diagnosis, job.is_diagnosed = self._diagnose(job.view.id), True
         return tuple(shown)

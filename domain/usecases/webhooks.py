@@ -18,7 +18,7 @@ from domain.errors import ConcurrencyConflict, InvalidRequest
 from domain.events.batch import BatchEnded, BatchEvent, BatchFailed
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobSubmitted
 from domain.events.webhook import WebhookEvent, WebhookGivenUp, WebhookRetried
-from domain.job.view import JobView, project_job
+from domain.job.state import Job, fold_recorded
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
@@ -49,7 +49,7 @@ _JOB_ENDS: Final = {
 }
 _ENDS: Final = (*_JOB_ENDS, BatchEnded.__name__, BatchFailed.__name__)
 
-Describe = Callable[[JobView], Mapping[str, Any]]
+Describe = Callable[[Job], Mapping[str, Any]]
 DescribeBatch = Callable[[Batch], Mapping[str, Any]]
 
 
@@ -214,9 +214,9 @@ def _webhooks_of_job(
     urls = _receivers(submitted.webhook, submitted.owner, everywhere)
     if not urls:
         return ()
-    view: JobView | None = None
+    view: Job | None = None
     for recorded in events:
-        view = project_job(view, recorded)
+        view = fold_recorded(view, recorded)
     assert view is not None
     data = collector.describe_job(view)
     return _messages(_JOB_ENDS[end.type], urls, end, data, collector, trace=submitted.trace)

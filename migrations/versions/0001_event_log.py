@@ -198,46 +198,22 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
         [
             _text("id"),
             _big("accepted_position"),
+            _big("position"),
             _text("status"),
-            _text("protocol"),
-            _text("model"),
             _text("priority"),
+            _text("model"),
             _text("agent", null=True),
+            _text("owner", null=True),
             _text("correlation_id"),
             _text("created_at"),
             _text("request"),
             _text("idempotency", null=True),
             _text("asked", null=True),
-            _text("deadline", null=True),
-            _text("finish_deadline", null=True),
-            _text("started_at", null=True),
-            _text("finished_at", null=True),
-            _int("attempt"),
-            _bool("cancel_requested"),
-            _text("stop_reason", null=True),
-            _text("stop_sequence", null=True),
-            _int("prompt_tokens"),
-            _int("cached_tokens"),
-            _int("completion_tokens"),
-            _int("reasoning_tokens"),
-            _int("kept_tokens"),
-            _float("queued_ms"),
-            _float("admission_ms"),
-            _float("restore_ms"),
-            _float("prefill_ms"),
-            _float("first_token_ms"),
-            _float("decode_ms"),
-            _text("output", null=True),
+            _text("due_at", null=True),
             _text("bound_model", null=True),
             _bool("waits_for_model"),
-            _text("answered_by", null=True),
-            _text("fingerprint", null=True),
-            _int("epoch"),
-            _text("error", null=True),
-            _text("error_message", null=True),
-            _text("trace", null=True),
-            _text("owner", null=True),
-            _big("position"),
+            _bool("cancel_requested"),
+            _text("record"),
         ],
         ["id"],
         *constraints,
@@ -315,10 +291,6 @@ def _int(name: str, *, null: bool = False) -> _Column:
 
 def _big(name: str) -> _Column:
     return sa.Column(name, sa.BigInteger(), nullable=False, autoincrement=False)
-
-
-def _float(name: str) -> _Column:
-    return sa.Column(name, sa.Float(), nullable=False)
 
 
 def _bool(name: str) -> _Column:

@@ -11,7 +11,7 @@ import pytest
 from domain.errors import ConcurrencyConflict
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
-from domain.job.view import JobView, project_job
+from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
 from domain.not_found import PayloadMissing
@@ -304,10 +304,10 @@ def _add(store: Store, job_id: JobId, *events: Event) -> None:
     )
 
 
-def _fold(events: Sequence[RecordedEvent]) -> JobView | None:
-    view: JobView | None = None
+def _fold(events: Sequence[RecordedEvent]) -> Job | None:
+    view: Job | None = None
     for event in events:
-        view = project_job(view, event)
+        view = fold_recorded(view, event)
     return view
 
 

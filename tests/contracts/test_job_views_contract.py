@@ -180,7 +180,7 @@ def test_bound_jobs_are_found_by_their_model(store: Store) -> None:
     assert [job.bound_model for job in queued] == ["a", "a", None, "c"]
     view = store.views.get(JobId("job-4"))
     assert view is not None
-    assert (view.answered_by, view.fingerprint, view.epoch) == ("m", "f", 1)
+    assert (view.answered_by, view.started, view.epoch) == ("m", started(), 1)
 
 
 def test_running_and_measured_jobs_have_the_size_of_their_request(

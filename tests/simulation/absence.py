@@ -32,5 +32,7 @@ def _held_by_the_dead(world: World) -> list[JobId]:
     able = [one for one in world.workers if one.alive and not one.draining.is_set()]
     dead = [one.consumer for one in world.workers if not one.alive]
     models = {None, *(one.model for one in able)}
-    jobs = (one for one in world.log.views.unfinished() if able and one.bound_model in models)
+    jobs = (
+        one for one in world.log.views.unfinished() if able and one.submitted.bound_model in models
+    )
     return [one.id for one in jobs if world.broker.queue.is_unacked_by(one.id, dead)]

@@ -245,7 +245,9 @@ class World:
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
         for view in self.log.views.unfinished():
             where = f"no process will find {view.id}"
-            held = self.broker.queue.holds(view.id, Priority(view.priority), view.bound_model)
+            held = self.broker.queue.holds(
+                view.id, Priority(view.submitted.priority), view.submitted.bound_model
+            )
             assert held, where
 
     def check(self) -> None:

@@ -131,7 +131,7 @@ class UnloadedModel:
             return True
         running = self.views.page(limit=RUNNING_MAX, status=JobStatus.RUNNING).jobs
         # A running job belongs to a live worker, or to one that has died.
-        return any(view.bound_model in mine for view in running) and not any(
+        return any(view.submitted.bound_model in mine for view in running) and not any(
             pulse.state == WorkerState.READY for pulse in self.pulses.alive()
         )
 

@@ -31,9 +31,8 @@ class JobObserver:
 
     def loaded(self, job: LoadedJob) -> None:
         """Let the log lines of this thread name the request and its trace."""
-        submitted = job.job.submitted
-        trace_id = None if submitted is None else trace_id_of(submitted.trace)
-        bind_contextvars(request_id=job.correlation_id)
+        trace_id = trace_id_of(job.job.submitted.trace)
+        bind_contextvars(request_id=job.job.correlation_id)
         if trace_id is not None:
             bind_contextvars(trace_id=trace_id)
 

@@ -71,7 +71,7 @@ class AttemptHistory:
 
 def history_of(report: AttemptReport) -> AttemptHistory:
     """Return the history of the job of a report."""
-    waiting_since = report.loaded.accepted_at
+    waiting_since = report.loaded.job.created_at
     before: list[int] = []
     lost: list[LostAttempt] = []
     for recorded in report.loaded.recorded:
@@ -94,8 +94,8 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
         has_texts: Whether the spans carry prompt and answer.
     """
     job = report.loaded.job
-    trace = parse_traceparent(job.submitted.trace) if job.submitted is not None else None
-    if job.submitted is None or trace is None or not trace.is_sampled:
+    trace = parse_traceparent(job.submitted.trace)
+    if trace is None or not trace.is_sampled:
         return
     history = history_of(report)
     yield from _builder(report, trace, job.submitted, history, losses).spans(has_texts=has_texts)
@@ -148,7 +148,7 @@ class _SpanBuilder:
 
     def _submit(self) -> Span:
         """Return the first span of a job that no request submitted: a line of a batch."""
-        at = _ns(self.report.loaded.accepted_at)
+        at = _ns(self.report.loaded.job.created_at)
         return Span(
             name="submit",
             context=self.trace,
@@ -263,7 +263,7 @@ class _SpanBuilder:
     def _names(self) -> dict[str, AttributeValue | None]:
         return {
             "semantic.job.id": self.job_id,
-            "semantic.request.id": self.report.loaded.correlation_id,
+            "semantic.request.id": self.report.loaded.job.correlation_id,
             "semantic.attempt": self._number,
         }
 

@@ -185,7 +185,6 @@ class CacheEventRecorder:
             loaded = load_job(job, log=self._log)
         except JobNotFound:
             return None, None
-        assert loaded.job.submitted is not None, "a job's first event is its submission"
         return loaded, loaded.job.submitted.agent
 
     def _last_saved(self, agent: AgentId) -> AgentCacheSaved | None:
@@ -209,8 +208,8 @@ class CacheEventRecorder:
             Draft(
                 event_id=self._ids.event_id(),
                 event=event,
-                correlation_id=loaded.correlation_id,
-                causation_id=loaded.last_event_id,
+                correlation_id=loaded.job.correlation_id,
+                causation_id=loaded.recorded[-1].event_id,
             )
             for event in events
         ]

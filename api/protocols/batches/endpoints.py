@@ -26,7 +26,7 @@ from api.protocols.shared.timestamps import unix_seconds
 from api.schemas.responses import ResponsesBody
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.errors import InvalidRequest
-from domain.job.view import JobView
+from domain.job.state import Job
 
 #: Protocol of an Anthropic batch, and the endpoint of all its lines.
 ANTHROPIC: Final = "anthropic"
@@ -45,7 +45,7 @@ class BatchEndpoint:
 
     protocol: str
     parse: Callable[[bytes, RequestDefaults], ParsedRequest]
-    encode: Callable[[JobView, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
+    encode: Callable[[Job, Mapping[str, Any], AssembledAnswer], Mapping[str, Any]]
 
 
 def _parse_completion(
@@ -60,11 +60,13 @@ def _parse_completion(
 
 
 def _encode_completion(
-    kind: CompletionKind, view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
+    kind: CompletionKind, view: Job, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     del body
     created = unix_seconds(view.finished_at or view.created_at)
-    envelope = CompletionEnvelope(kind=kind, jobs=(view.id,), model=view.model, created=created)
+    envelope = CompletionEnvelope(
+        kind=kind, jobs=(view.id,), model=view.submitted.model, created=created
+    )
     return assemble(envelope, [answer])
 
 
@@ -89,7 +91,7 @@ def _requested(wire: ResponsesBody) -> RequestedFields:
 
 
 def _encode_response(
-    view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
+    view: Job, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     requested = _requested(responses.read_body(json.dumps(body).encode()))
     return ended_response(
@@ -105,12 +107,12 @@ def _parse_embeddings(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
 
 
 def _encode_embeddings(
-    view: JobView, body: Mapping[str, Any], answer: AssembledAnswer
+    view: Job, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     assert answer.vectors is not None, "a completed job of this kind has vectors"  # noqa: S101 - a fact of the log
     return embedding_list(
         answer.vectors,
-        model=view.model,
+        model=view.submitted.model,
         prompt_tokens=view.usage.prompt_tokens,
         encoding=body.get("encoding_format"),
     )

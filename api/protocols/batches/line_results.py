@@ -21,7 +21,7 @@ from api.schemas.anthropic import CountBody
 from api.schemas.base import parse_body
 from domain.batch.state import Batch
 from domain.errors import InvalidRequest, SemanticError
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobStatus
 
 #: ``error`` of an OpenAI line that has no answer, by the reason.
@@ -48,7 +48,7 @@ class LineResult:
 
     number: int
     raw: bytes
-    view: JobView | None
+    view: Job | None
     answer: AssembledAnswer | SemanticError | None
 
     @property
@@ -77,7 +77,7 @@ def _message_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, An
         message = assemble_message(
             result.answer,
             job_id=result.view.id,
-            model=result.view.model,
+            model=result.view.submitted.model,
             thinking=_thinking_shown(result.raw),
             has_cache_control=_has_cache_control(result.raw),
         )
@@ -112,7 +112,7 @@ def _openai_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, Any
     return "error", line
 
 
-def _unanswered(batch: Batch, view: JobView | None) -> str:
+def _unanswered(batch: Batch, view: Job | None) -> str:
     """Return the reason why a line has no answer: of its job, or of the batch without a job."""
     if view is not None:
         return "expired" if view.status is JobStatus.EXPIRED else "canceled"

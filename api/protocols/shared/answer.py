@@ -37,7 +37,7 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.not_found import ModelNotFound
 from domain.values import StopReason
 
@@ -101,7 +101,7 @@ class AssembledAnswer:
     vectors: Vectors | None = None
 
     @classmethod
-    def from_stored(cls, view: JobView, stored: StoredAnswer) -> Self:
+    def from_stored(cls, view: Job, stored: StoredAnswer) -> Self:
         """Return the answer of a completed job.
 
         Args:

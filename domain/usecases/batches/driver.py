@@ -44,10 +44,10 @@ from domain.errors import (
 )
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
-from domain.job.commands import CreateJob, FailAttempt, SubmitJob
+from domain.job.commands import FailAttempt, SubmitJob
 from domain.job.decisions import decide
 from domain.job.listing import JobViews
-from domain.job.state import DEADLINE, Job, evolve
+from domain.job.state import DEADLINE, Job
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.log.trace import new_trace, parse_traceparent
@@ -262,7 +262,6 @@ def _record_refusal(
 ) -> None:
     """Record a line that is no valid request as a failed job, so that it has a result."""
     facts = batch.facts
-    job = Job(id=job_of_line(batch.id, number))
     submitted = JobSubmitted(
         protocol=facts.protocol,
         model=model,
@@ -280,11 +279,11 @@ def _record_refusal(
     field = error.field if isinstance(error, InvalidRequest) else None
     message = f"{field}: {error.message}" if field else error.message
     failure = Failed(error=error.code, message=message, retryable=False)
-    accepted = decide(job, CreateJob(submitted=submitted))
-    failed = decide(evolve(job, submitted), FailAttempt(attempt=0, failure=failure))
+    job = Job(id=job_of_line(batch.id, number), submitted=submitted)
+    failed = decide(job, FailAttempt(attempt=0, failure=failure))
     drafts = [
         Draft(event_id=driver.batches.ids.event_id(), event=event, correlation_id=batch.id)
-        for event in (*accepted, *failed)
+        for event in (submitted, *failed)
     ]
     try:
         driver.batches.log.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,12 @@ from domain.errors import ConcurrencyConflict
 from domain.events.job import JobEvent
 from domain.job.commands import JobCommand
 from domain.job.decisions import decide
-from domain.job.state import Job, evolve, fold
-from domain.log.codec import decode_recorded
+from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.not_found import JobNotFound
 from domain.ports import IdSource
-from domain.values import Digest, EventId, JobId, StreamName
+from domain.values import Digest, JobId, StreamName
 
 #: Most times that a decision is repeated after a concurrent append. The writers of one job are its
 #: worker and its cancellers, so more than two conflicts in a row mean that a writer loops.
@@ -24,20 +24,10 @@ COMMIT_TRIES_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedJob:
-    """A job with the facts that its next event refers to.
-
-    Attributes:
-        job: The folded state.
-        correlation_id: Id of the request that started it.
-        accepted_at: RFC 3339 instant of acceptance.
-        last_event_id: Causation id of the next event.
-    """
+    """A job with the events that it was folded from."""
 
     job: Job
-    correlation_id: str
-    accepted_at: str
-    last_event_id: EventId
-    recorded: Sequence[RecordedEvent] = ()
+    recorded: Sequence[RecordedEvent]
 
 
 def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
@@ -47,15 +37,12 @@ def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
         JobNotFound: It has no events.
     """
     recorded = log.load(StreamName(job_id))
-    if not recorded:
+    job: Job | None = None
+    for event in recorded:
+        job = fold_recorded(job, event)
+    if job is None:
         raise JobNotFound(job_id)
-    return LoadedJob(
-        job=fold(job_id, [_job_event(one) for one in recorded]),
-        correlation_id=recorded[0].correlation_id,
-        accepted_at=recorded[0].recorded_at,
-        last_event_id=recorded[-1].event_id,
-        recorded=recorded,
-    )
+    return LoadedJob(job=job, recorded=recorded)
 
 
 def commit(
@@ -90,7 +77,7 @@ def commit(
         if not events:
             return loaded.job
         try:
-            log.append(
+            recorded = log.append(
                 StreamName(job_id),
                 drafts(events, loaded, ids=ids),
                 expected_version=loaded.job.version,
@@ -100,33 +87,21 @@ def commit(
             if not tries_left:
                 raise
             continue
-        return _after(loaded.job, events)
+        return functools.reduce(fold_recorded, recorded, loaded.job)
     raise AssertionError  # the last try returns or raises
 
 
 def drafts(events: tuple[JobEvent, ...], loaded: LoadedJob, *, ids: IdSource) -> list[Draft]:
     """Return drafts of the events, each with the id of the one before as its causation."""
-    cause = loaded.last_event_id
+    cause = loaded.recorded[-1].event_id
     wrapped: list[Draft] = []
     for event in events:
         draft = Draft(
             event_id=ids.event_id(),
             event=event,
-            correlation_id=loaded.correlation_id,
+            correlation_id=loaded.job.correlation_id,
             causation_id=cause,
         )
         wrapped.append(draft)
         cause = draft.event_id
     return wrapped
-
-
-def _after(job: Job, events: tuple[JobEvent, ...]) -> Job:
-    for event in events:
-        job = evolve(job, event)
-    return job
-
-
-def _job_event(recorded: RecordedEvent) -> JobEvent:
-    event = decode_recorded(recorded)
-    assert isinstance(event, JobEvent)
-    return event

@@ -39,8 +39,8 @@ class JobReconciler:
             for view in self.views.unfinished()
             if self.queue.enqueue(
                 view.id,
-                Priority(view.priority),
-                line=line_of(view.agent, view.owner),
-                model=view.bound_model,
+                Priority(view.submitted.priority),
+                line=line_of(view.submitted.agent, view.submitted.owner),
+                model=view.submitted.bound_model,
             )
         )

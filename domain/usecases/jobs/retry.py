@@ -64,7 +64,6 @@ class JobRetry:
             return Retry(reason=reason)
 
         job = commit(job_id, again, log=self.log, ids=self.ids)
-        assert job.submitted is not None
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
             asked = job.submitted

@@ -155,7 +155,6 @@ class JobRunner:
 
 
 def _is_late(job: Job, runner: JobRunner) -> bool:
-    assert job.submitted is not None
     limits = (job.submitted.finish_deadline, None if job.attempt else job.submitted.deadline)
     now = runner.clock.now()
     return any(limit is not None and datetime.fromisoformat(limit) <= now for limit in limits)
@@ -164,7 +163,6 @@ def _is_late(job: Job, runner: JobRunner) -> bool:
 def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     loaded = end_own_attempt(loaded, runner.worker, log=runner.log, ids=runner.ids)
     job = loaded.job
-    assert job.submitted is not None
     runner = runner.lanes.get(job.submitted.bound_model or "", runner)
     turn = runner.turns.request_turn(
         job.id,
@@ -204,7 +202,6 @@ def _emitted(job: Job, runner: JobRunner) -> EmittedPrefix:
 
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
-    assert job.submitted is not None
     # A broker that refuses items must cost neither an event nor a computation.
     runner.backlog.require_writable()
     emitted = _emitted(job, runner)
@@ -227,7 +224,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         )
     except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
-    queued_ms = _since_ms(loaded.accepted_at, runner)
+    queued_ms = _since_ms(loaded.job.created_at, runner)
     before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
     task = GenerationTask(
         job_id=job.id,
@@ -239,7 +236,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         known=before.logprobs,
         priority=job.submitted.priority,
         epoch=epoch,
-        request_id=loaded.correlation_id,
+        request_id=loaded.job.correlation_id,
         trace_id=trace_id_of(job.submitted.trace),
         queued_ms=queued_ms,
     )

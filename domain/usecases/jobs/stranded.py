@@ -18,7 +18,6 @@ from domain.errors import (
 from domain.job.commands import FailAttempt
 from domain.job.listing import JobViews
 from domain.job.state import MODEL_ABSENT, Job
-from domain.job.view import JobView
 from domain.model.presence import LoadedModels
 from domain.not_found import ModelNotFound
 from domain.ports import Clock
@@ -87,14 +86,14 @@ class StrandedJobs:
             for job in self.views.bound(model, accepted_before=before, limit=JOBS_MAX):
                 if is_gone:
                     has_ended = self._fail(job, ModelNotFound(model, known=()))
-                elif job.waits_for_model:
+                elif job.submitted.waits_for_model:
                     has_ended = self._expire(job, before, is_due=is_due)
                 else:
                     has_ended = is_due and self._fail(job, ModelNotLoaded(model, loaded=None))
                 ended += [job.id] if has_ended else []
         return tuple(ended)
 
-    def _expire(self, job: JobView, before: str, *, is_due: bool) -> bool:
+    def _expire(self, job: Job, before: str, *, is_due: bool) -> bool:
         """End a waiting job of before an instant, or put it back; return whether it has ended."""
         if job.created_at < before:
             self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
@@ -112,7 +111,7 @@ class StrandedJobs:
         for model in absent:
             yield model, now - self._since.setdefault(model, now)
 
-    def _put_back(self, view: JobView) -> None:
+    def _put_back(self, view: Job) -> None:
         ports = self.cancellation
         job = load_job(view.id, log=ports.log).job
         if not job.active_attempt or not ports.take_waiting(job):
@@ -129,14 +128,16 @@ class StrandedJobs:
         else:
             ports.put_back(after)
 
-    def _fail(self, view: JobView, absence: SemanticError) -> bool:
+    def _fail(self, view: Job, absence: SemanticError) -> bool:
         ports = self.cancellation
         job = load_job(view.id, log=ports.log).job
         if job.status.is_terminal or not ports.take_waiting(job):
             return False  # a worker has it, or the reconciler is about to enqueue it
         emitted = read_emitted(job, ports.backlog)
         error = (
-            ModelChanged(f"model {view.bound_model} left while it answered; send the request again")
+            ModelChanged(
+                f"model {view.submitted.bound_model} left while it answered; send the request again"
+            )
             if emitted.token_ids
             else absence
         )

@@ -15,13 +15,11 @@ from domain.errors import (
     RateLimited,
 )
 from domain.events.job import EmbeddingRequested, JobSubmitted
-from domain.job.commands import Attach, CreateJob, SubmitJob
-from domain.job.decisions import decide
+from domain.job.commands import Attach, SubmitJob
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
-from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
@@ -84,17 +82,18 @@ class JobSubmission:
         texts = (payload, wire, client)
         payloads = {digest_of(text): text for text in texts if text is not None}
         submitted = _facts(command, digest_of(payload))
-        create = CreateJob(submitted=submitted, embedding=_embedding(command))
+        embedding = _embedding(command)
+        events = (submitted,) if embedding is None else (submitted, embedding)
         drafts = [
             Draft(event_id=self.ids.event_id(), event=event, correlation_id=command.correlation_id)
-            for event in decide(Job(id=job_id), create)
+            for event in events
         ]
         try:
             self.log.append(StreamName(job_id), drafts, expected_version=0, payloads=payloads)
         except IdempotencyKeyTaken as error:
             earlier = JobId(error.job_id)
             before = load_job(earlier, log=self.log).job.submitted
-            if before is None or before.asked != submitted.asked:
+            if before.asked != submitted.asked:
                 raise IdempotencyKeyReused(earlier) from error
             return self.attach(
                 earlier,
@@ -125,7 +124,6 @@ class JobSubmission:
         """
         attach = Attach(reason=reason, request_id=request_id, trace=trace)
         job = commit(job_id, attach, log=self.log, ids=self.ids)
-        assert job.submitted is not None
         queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
         return Accepted(
             job_id=job_id, queued=queued, attached=reason, joined_trace=job.submitted.trace

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from sqlalchemy import Connection, Engine, delete, update
+from sqlalchemy import Connection, Engine, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentForgotten
 from domain.events.log import TextsErased
 from domain.job.commands import ConfirmCancel, RequestCancel
-from domain.job.state import Job
-from domain.log.codec import ERASED_TEXT
+from domain.job.state import Job, without_text
 from domain.log.record import AGENT_STREAM
 from domain.log.text_owners import LifeEvent, RetentionCut
 from domain.ports import Clock, IdSource
@@ -44,10 +43,11 @@ from ops.adapters.event_log.database import (
     reason_of,
     writer_engine,
 )
-from ops.adapters.event_log.row_codec import PAYLOAD, storable
+from ops.adapters.event_log.projections.jobs import job_columns, job_of
+from ops.adapters.event_log.row_codec import PAYLOAD
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS, TEXT_COLUMNS
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS
 from ops.adapters.event_log.transaction import append_event
 
 #: How long to wait for a reader that still needs the old pages.
@@ -274,16 +274,16 @@ def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) ->
     row = PAYLOAD.row(connection, {"digest": digest}) if jobs else None
     if row is None:
         return
-    text = storable(str(json.loads(row[0])))
+    text = str(json.loads(row[0]))
     for table in (JOBS, NEXT_JOBS):
-        for name in TEXT_COLUMNS:
-            column = table.c[name]
-            for page in _pages(sorted(jobs)):
-                connection.execute(
-                    update(table)
-                    .where(table.c.id.in_(page), column == text)
-                    .values({name: ERASED_TEXT})
-                )
+        for page in _pages(sorted(jobs)):
+            stored = connection.execute(select(table.c.record).where(table.c.id.in_(page)))
+            for (record,) in stored.all():
+                before = job_of(record)
+                after = without_text(before, text)
+                if after != before:
+                    changed = update(table).where(table.c.id == after.id)
+                    connection.execute(changed.values(job_columns(after)))
 
 
 def _pages(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -321,7 +321,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def _cancel_open_jobs(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> None:
     with open_log(url, clock=clock) as log:
         for view in log.views.unfinished():
-            if view.agent == agent:
+            if view.submitted.agent == agent:
                 commit(view.id, RequestCancel(reason="operator"), log=log, ids=ids)
                 commit(view.id, _confirm, log=log, ids=ids)
 

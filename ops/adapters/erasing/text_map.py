@@ -38,6 +38,7 @@ from ops.adapters.event_log.archives import Archive, read_archives
 from ops.adapters.event_log.database import database_file, reading
 from ops.adapters.event_log.event_file import read_events
 from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 #: Fields that name a text, by type of event.
@@ -203,27 +204,22 @@ def _chunks(connection: Connection, manifest: str) -> set[str]:
 
 def _jobs(engine: Engine, texts: defaultdict[str, set[str]]) -> Iterator[OwnedJob]:
     """Yield every job, and add its texts: those of an archived one are named only there."""
-    columns = (
-        JOBS.c.accepted_position,
-        JOBS.c.id,
-        JOBS.c.finished_at,
-        JOBS.c.agent,
-        JOBS.c.correlation_id,
-        JOBS.c.request,
-        JOBS.c.output,
-    )
+    position = JOBS.c.accepted_position
     after = 0
     while True:
-        query = select(*columns).where(JOBS.c.accepted_position > after)
+        query = select(position, JOBS.c.record).where(position > after)
         with reading(engine) as connection:
-            rows = connection.execute(query.order_by(columns[0]).limit(_PAGE_ROWS)).all()
-        for position, job, ended_at, agent, cause, request, output in rows:
-            texts[job] |= {digest for digest in (request, output) if digest is not None}
+            rows = connection.execute(query.order_by(position).limit(_PAGE_ROWS)).all()
+        for accepted, record in rows:
+            job = job_of(record)
+            texts[job.id] |= {job.submitted.request}
+            texts[job.id] |= set() if job.output is None else {job.output}
+            cause = job.correlation_id
             yield OwnedJob(
-                id=job,
-                position=position,
-                ended_at=ended_at,
-                agent=agent,
+                id=job.id,
+                position=accepted,
+                ended_at=job.finished_at,
+                agent=job.submitted.agent,
                 batch=cause if cause.startswith(BATCH_PREFIX) else None,
             )
         if len(rows) < _PAGE_ROWS:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, func, select
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
 from domain.events.log import ArchiveErased, LogArchived
-from domain.job.view import is_job_event
+from domain.job.state import is_job_event
 from domain.log.reader_version import reader_needed
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from domain.values import JobStatus

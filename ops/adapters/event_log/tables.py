@@ -100,50 +100,29 @@ class PayloadRow(_Base, table=True):
 
 
 class _JobColumns(_Base):
-    """The fields of ``JobView``, flat, and the position of the job's first event."""
+    """``record`` is the ``Job`` as JSON; the other columns repeat what queries filter on.
+
+    A field that no query filters on needs no column.
+    """
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     accepted_position: int = Field(sa_type=BigInteger)
+    position: int = Field(sa_type=BigInteger)
     status: str = Field(sa_type=TEXT)
-    protocol: str = Field(sa_type=TEXT)
-    model: str = Field(sa_type=TEXT)
     priority: str = Field(sa_type=TEXT)
+    model: str = Field(sa_type=TEXT)
     agent: str | None = Field(default=None, sa_type=TEXT)
+    owner: str | None = Field(default=None, sa_type=TEXT)
     correlation_id: str = Field(sa_type=TEXT)
     created_at: str = Field(sa_type=TEXT)
     request: str = Field(sa_type=TEXT)
     idempotency: str | None = Field(default=None, sa_type=TEXT)
     asked: str | None = Field(default=None, sa_type=TEXT)
-    deadline: str | None = Field(default=None, sa_type=TEXT)
-    finish_deadline: str | None = Field(default=None, sa_type=TEXT)
-    started_at: str | None = Field(default=None, sa_type=TEXT)
-    finished_at: str | None = Field(default=None, sa_type=TEXT)
-    attempt: int
-    cancel_requested: bool
-    stop_reason: str | None = Field(default=None, sa_type=TEXT)
-    stop_sequence: str | None = Field(default=None, sa_type=TEXT)
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    kept_tokens: int
-    queued_ms: float
-    admission_ms: float
-    restore_ms: float
-    prefill_ms: float
-    first_token_ms: float
-    decode_ms: float
-    output: str | None = Field(default=None, sa_type=TEXT)
+    due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     waits_for_model: bool
-    answered_by: str | None = Field(default=None, sa_type=TEXT)
-    fingerprint: str | None = Field(default=None, sa_type=TEXT)
-    epoch: int
-    error: str | None = Field(default=None, sa_type=TEXT)
-    error_message: str | None = Field(default=None, sa_type=TEXT)
-    trace: str | None = Field(default=None, sa_type=TEXT)
-    owner: str | None = Field(default=None, sa_type=TEXT)
-    position: int = Field(sa_type=BigInteger)
+    cancel_requested: bool
+    record: str = Field(sa_type=TEXT)
 
 
 class JobRow(_JobColumns, table=True):
@@ -325,5 +304,3 @@ CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 LOG_FORMAT: Table = METADATA.tables["log_format"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]
-#: Columns of the tables of jobs that have copies of texts of ``domain.log.codec.TEXT_FIELDS``.
-TEXT_COLUMNS = frozenset({"model", "error_message", "stop_sequence"})

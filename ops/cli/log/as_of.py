@@ -65,8 +65,8 @@ def print_past_jobs(
             (
                 job.id,
                 job.status.value,
-                job.model,
-                job.protocol,
+                job.submitted.model,
+                job.submitted.protocol,
                 str(job.usage.completion_tokens),
                 job.created_at[:19],
             )
@@ -91,8 +91,8 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
         ("as of", f"position {past.head.position} · {past.head.hash[:_HASH_CHARS]}"),
         ("job", job.id),
         ("status", job.status.value),
-        ("model", job.model),
-        ("agent", job.agent or ""),
+        ("model", job.submitted.model),
+        ("agent", job.submitted.agent or ""),
         ("attempt", str(job.attempt)),
         ("created", job.created_at),
         ("finished", job.finished_at or ""),

@@ -133,7 +133,7 @@ def _cancel_open_jobs(settings: Settings, client: BrokerClient, agent: AgentId) 
             ids=ids,
         )
         give_up_at = time.monotonic() + _ENDS_MAX_S
-        while jobs := [view.id for view in log.views.unfinished() if view.agent == agent]:
+        while jobs := [view.id for view in log.views.unfinished() if view.submitted.agent == agent]:
             for job in jobs:
                 cancellation.cancel(job, reason="operator")
             if time.monotonic() >= give_up_at:

@@ -17,7 +17,7 @@ from domain.errors import CorruptLog
 from domain.events.agent import AgentRegistered, AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobEvent
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.record import LogHead
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.erasing.erase import erase_agent
@@ -95,7 +95,7 @@ def _check(url: str) -> LogHead:
     return verify(url)
 
 
-def _views(url: str, clock: FakeClock) -> tuple[JobView, ...]:
+def _views(url: str, clock: FakeClock) -> tuple[Job, ...]:
     with open_log(url, clock=clock) as log:
         return log.views.page(limit=100).jobs
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from domain.events.job import JobEvent
 from domain.job.as_of import fold_jobs_as_of
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.database import reader_engine
@@ -35,7 +35,7 @@ def test_every_past_is_what_the_live_projection_was_then(
     order.shuffle(steps)
     with tempfile.TemporaryDirectory() as directory:
         url = new_log(Path(directory))
-        live: dict[int, tuple[tuple[JobView, ...], dict[JobStatus, int]]] = {}
+        live: dict[int, tuple[tuple[Job, ...], dict[JobStatus, int]]] = {}
         engine = reader_engine(url)
         with open_log(url, clock=SystemClock()) as log:
             versions = [0] * len(lives)

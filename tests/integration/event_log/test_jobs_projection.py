@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.events.job import JobEvent
-from domain.job.view import JobView, project_job
+from domain.job.state import Job, fold_recorded
 from domain.values import JobId, JobStatus, StreamName
 from ops.adapters.event_log.projections import checkpoints
 from ops.adapters.event_log.projections import fold as projection_fold
@@ -34,16 +34,16 @@ def log(url: str) -> Iterator[SqlEventLog]:
         yield opened
 
 
-def _listed(log: SqlEventLog) -> tuple[JobView, ...]:
+def _listed(log: SqlEventLog) -> tuple[Job, ...]:
     return log.views.page(limit=1000).jobs
 
 
-def _folded(log: SqlEventLog) -> tuple[JobView, ...]:
+def _folded(log: SqlEventLog) -> tuple[Job, ...]:
     """The same list, made by nothing but the pure fold; newest acceptance first."""
-    views: dict[str, JobView] = {}
+    views: dict[str, Job] = {}
     for event in log.read_all(limit=10_000):
         if event.stream.startswith("job-"):
-            views[event.stream] = project_job(views.get(event.stream), event)
+            views[event.stream] = fold_recorded(views.get(event.stream), event)
     return tuple(reversed(views.values()))
 
 

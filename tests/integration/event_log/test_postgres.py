@@ -312,7 +312,7 @@ def test_a_text_with_a_nul_character_is_no_trouble(log: SqlEventLog, postgres_ur
     assert events[1].data["reason"] == model
     view = log.views.get(JobId("job-n"))
     assert view is not None
-    assert view.model == "a\\x00b \\ud800 é"
+    assert view.submitted.model == "a\\x00b \\ud800 é"
     assert verify(postgres_url) == log.head()
 
 

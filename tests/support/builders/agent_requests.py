@@ -37,7 +37,7 @@ async def take_turn(
 
 def request_of(api: FakeApi, job_id: JobId) -> ChatRequest:
     view = api.log.views.rows[job_id]
-    return ChatRequest.from_bytes(api.log.get(Digest(view.request)))
+    return ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
 
 
 async def refused(

@@ -10,7 +10,7 @@ from domain.batch.state import Batch, BatchId, job_of_line, line_of_job
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobId, JobStatus, Owner, SamplingWish, StreamName, Usage
 from tests.support.fakes.event_log import InMemoryEventLog
 
@@ -32,7 +32,7 @@ class InMemoryBatchViews:
 
     def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
         rows = self._rows(batch_id)
-        return Counter(row.bound_model for row in rows if row.status is JobStatus.QUEUED)
+        return Counter(row.submitted.bound_model for row in rows if row.status is JobStatus.QUEUED)
 
     def usage(self, batch_id: BatchId) -> Usage:
         rows = self._rows(batch_id)
@@ -47,7 +47,7 @@ class InMemoryBatchViews:
             )
         )
 
-    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
+    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         wanted = {job_of_line(batch_id, line): line for line in range(first, first + limit)}
         return {wanted[row.id]: row for row in self._rows(batch_id) if row.id in wanted}
 
@@ -75,7 +75,7 @@ class InMemoryBatchViews:
         begun = self.streams(BatchSubmitted.__name__, limit=_ALL, oldest_first=True, owner=owner)
         return tuple(BatchId(stream) for stream in begun if stream not in over)
 
-    def _rows(self, batch_id: BatchId) -> list[JobView]:
+    def _rows(self, batch_id: BatchId) -> list[Job]:
         return [row for row in self._log.views.rows.values() if row.correlation_id == batch_id]
 
 

@@ -12,7 +12,7 @@ from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobPage, OpenJobs
-from domain.job.view import JobView, is_job_event, job_id_of, project_job
+from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.log.record import (
     AGENT_STREAM,
     GENESIS_HASH,
@@ -45,9 +45,9 @@ class InMemoryJobViews:
     """The jobs projection of an ``InMemoryEventLog``; rows in order of acceptance."""
 
     def __init__(self) -> None:
-        self.rows: dict[JobId, JobView] = {}
+        self.rows: dict[JobId, Job] = {}
 
-    def get(self, job_id: JobId) -> JobView | None:
+    def get(self, job_id: JobId) -> Job | None:
         return self.rows.get(job_id)
 
     def page(
@@ -62,48 +62,46 @@ class InMemoryJobViews:
         since: str | None = None,
         owner: Owner | None = None,
     ) -> JobPage:
-        ids = [view.id for view in self.rows.values() if owner in {None, view.owner}]
+        ids = [view.id for view in self.rows.values() if owner in {None, view.submitted.owner}]
         if before is not None:
             ids = ids[: ids.index(before)] if before in ids else []
         wanted = [
             view
             for view in (self.rows[job_id] for job_id in reversed(ids))
             if status in {None, view.status}
-            and agent in {None, view.agent}
-            and model in {None, view.model}
-            and priority in {None, view.priority}
+            and agent in {None, view.submitted.agent}
+            and model in {None, view.submitted.model}
+            and priority in {None, view.submitted.priority}
             and (since is None or view.created_at >= since)
         ]
         return JobPage(jobs=tuple(wanted[:limit]), has_more=len(wanted) > limit)
 
-    def unfinished(self) -> tuple[JobView, ...]:
+    def unfinished(self) -> tuple[Job, ...]:
         return tuple(view for view in self.rows.values() if not view.status.is_terminal)
 
-    def overdue(self, now: str) -> tuple[JobView, ...]:
+    def overdue(self, now: str) -> tuple[Job, ...]:
         return tuple(
             view
-            for view in self.unfinished()
-            if not view.cancel_requested
-            and (
-                (view.finish_deadline is not None and view.finish_deadline <= now)
-                or (view.deadline is not None and view.deadline <= now and view.attempt == 0)
-            )
+            for view in self.rows.values()
+            if (due_at := view.due_at) is not None and due_at <= now
         )
 
-    def keyed(self, key: Digest) -> JobView | None:
-        return next((view for view in self.rows.values() if view.idempotency == key), None)
+    def keyed(self, key: Digest) -> Job | None:
+        return next(
+            (view for view in self.rows.values() if view.submitted.idempotency == key), None
+        )
 
-    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
-        found = [view for view in reversed(self.rows.values()) if view.asked == asked]
+    def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
+        found = [view for view in reversed(self.rows.values()) if view.submitted.asked == asked]
         return tuple(found[:limit])
 
     def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
         return Counter(
-            view.bound_model
+            view.submitted.bound_model
             for view in self.rows.values()
             if view.status is JobStatus.QUEUED
-            and view.priority == priority
-            and owner in {None, view.owner}
+            and view.submitted.priority == priority
+            and owner in {None, view.submitted.owner}
         )
 
     def counts(self) -> dict[JobStatus, int]:
@@ -111,17 +109,17 @@ class InMemoryJobViews:
         return {status: found[status] for status in JobStatus}
 
     def bound_models(self) -> tuple[str, ...]:
-        bound = {view.bound_model for view in self.unfinished()}
+        bound = {view.submitted.bound_model for view in self.unfinished()}
         return tuple(sorted(model for model in bound if model is not None))
 
-    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         found = [
             view
             for view in self.unfinished()
-            if view.bound_model == model
+            if view.submitted.bound_model == model
             and not view.cancel_requested
             and (
-                not view.waits_for_model
+                not view.submitted.waits_for_model
                 or view.created_at < accepted_before
                 or view.status is JobStatus.RUNNING
             )
@@ -139,14 +137,14 @@ class InMemoryQueueViews:
         found = [
             QueuedJob(
                 id=view.id,
-                line=line_of(view.agent, view.owner),
+                line=line_of(view.submitted.agent, view.submitted.owner),
                 priority=priority,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),
-                bound_model=view.bound_model,
+                bound_model=view.submitted.bound_model,
             )
             for view in self._in(JobStatus.QUEUED)
-            if view.priority == priority
+            if view.submitted.priority == priority
         ]
         return tuple(found[:limit])
 
@@ -154,7 +152,7 @@ class InMemoryQueueViews:
         found = [
             RunningJob(
                 id=view.id,
-                priority=Priority(view.priority),
+                priority=Priority(view.submitted.priority),
                 started_at=view.started_at or "",
                 prompt_tokens=view.usage.prompt_tokens,
                 cached_tokens=view.usage.cached_tokens,
@@ -180,24 +178,26 @@ class InMemoryQueueViews:
 
     def open_jobs(self) -> OpenJobs:
         queued, running = self._in(JobStatus.QUEUED), self._in(JobStatus.RUNNING)
-        lines = {one: [view for view in queued if view.priority == one] for one in Priority}
+        lines = {
+            one: [view for view in queued if view.submitted.priority == one] for one in Priority
+        }
         return OpenJobs(
             waiting={one: len(views) for one, views in lines.items()},
             oldest={one: views[0].created_at for one, views in lines.items() if views},
             running=len(running),
-            agents=len({view.agent for view in (*queued, *running)} - {None}),
+            agents=len({view.submitted.agent for view in (*queued, *running)} - {None}),
         )
 
-    def _in(self, status: JobStatus) -> list[JobView]:
+    def _in(self, status: JobStatus) -> list[Job]:
         return [view for view in self._log.views.rows.values() if view.status is status]
 
-    def _size(self, view: JobView) -> int | None:
+    def _size(self, view: Job) -> int | None:
         try:
-            return len(self._log.get(Digest(view.request)))
+            return len(self._log.get(Digest(view.submitted.request)))
         except PayloadMissing:
             return None
 
-    def _max_tokens(self, view: JobView) -> int:
+    def _max_tokens(self, view: Job) -> int:
         return int(self._log.load(StreamName(view.id))[0].data["max_tokens"])
 
 
@@ -277,7 +277,7 @@ class InMemoryEventLog:
                 return False
         if wanted.agent is not None and event.stream != AGENT_STREAM + wanted.agent:
             view = self.views.rows.get(JobId(event.stream))
-            if view is None or view.agent != wanted.agent:
+            if view is None or view.submitted.agent != wanted.agent:
                 return False
         return (
             wanted.stream in {None, event.stream}
@@ -292,7 +292,7 @@ class InMemoryEventLog:
             return None if view is None else Ownership(owner=view.owner)
         row = self.views.rows.get(JobId(stream))
         if row is not None:
-            return Ownership(owner=row.owner)
+            return Ownership(owner=row.submitted.owner)
         first = next((event for event in self._events if event.stream == stream), None)
         owner = None if first is None else first.data.get("owner")
         return None if owner is None else Ownership(owner=owner)
@@ -359,7 +359,7 @@ class InMemoryEventLog:
         for draft in drafts:
             key = draft.event.idempotency if isinstance(draft.event, JobSubmitted) else None
             for view in self.views.rows.values():
-                if key is not None and view.idempotency == key:
+                if key is not None and view.submitted.idempotency == key:
                     raise IdempotencyKeyTaken(view.id)
         recorded: list[RecordedEvent] = []
         head = self.head()
@@ -379,13 +379,13 @@ class InMemoryEventLog:
 
     def _projected(
         self, recorded: Sequence[RecordedEvent]
-    ) -> tuple[dict[JobId, JobView], list[UsageChange]]:
+    ) -> tuple[dict[JobId, Job], list[UsageChange]]:
         rows = dict(self.views.rows)
         usage: list[UsageChange] = []
         for event in recorded:
             if is_job_event(event):
                 job_id = job_id_of(event)
-                rows[job_id] = project_job(rows.get(job_id), event)
+                rows[job_id] = fold_recorded(rows.get(job_id), event)
             named = event.stream if is_job_event(event) else event.data.get("job")
             if (change := usage_of(event, rows.get(JobId(str(named))))) is not None:
                 usage.append(change)

@@ -14,14 +14,14 @@ from domain.values import AgentId, Owner
 from ops.adapters.event_log.database import reading, reading_rows
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.agents import read_agent
-from ops.adapters.event_log.projections.jobs import view_of
+from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.row_codec import record_of, storable
 from ops.adapters.event_log.tables import AGENTS, JOBS, AgentRow
 
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 _TURNS = HotStatement(
-    select(JOBS)
+    select(JOBS.c.record)
     .where(JOBS.c.agent == bindparam("agent"))
     .order_by(JOBS.c.accepted_position.desc())
     .limit(TURNS_KEPT)
@@ -72,5 +72,5 @@ class SqlAgentViews:
 
 
 def _with_turns(connection: Connection, view: AgentView) -> AgentView:
-    rows = _TURNS.rows(connection, {"agent": view.id})
-    return replace(view, turns=tuple(turn_of(view_of(row)) for row in reversed(rows)))
+    found = _TURNS.rows(connection, {"agent": view.id})
+    return replace(view, turns=tuple(turn_of(job_of(row[0])) for row in reversed(found)))

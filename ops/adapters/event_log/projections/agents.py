@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
 from domain.agent.views import AgentView, agent_of, project_agent
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.record import RecordedEvent
 from domain.values import AgentId
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -42,9 +42,9 @@ class AgentFold:
     def __init__(self, connection: Connection, table: Table) -> None:
         self._connection = connection
         self._table = table
-        self._steps: dict[AgentId, list[tuple[RecordedEvent, JobView | None]]] = {}
+        self._steps: dict[AgentId, list[tuple[RecordedEvent, Job | None]]] = {}
 
-    def fold(self, events: Iterable[RecordedEvent], jobs: Iterable[JobView | None]) -> None:
+    def fold(self, events: Iterable[RecordedEvent], jobs: Iterable[Job | None]) -> None:
         """Take events, each with the row of its job after it."""
         for event, job in zip(events, jobs, strict=True):
             agent = agent_of(event, job)

@@ -10,26 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, exists, func, select
+from sqlmodel import select as rows
 
 from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
-from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.projections.jobs import view_of
-from ops.adapters.event_log.tables import EVENTS, JOBS, OWNED_STREAMS
+from ops.adapters.event_log.database import reading, reading_rows
+from ops.adapters.event_log.projections.jobs import job_of
+from ops.adapters.event_log.tables import EVENTS, JOBS, OWNED_STREAMS, JobRow
 
+#: Lines that are read at a time to sum their usage.
+_LINES_AT_ONCE = 1000
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.c.status)
 _WAITING = select(JOBS.c.bound_model, func.count()).group_by(JOBS.c.bound_model)
-_USAGE = select(
-    func.coalesce(func.sum(JOBS.c.prompt_tokens), 0),
-    func.coalesce(func.sum(JOBS.c.cached_tokens), 0),
-    func.coalesce(func.sum(JOBS.c.completion_tokens), 0),
-    func.coalesce(func.sum(JOBS.c.reasoning_tokens), 0),
-    func.coalesce(func.sum(JOBS.c.kept_tokens), 0),
-)
 
 
 class SqlBatchViews:
@@ -45,10 +41,10 @@ class SqlBatchViews:
     def tally(self, batch_id: BatchId) -> BatchTally:
         """See ``BatchViews.tally``."""
         with reading(self._engine) as connection:
-            rows = connection.execute(_TALLY.where(JOBS.c.correlation_id == batch_id)).all()
+            found = connection.execute(_TALLY.where(JOBS.c.correlation_id == batch_id)).all()
         return BatchTally(
-            by_status={JobStatus(status): int(jobs) for status, jobs, _ in rows},
-            last_line=max((line_of_job(JobId(last)) for _, _, last in rows), default=-1),
+            by_status={JobStatus(status): int(jobs) for status, jobs, _ in found},
+            last_line=max((line_of_job(JobId(last)) for _, _, last in found), default=-1),
         )
 
     def waiting(self, batch_id: BatchId) -> Mapping[str | None, int]:
@@ -61,16 +57,9 @@ class SqlBatchViews:
 
     def usage(self, batch_id: BatchId) -> Usage:
         """See ``BatchViews.usage``."""
-        with reading(self._engine) as connection:
-            row = connection.execute(_USAGE.where(JOBS.c.correlation_id == batch_id)).one()
-        prompt, cached, completion, reasoning, kept = (int(value) for value in row)
-        return Usage(
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-            completion_tokens=completion,
-            reasoning_tokens=reasoning,
-            kept_tokens=kept,
-        )
+        lines = range(0, self.tally(batch_id).last_line + 1, _LINES_AT_ONCE)
+        pages = (self.line_jobs(batch_id, first=first, limit=_LINES_AT_ONCE) for first in lines)
+        return sum((job.usage for page in pages for job in page.values()), Usage())
 
     def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
         """See ``BatchViews.open_jobs``."""
@@ -82,18 +71,18 @@ class SqlBatchViews:
         with reading(self._engine) as connection:
             return tuple(JobId(row.id) for row in connection.execute(query.order_by(JOBS.c.id)))
 
-    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, JobView]:
+    def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         """See ``BatchViews.line_jobs``."""
         # Ids of one batch sort by line, so its lines are a range of the primary key. The condition
         # on the batch is applied below: with it, SQLite would scan the whole batch by its index.
         # SQLAlchemy renders BETWEEN with a COLLATE that PostgreSQL cannot parse.
-        query = select(JOBS).where(
+        query = rows(JobRow).where(
             JOBS.c.id >= job_of_line(batch_id, first),
             JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
         )
-        with reading(self._engine) as connection:
-            views = [view_of(row) for row in connection.execute(query)]
-        return {line_of_job(view.id): view for view in views if view.correlation_id == batch_id}
+        with reading_rows(self._engine) as session:
+            jobs = [job_of(row.record) for row in session.exec(query)]
+        return {line_of_job(job.id): job for job in jobs if job.correlation_id == batch_id}
 
     def streams(
         self,
@@ -130,8 +119,8 @@ class SqlBatchViews:
             EVENTS.c.type == BatchSubmitted.__name__, ~ended, *_whose(owner)
         )
         with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(EVENTS.c.position))
-            return tuple(BatchId(row.stream) for row in rows)
+            found = connection.execute(query.order_by(EVENTS.c.position))
+            return tuple(BatchId(row.stream) for row in found)
 
 
 def _whose(owner: Owner | None) -> list[ColumnElement[bool]]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, Select, bindparam, func, literal, or_, select
+from sqlalchemy import Engine, bindparam, func, literal, or_, select
+from sqlmodel import select as rows
+from sqlmodel.sql.expression import SelectOfScalar
 
 from domain.job.listing import JobPage
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
-from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.database import reading, reading_rows
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.jobs import read_view, view_of
-from ops.adapters.event_log.tables import JOBS
+from ops.adapters.event_log.projections.jobs import job_of, read_job
+from ops.adapters.event_log.tables import JOBS, JobRow
 
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
-_KEYED = HotStatement(select(JOBS).where(JOBS.c.idempotency == bindparam("key")))
+_KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
 _ALIKE = HotStatement(
-    select(JOBS)
+    select(JOBS.c.record)
     .where(JOBS.c.asked == bindparam("asked"))
     .order_by(JOBS.c.accepted_position.desc())
     .limit(bindparam("rows"))
@@ -31,14 +33,10 @@ _WAITING = HotStatement(_COUNT_WAITING)
 _WAITING_OF = HotStatement(_COUNT_WAITING.where(JOBS.c.owner == bindparam("owner")))
 # Read once a second and more by an idle service.
 _OVERDUE = HotStatement(
-    select(JOBS)
+    select(JOBS.c.record)
     .where(
         JOBS.c.status.in_([literal(status) for status in _OPEN]),
-        ~JOBS.c.cancel_requested,
-        or_(
-            JOBS.c.finish_deadline <= bindparam("now"),
-            (JOBS.c.deadline <= bindparam("now")) & (JOBS.c.attempt == 0),
-        ),
+        JOBS.c.due_at <= bindparam("now"),
     )
     .order_by(JOBS.c.accepted_position)
     .limit(PAGE_ROWS_MAX)
@@ -63,10 +61,10 @@ class SqlJobViews:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def get(self, job_id: JobId) -> JobView | None:
+    def get(self, job_id: JobId) -> Job | None:
         """See ``JobViews.get``."""
         with reading(self._engine) as connection:
-            return read_view(connection, JOBS, job_id)
+            return read_job(connection, JOBS, job_id)
 
     def page(
         self,
@@ -82,7 +80,7 @@ class SqlJobViews:
     ) -> JobPage:
         """See ``JobViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
-        query = select(JOBS)
+        query = rows(JobRow)
         if before is not None:
             accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
             if owner is not None:
@@ -100,30 +98,30 @@ class SqlJobViews:
                 query = query.where(JOBS.c[name] == value)
         if since is not None:
             query = query.where(JOBS.c.created_at >= since)
-        views = self._views(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
-        return JobPage(jobs=views[:rows_max], has_more=len(views) > rows_max)
+        jobs = self._jobs(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
+        return JobPage(jobs=jobs[:rows_max], has_more=len(jobs) > rows_max)
 
-    def unfinished(self) -> tuple[JobView, ...]:
+    def unfinished(self) -> tuple[Job, ...]:
         """See ``JobViews.unfinished``."""
-        query = select(JOBS).where(JOBS.c.status.in_(_OPEN))
-        return self._views(query.order_by(JOBS.c.accepted_position))
+        query = rows(JobRow).where(JOBS.c.status.in_(_OPEN))
+        return self._jobs(query.order_by(JOBS.c.accepted_position))
 
-    def overdue(self, now: str) -> tuple[JobView, ...]:
+    def overdue(self, now: str) -> tuple[Job, ...]:
         """See ``JobViews.overdue``."""
         with reading(self._engine) as connection:
-            return tuple(view_of(row) for row in _OVERDUE.rows(connection, {"now": now}))
+            return tuple(job_of(row[0]) for row in _OVERDUE.rows(connection, {"now": now}))
 
-    def keyed(self, key: Digest) -> JobView | None:
+    def keyed(self, key: Digest) -> Job | None:
         """See ``JobViews.keyed``."""
         with reading(self._engine) as connection:
             row = _KEYED.row(connection, {"key": key})
-            return None if row is None else view_of(row)
+            return None if row is None else job_of(row[0])
 
-    def alike(self, asked: Digest, *, limit: int) -> tuple[JobView, ...]:
+    def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.alike``."""
         with reading(self._engine) as connection:
-            rows = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
-            return tuple(view_of(row) for row in rows)
+            found = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
+            return tuple(job_of(row[0]) for row in found)
 
     def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
         """See ``JobViews.waiting``."""
@@ -131,8 +129,8 @@ class SqlJobViews:
         if owner is not None:
             statement, values = _WAITING_OF, values | {"owner": owner}
         with reading(self._engine) as connection:
-            rows = statement.rows(connection, values)
-        return {model: int(count) for model, count in rows}
+            found = statement.rows(connection, values)
+        return {model: int(count) for model, count in found}
 
     def counts(self) -> dict[JobStatus, int]:
         """See ``JobViews.counts``."""
@@ -146,15 +144,15 @@ class SqlJobViews:
         with reading(self._engine) as connection:
             return tuple(str(row[0]) for row in _BOUND_MODELS.rows(connection, {}))
 
-    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[JobView, ...]:
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.bound``."""
         has_begun = JOBS.c.status == JobStatus.RUNNING.value
         is_due = or_(~JOBS.c.waits_for_model, JOBS.c.created_at < accepted_before, has_begun)
-        query = select(JOBS).where(
+        query = rows(JobRow).where(
             JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, is_due
         )
-        return self._views(query.order_by(JOBS.c.accepted_position).limit(limit))
+        return self._jobs(query.order_by(JOBS.c.accepted_position).limit(limit))
 
-    def _views(self, query: Select[tuple[object, ...]]) -> tuple[JobView, ...]:
-        with reading(self._engine) as connection:
-            return tuple(view_of(row) for row in connection.execute(query))
+    def _jobs(self, query: SelectOfScalar[JobRow]) -> tuple[Job, ...]:
+        with reading_rows(self._engine) as session:
+            return tuple(job_of(row.record) for row in session.exec(query))

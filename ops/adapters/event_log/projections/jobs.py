@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
-from domain.job.view import JobView, is_job_event, project_job
+from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
-from domain.values import JobStatus, Timings, Usage
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.row_codec import storable
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS
+from ops.adapters.event_log.row_codec import record_of, record_text, storable
+from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, JobRow
 
-_NESTED = {"usage": Usage, "timings": Timings}
-_NESTED_FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in _NESTED.items()}
-_PLAIN_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _NESTED)
-_COLUMNS = tuple(column.name for column in JOBS.columns)
 #: Columns that later events of a job may change.
-_CHANGING = tuple(name for name in _COLUMNS if name not in {"id", "accepted_position"})
+_CHANGING = tuple(name for name in JobRow.model_fields if name not in {"id", "accepted_position"})
 
 _ROW = {
-    table.name: HotStatement(select(table).where(table.c.id == bindparam("job_id")))
+    table.name: HotStatement(select(table.c.record).where(table.c.id == bindparam("job_id")))
     for table in (JOBS, NEXT_JOBS)
 }
 _INSERT = {table.name: HotStatement(insert(table).inline()) for table in (JOBS, NEXT_JOBS)}
@@ -48,44 +42,37 @@ class JobFold:
     def __init__(self, connection: Connection, table: Table, jobs: Iterable[str]) -> None:
         self._connection = connection
         self._table = table
-        self._views: dict[str, JobView] = {}
+        self._jobs: dict[str, Job] = {}
         for job_id in jobs:
-            view = read_view(connection, table, job_id)
-            if view is not None:
-                self._views[job_id] = view
-        self._known = frozenset(self._views)
-        self._accepted: dict[str, int] = {}
+            job = read_job(connection, table, job_id)
+            if job is not None:
+                self._jobs[job_id] = job
+        self._known = frozenset(self._jobs)
         self._changed: set[str] = set()
 
-    def fold(self, events: Sequence[RecordedEvent]) -> list[JobView | None]:
+    def fold(self, events: Sequence[RecordedEvent]) -> list[Job | None]:
         """Fold all of ``events`` in, or none if one of them cannot follow its job's state.
 
         Returns:
             For each event the row after it of its job, or of the job that it names.
         """
-        views: dict[str, JobView] = {}
-        accepted: dict[str, int] = {}
-        after: list[JobView | None] = []
+        jobs: dict[str, Job] = {}
+        after: list[Job | None] = []
         for event in events:
             job_id = named_job(event)
-            view = None if job_id is None else views.get(job_id) or self._views.get(job_id)
+            job = None if job_id is None else jobs.get(job_id) or self._jobs.get(job_id)
             if is_job_event(event):
-                view = views[event.stream] = project_job(view, event)
-                accepted.setdefault(event.stream, event.position)
-            after.append(view)
-        self._views |= views
-        self._accepted = accepted | self._accepted
-        self._changed |= set(views)
+                job = jobs[event.stream] = fold_recorded(job, event)
+            after.append(job)
+        self._jobs |= jobs
+        self._changed |= set(jobs)
         return after
 
     def write(self) -> None:
         """Write the rows that changed."""
-        fresh = [
-            {"accepted_position": self._accepted[job_id], **view_values(self._views[job_id])}
-            for job_id in self._changed - self._known
-        ]
+        fresh = [job_columns(self._jobs[job_id]) for job_id in self._changed - self._known]
         changed = [
-            {"job_id": job_id, **view_values(self._views[job_id])}
+            {"job_id": job_id, **job_columns(self._jobs[job_id])}
             for job_id in self._changed & self._known
         ]
         if fresh:
@@ -101,30 +88,41 @@ def named_job(event: RecordedEvent) -> str | None:
     return str(event.data["job"]) if event.type in CACHE_TYPES else None
 
 
-def read_view(connection: Connection, table: Table, job_id: str) -> JobView | None:
+def read_job(connection: Connection, table: Table, job_id: str) -> Job | None:
     """Return a job of the projection in ``table``; ``None`` if it has no such job."""
     row = _ROW[table.name].row(connection, {"job_id": job_id})
-    return None if row is None else view_of(row)
+    return None if row is None else job_of(row[0])
 
 
-def view_values(view: JobView) -> dict[str, Any]:
+def job_columns(job: Job) -> dict[str, Any]:
     """Return a job as values by column."""
-    values: dict[str, Any] = {name: getattr(view, name) for name in _PLAIN_FIELDS}
-    for name, names in _NESTED_FIELDS.items():
-        nested = getattr(view, name)
-        for part in names:
-            values[part] = getattr(nested, part)
+    asked = job.submitted
+    columns: dict[str, Any] = {
+        "id": job.id,
+        "accepted_position": job.accepted_position,
+        "position": job.position,
+        "status": job.status.value,
+        "priority": asked.priority.value,
+        "model": asked.model,
+        "agent": asked.agent,
+        "owner": asked.owner,
+        "correlation_id": job.correlation_id,
+        "created_at": job.created_at,
+        "request": asked.request,
+        "idempotency": asked.idempotency,
+        "asked": asked.asked,
+        "due_at": job.due_at,
+        "bound_model": asked.bound_model,
+        "waits_for_model": asked.waits_for_model,
+        "cancel_requested": job.cancel_requested,
+        "record": record_text(job),
+    }
     return {
-        name: storable(value) if isinstance(value, str) else value for name, value in values.items()
+        name: storable(value) if isinstance(value, str) else value
+        for name, value in columns.items()
     }
 
 
-def view_of(row: Sequence[Any]) -> JobView:
-    """Return the job of a row that has the columns of ``JOBS``."""
-    columns = dict(zip(_COLUMNS, row, strict=True))
-    plain = {name: columns[name] for name in _PLAIN_FIELDS}
-    nested = {
-        name: cls(**{part: columns[part] for part in _NESTED_FIELDS[name]})
-        for name, cls in _NESTED.items()
-    }
-    return JobView(**plain | nested | {"status": JobStatus(columns["status"])})
+def job_of(record: str) -> Job:
+    """Return the job of a column ``record``."""
+    return record_of(Job, record)

@@ -1,44 +1,31 @@
-"""``domain.job.listing.QueueViews``, read from jobs, payload sizes and ``JobSubmitted`` events."""
+"""``domain.job.listing.QueueViews``, read from jobs and sizes of payloads."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
-from sqlalchemy import Engine, Select, bindparam, func, select
+from sqlalchemy import Engine, bindparam, func, select
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import OpenJobs
-from domain.values import JobId, JobStatus, Owner, Priority
+from domain.values import JobStatus, Owner, Priority
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+from ops.adapters.event_log.projections.jobs import job_of
+from ops.adapters.event_log.tables import JOBS, PAYLOADS
 
-_WITH_SUBMISSION = JOBS.join(EVENTS, EVENTS.c.position == JOBS.c.accepted_position)
-_SIZE = PAYLOADS.c.digest == JOBS.c.request
-
-
-def _by_acceptance(query: Select[tuple[object, ...]]) -> HotStatement:
-    return HotStatement(query.order_by(JOBS.c.accepted_position).limit(bindparam("rows_max")))
-
-
-_QUEUED = _by_acceptance(
-    select(JOBS.c.id, JOBS.c.agent, JOBS.c.bound_model, PAYLOADS.c.bytes, EVENTS.c.data)
-    .select_from(_WITH_SUBMISSION.outerjoin(PAYLOADS, _SIZE))
+_SIZED = JOBS.outerjoin(PAYLOADS, PAYLOADS.c.digest == JOBS.c.request)
+_QUEUED = HotStatement(
+    select(JOBS.c.record, PAYLOADS.c.bytes)
+    .select_from(_SIZED)
     .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
+    .order_by(JOBS.c.accepted_position)
+    .limit(bindparam("rows_max"))
 )
-_RUNNING = _by_acceptance(
-    select(
-        JOBS.c.id,
-        JOBS.c.priority,
-        JOBS.c.started_at,
-        JOBS.c.prompt_tokens,
-        JOBS.c.cached_tokens,
-        EVENTS.c.data,
-    )
-    .select_from(_WITH_SUBMISSION)
+_RUNNING = HotStatement(
+    select(JOBS.c.record)
     .where(JOBS.c.status == JobStatus.RUNNING.value)
+    .order_by(JOBS.c.accepted_position)
+    .limit(bindparam("rows_max"))
 )
 _OPEN_STATES = tuple(status.value for status in JobStatus if not status.is_terminal)
 _OPEN = (
@@ -51,15 +38,8 @@ _OPEN_OF = select(func.count()).where(
 )
 _OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.in_(_OPEN_STATES))
 _MEASURED = HotStatement(
-    select(
-        JOBS.c.prompt_tokens,
-        JOBS.c.cached_tokens,
-        JOBS.c.completion_tokens,
-        JOBS.c.prefill_ms,
-        JOBS.c.decode_ms,
-        PAYLOADS.c.bytes,
-    )
-    .select_from(JOBS.outerjoin(PAYLOADS, _SIZE))
+    select(JOBS.c.record, PAYLOADS.c.bytes)
+    .select_from(_SIZED)
     .where(JOBS.c.status == JobStatus.COMPLETED.value)
     .order_by(JOBS.c.accepted_position.desc())
     .limit(bindparam("rows_max"))
@@ -82,15 +62,15 @@ class SqlQueueViews:
             rows = _QUEUED.rows(connection, {"priority": priority.value, "rows_max": limit})
         return tuple(
             QueuedJob(
-                id=JobId(job_id),
-                line=line_of(agent, submitted.get("owner")),
+                id=job.id,
+                line=line_of(job.submitted.agent, job.submitted.owner),
                 priority=priority,
                 request_bytes=size,
-                max_tokens=_max_tokens(submitted),
-                bound_model=bound_model,
+                max_tokens=job.submitted.max_tokens,
+                bound_model=job.submitted.bound_model,
             )
-            for job_id, agent, bound_model, size, data in rows
-            for submitted in (json.loads(data),)
+            for record, size in rows
+            for job in (job_of(record),)
         )
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:
@@ -99,14 +79,15 @@ class SqlQueueViews:
             rows = _RUNNING.rows(connection, {"rows_max": limit})
         return tuple(
             RunningJob(
-                id=JobId(job_id),
-                priority=Priority(priority),
-                started_at=started_at,
-                prompt_tokens=prompt_tokens,
-                cached_tokens=cached_tokens,
-                max_tokens=_max_tokens(json.loads(data)),
+                id=job.id,
+                priority=job.submitted.priority,
+                started_at=job.started_at or "",
+                prompt_tokens=job.usage.prompt_tokens,
+                cached_tokens=job.usage.cached_tokens,
+                max_tokens=job.submitted.max_tokens,
             )
-            for job_id, priority, started_at, prompt_tokens, cached_tokens, data in rows
+            for (record,) in rows
+            for job in (job_of(record),)
         )
 
     def measured(self, *, limit: int) -> tuple[MeasuredJob, ...]:
@@ -115,14 +96,15 @@ class SqlQueueViews:
             rows = _MEASURED.rows(connection, {"rows_max": limit})
         return tuple(
             MeasuredJob(
-                prompt_tokens=prompt,
-                cached_tokens=cached,
-                completion_tokens=completion,
-                prefill_ms=prefill_ms,
-                decode_ms=decode_ms,
+                prompt_tokens=job.usage.prompt_tokens,
+                cached_tokens=job.usage.cached_tokens,
+                completion_tokens=job.usage.completion_tokens,
+                prefill_ms=job.timings.prefill_ms,
+                decode_ms=job.timings.decode_ms,
                 request_bytes=size,
             )
-            for prompt, cached, completion, prefill_ms, decode_ms, size in rows
+            for record, size in rows
+            for job in (job_of(record),)
         )
 
     def open_jobs(self) -> OpenJobs:
@@ -146,8 +128,3 @@ class SqlQueueViews:
         """Return how many jobs of an owner are queued or running."""
         with reading(self._engine) as connection:
             return int(connection.execute(_OPEN_OF, {"owner": owner}).scalar_one())
-
-
-def _max_tokens(submitted: Mapping[str, object]) -> int | None:
-    found = submitted.get("max_tokens")
-    return found if isinstance(found, int) else None

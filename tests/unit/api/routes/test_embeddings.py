@@ -22,7 +22,7 @@ from domain.errors import LogUnavailable
 from domain.job.commands import CompleteAttempt
 from domain.job.ports import WorkerPulse
 from domain.job.request_dedup import Readership
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.usecases.jobs.commit import commit
@@ -109,8 +109,8 @@ def test_a_request_is_a_job_of_its_own_kind() -> None:
             assert reply["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
             assert api.event_types()[:2] == ["JobSubmitted", "EmbeddingRequested"]
             (view,) = api.log.views.rows.values()
-            assert view.bound_model == "notes"
-            request = ChatRequest.from_bytes(api.log.get(Digest(view.request)))
+            assert view.submitted.bound_model == "notes"
+            request = ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
             assert request.embedding == EmbeddingInputs(texts=("a", "b"), dimensions=2)
             job = await api.json("GET", f"/v1/jobs/{view.id}")
             assert job["kind"] == "embedding"
@@ -143,7 +143,7 @@ def test_each_form_of_input_has_its_texts(given: Any, texts: tuple[Any, ...]) ->
             _serve(api, "notes")
             await _answered(api, BODY | {"input": given})
             (view,) = api.log.views.rows.values()
-            request = ChatRequest.from_bytes(api.log.get(Digest(view.request)))
+            request = ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
             assert request.embedding == EmbeddingInputs(texts=texts)
 
     asyncio.run(scenario())
@@ -297,7 +297,7 @@ def test_vectors_are_delivered_once_they_are_read(monkeypatch: pytest.MonkeyPatc
             _serve(api, "notes")
             api.use_limits(disconnect_grace_s=1)
 
-            def noted(records: JobRecords, view: JobView) -> StoredAnswer | None:
+            def noted(records: JobRecords, view: Job) -> StoredAnswer | None:
                 states.append(api.app.connections.state(view.id))
                 if len(states) == 1:
                     raise LogUnavailable("the test took the log away")

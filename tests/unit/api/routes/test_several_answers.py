@@ -52,7 +52,7 @@ async def _cancelled(api: FakeApi, jobs: list[JobId]) -> None:
 
 
 def _asked(api: FakeApi, job_id: JobId) -> ChatRequest:
-    return ChatRequest.from_bytes(api.log.get(Digest(api.log.views.rows[job_id].request)))
+    return ChatRequest.from_bytes(api.log.get(Digest(api.log.views.rows[job_id].submitted.request)))
 
 
 def _attached(api: FakeApi) -> int:
@@ -76,7 +76,7 @@ def test_answers_are_jobs_of_one_request_and_one_reply() -> None:
             assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 9)
             assert reply.headers["x-semantic-job"] == ", ".join(jobs)
             assert [_asked(api, job_id).sampling.seed for job_id in jobs] == [5, 6, 7]
-            assert len({api.log.views.rows[job_id].asked for job_id in jobs}) == 3
+            assert len({api.log.views.rows[job_id].submitted.asked for job_id in jobs}) == 3
             assert {e.correlation_id for e in api.log.read_all()} == {"req-1"}
 
     asyncio.run(scenario())

@@ -87,7 +87,7 @@ class AgentMachine(RuleBasedStateMachine):
             return
         life.open_job, life.asked = self._ask(name, text, life.turns if knows else None), text
         view = self.api.log.views.rows[life.open_job]
-        request = ChatRequest.from_bytes(self.api.log.get(Digest(view.request)))
+        request = ChatRequest.from_bytes(self.api.log.get(Digest(view.submitted.request)))
         assert [one.content for one in request.messages] == [*life.said, text]
 
     @rule(name=names, off=st.integers(1, 3))
@@ -109,7 +109,7 @@ class AgentMachine(RuleBasedStateMachine):
         assert job_id is not None
         if has_answer:
             answer = self._fresh("answer")
-            agent = self.api.log.views.rows[job_id].agent
+            agent = self.api.log.views.rows[job_id].submitted.agent
             assert self.api.broker.queue.remove(job_id, Priority.INTERACTIVE, line=agent)
             self.api.begin(job_id)
             self.api.complete(job_id, answer)

@@ -30,7 +30,7 @@ async def _ask(api: FakeApi, messages: Any, answer: str, **more: Any) -> JobId:
 
 def _origins(api: FakeApi, job_id: JobId) -> list[str]:
     view = api.log.views.rows[job_id]
-    request = ChatRequest.from_bytes(api.log.get(Digest(view.request)))
+    request = ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
     return [turn.origin for turn in request.messages if turn.role == "assistant"]
 
 
@@ -57,7 +57,7 @@ def test_an_answer_whose_request_was_erased_is_nobody_s() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             first = await _ask(api, _said("One?"), "Yes.")
-            api.log.lose_payload(Digest(api.log.views.rows[first].request))
+            api.log.lose_payload(Digest(api.log.views.rows[first].submitted.request))
             again = await _ask(api, _said("One?", "Yes.", "Sure?"), "Quite.")
             assert _origins(api, again) == [""]
 
@@ -73,7 +73,7 @@ def test_what_is_known_by_its_content_has_no_agent_and_joins_nothing() -> None:
                 await first_piece(reply)
                 await leave(reply)
             assert len({reply.headers["x-semantic-job"] for reply in replies}) == 2
-            assert [view.agent for view in api.log.views.rows.values()] == [None, None]
+            assert [view.submitted.agent for view in api.log.views.rows.values()] == [None, None]
             assert not any("auto-" in str(one.data) for one in api.log.read_all())
             assert not any(one.stream.startswith("agent-") for one in api.log.read_all())
 
@@ -92,7 +92,7 @@ def test_two_conversations_of_one_name_are_answered_as_if_they_had_two() -> None
                     said = _said(question, f"Of {question}", "Sure?")
                     job = await _ask(api, said, "Quite.", agent_id=name, seed=1)
                     view = api.log.views.rows[job]
-                    asked.append(_unattributed(api.log.get(Digest(view.request))))
+                    asked.append(_unattributed(api.log.get(Digest(view.submitted.request))))
             # What the model is asked is the same: the name is no part of it.
             assert requests["same"] == requests["a"]
 

@@ -218,7 +218,7 @@ def test_agent_without_a_model_follows_the_loaded_one() -> None:
             path = f"/v1/agents/{agent['id']}/generate"
             await api.send("POST", path, {"prompt": "hi"})
             (job,) = api.log.views.rows.values()
-            assert job.bound_model is None
+            assert job.submitted.bound_model is None
             waiting = await api.json("POST", "/v1/agents", {"model": "night"}, status=201)
             path = f"/v1/agents/{waiting['id']}/generate"
             streamed = await api.send("POST", path, {"prompt": "hi", "stream": True})
@@ -226,7 +226,10 @@ def test_agent_without_a_model_follows_the_loaded_one() -> None:
             assert streamed.status == 409
             await api.send("POST", path, {"prompt": "hi"})
             parked = list(api.log.views.rows.values())[-1]
-            assert (parked.bound_model, parked.waits_for_model) == ("night", True)
+            assert (parked.submitted.bound_model, parked.submitted.waits_for_model) == (
+                "night",
+                True,
+            )
 
     asyncio.run(scenario())
 

@@ -31,7 +31,7 @@ from domain.events.job import (
     JobHidden,
     JobRetried,
 )
-from domain.job.view import JobView, is_job_event, project_job
+from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, JobId, JobStatus, Owner, Usage, digest_of
 from tests.support.builders.job_events import completed, started, submitted, worker_event
@@ -70,12 +70,12 @@ def _missed(reason: str, tokens: int) -> AgentCacheMissed:
 
 
 def _rows(log: ToldLog) -> dict[AgentId, AgentView]:
-    jobs: dict[str, JobView] = {}
+    jobs: dict[str, Job] = {}
     rows: dict[AgentId, AgentView] = {}
     for recorded in log.told():
         job = None
         if is_job_event(recorded):
-            job = jobs[recorded.stream] = project_job(jobs.get(recorded.stream), recorded)
+            job = jobs[recorded.stream] = fold_recorded(jobs.get(recorded.stream), recorded)
         agent = agent_of(recorded, job)
         if agent is not None:
             rows[agent] = project_agent(rows.get(agent), agent, recorded, job)
@@ -125,7 +125,7 @@ def test_an_attempt_of_an_older_log_knew_the_cached_tokens() -> None:
     log = ToldLog()
     log.tell("job-1", submitted(agent="a"), replace(started(), cached_tokens=0))
     accepted, begun = log.told()
-    job = project_job(project_job(None, accepted), begun)
+    job = fold_recorded(fold_recorded(None, accepted), begun)
     data = {name: value for name, value in begun.data.items() if name != "known_tokens"}
     view = project_agent(None, A, replace(begun, data=data, schema_version=1), job)
     assert view.known_tokens == 0
@@ -174,7 +174,7 @@ def test_only_events_of_agents_and_of_their_jobs_have_a_row() -> None:
     assert _rows(log) == {}
     (accepted, *_, of_worker) = log.told()
     assert agent_of(accepted, None) is None
-    assert agent_of(of_worker, project_job(None, accepted)) is None
+    assert agent_of(of_worker, fold_recorded(None, accepted)) is None
 
 
 def test_rows_of_several_agents_are_apart() -> None:
@@ -202,7 +202,7 @@ def test_a_job_decides_the_owner_whatever_its_event_holds() -> None:
     log = ToldLog()
     log.tell("job-1", replace(submitted(agent="a"), owner=Owner("alice")), started())
     accepted, begun = log.told()
-    job = project_job(None, accepted)
+    job = fold_recorded(None, accepted)
     assert project_agent(None, A, begun, job).owner == "alice"
 
 
@@ -279,10 +279,10 @@ def test_deletion_keeps_the_context_and_a_new_life_has_no_parent() -> None:
 def _turn(*events: Event) -> AgentJob:
     log = ToldLog()
     log.tell("job-1", *events)
-    job: JobView | None = None
+    job: Job | None = None
     recorded: RecordedEvent
     for recorded in log.told():
-        job = project_job(job, recorded)
+        job = fold_recorded(job, recorded)
     assert job is not None
     return turn_of(job)
 

@@ -13,24 +13,20 @@ from domain.job.request_dedup import (
     is_read_by_another,
     job_to_join,
 )
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.values import JobId, JobStatus
+from tests.support.builders.job_events import submitted
 
 NOW, THEN, BEFORE = "2026-01-01T00:10:00Z", "2026-01-01T00:05:00Z", "2026-01-01T00:00:00Z"
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
-def view(name: str, status: JobStatus = JobStatus.RUNNING, *, cancelled: bool = False) -> JobView:
-    return JobView(
+def view(name: str, status: JobStatus = JobStatus.RUNNING, *, cancelled: bool = False) -> Job:
+    return Job(
         id=JobId(name),
         status=status,
-        protocol="anthropic",
-        model="m",
-        priority="interactive",
-        agent="s-1",
-        correlation_id="req_1",
+        submitted=submitted(agent="s-1"),
         created_at=BEFORE,
-        request="sha256:0",
         finished_at=NOW if status.is_terminal else None,
         cancel_requested=cancelled,
     )
@@ -40,7 +36,7 @@ def repeat(*, retry: bool = False, session: bool = True, repeatable: bool = Fals
     return RequestRepeat(is_retry=retry, has_session=session, is_repeatable=repeatable, since=THEN)
 
 
-def joined(job: JobView, request: RequestRepeat, state: Readership) -> str | None:
+def joined(job: Job, request: RequestRepeat, state: Readership) -> str | None:
     found = job_to_join([job], request, lambda _: state)
     return found.reason if found is not None else None
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from domain.chat.items import Failed, Finished
 from domain.errors import (
-    ConcurrencyConflict,
     JobAlreadyTerminal,
     NotRetryable,
     SemanticError,
@@ -32,7 +31,6 @@ from domain.job.commands import (
     Attach,
     CompleteAttempt,
     ConfirmCancel,
-    CreateJob,
     FailAttempt,
     Hide,
     JobCommand,
@@ -97,7 +95,6 @@ def _job(history: tuple[JobEvent, ...]) -> Job:
 @pytest.mark.parametrize(
     ("history", "status", "attempt", "active_attempt"),
     [
-        ((), JobStatus.QUEUED, 0, False),
         (QUEUED, JobStatus.QUEUED, 0, False),
         (RUNNING, JobStatus.RUNNING, 1, True),
         (BACK, JobStatus.QUEUED, 1, False),
@@ -160,10 +157,6 @@ def test_a_repeated_request_that_joins_changes_only_the_version() -> None:
 
 
 # --- decide: what may happen ---------------------------------------------------------------
-
-
-def test_a_new_job_is_submitted() -> None:
-    assert decide(Job(id=ID), CreateJob(submitted=submitted())) == QUEUED
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 1), (BACK, 2), (RUNNING, 2)])
@@ -260,7 +253,6 @@ def test_a_job_without_an_answer_is_tried_again_without_its_past(status: JobStat
         0,
         0,
     )
-    assert job.submitted is not None
     assert (job.submitted.deadline, job.submitted.finish_deadline) == (None, None)
 
 
@@ -299,13 +291,6 @@ def test_only_deaths_without_a_new_token_count_as_silent(
 
 
 # --- decide: what may not happen -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("history", [QUEUED, RUNNING, *ENDINGS.values()])
-def test_a_job_is_submitted_only_once(history: tuple[JobEvent, ...]) -> None:
-    with pytest.raises(ConcurrencyConflict) as caught:
-        decide(_job(history), CreateJob(submitted=submitted()))
-    assert caught.value.actual == len(history)
 
 
 @pytest.mark.parametrize("status", ENDINGS)
@@ -360,8 +345,8 @@ def test_attempts_count_up_and_an_end_is_final(history: tuple[JobEvent, ...]) ->
     assert numbers == [
         number for number, one in enumerate(counted, 1) if isinstance(one, AttemptStarted)
     ]
-    job = Job(id=ID)
-    for event in history:
+    job = _job(history[:1])
+    for event in history[1:]:
         if job.status.is_terminal:
             # Only a repeated request or an operator comes after the end.
             assert isinstance(event, JobAttached | JobRetried)

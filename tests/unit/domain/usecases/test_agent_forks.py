@@ -70,7 +70,7 @@ def test_the_event_of_a_fork_names_the_texts_that_it_needs() -> None:
         "turn": 1,
         "profile": PROFILE,
         "job": "job-a1",
-        "request": job.request,
+        "request": job.submitted.request,
         "output": job.output,
         "owner": "alice",
     }

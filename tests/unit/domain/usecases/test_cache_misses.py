@@ -197,7 +197,7 @@ def test_erased_texts_are_not_compared() -> None:
     before = answers.add(USER, prompt=300)
     now = answers.add(USER, NEXT, prompt=300)
     for job_id in (before, now):
-        answers.log.lose_payload(Digest(answers.log.views.rows[job_id].request))
+        answers.log.lose_payload(Digest(answers.log.views.rows[job_id].submitted.request))
         assert answers.diagnosis(now) == CacheDiagnosis(
             prompt_tokens=300, cached_tokens=0, source="none"
         )

@@ -11,7 +11,7 @@ from domain.errors import LogUnavailable
 from domain.events.batch import BatchCancelRequested, BatchEnded, BatchFailed, BatchSubmitted
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
-from domain.job.view import JobView
+from domain.job.state import Job
 from domain.log.trace import new_trace, parse_traceparent
 from domain.not_found import WebhookNotFound
 from domain.usecases.webhooks import (
@@ -79,7 +79,7 @@ class World:
         return [one.type for one in self.log.read_all() if one.stream.startswith("webhook-")]
 
 
-def _describe(view: JobView) -> dict[str, object]:
+def _describe(view: Job) -> dict[str, object]:
     return {"id": view.id, "status": view.status, "output": view.output}
 
 

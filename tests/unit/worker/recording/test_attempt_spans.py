@@ -235,4 +235,4 @@ def test_a_defect_in_the_spans_does_not_reach_the_job() -> None:
         job_id = submit(world)
         world.run(job_id)
         assert world.job(job_id).status.value == "completed"
-        assert trace_id_of(world.log.views.rows[job_id].trace) == TRACE.trace_id
+        assert trace_id_of(world.log.views.rows[job_id].submitted.trace) == TRACE.trace_id

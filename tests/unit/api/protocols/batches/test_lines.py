@@ -8,20 +8,17 @@ from api.protocols.shared.logprobs import chat_logprobs
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
 from domain.chat.request import canonical_json
 from domain.chat.stored_answer import StoredAnswer
-from domain.job.view import JobView
-from domain.values import JobId, JobStatus, Usage
+from domain.job.state import Job
+from domain.values import JobId, JobStatus, StopReason, Usage
+from tests.support.builders.job_events import submitted
 
-VIEW = JobView(
+VIEW = Job(
     id=JobId("job-1"),
     status=JobStatus.COMPLETED,
-    protocol="anthropic",
-    model="m",
-    priority="batch",
-    agent=None,
+    submitted=submitted(),
     correlation_id="batch-1",
     created_at="2026-01-01T00:00:00Z",
-    request="",
-    stop_reason="end_turn",
+    stop_reason=StopReason.END_TURN,
     usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3),
 )
 

@@ -60,7 +60,7 @@ def test_an_image_before_the_question_becomes_a_note() -> None:
             ]
             await api.json("POST", "/v1/jobs", {"model": "demo", "messages": turns}, status=202)
             (view,) = api.log.views.rows.values()
-            request = ChatRequest.from_bytes(api.log.get(Digest(view.request)))
+            request = ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
             assert IMAGE_NOTE in request.messages[0].content
             assert request.messages[2].content == "Which one?"
 

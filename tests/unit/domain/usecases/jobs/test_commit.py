@@ -52,10 +52,9 @@ def test_loaded_job_has_the_facts_of_its_first_and_its_last_event(world: JobWorl
     run(world, job_id, start_command())
     loaded, events = load_job(job_id, log=world.log), world.log.load(StreamName(job_id))
     assert loaded.job.status is JobStatus.RUNNING
-    assert loaded.correlation_id == "req-7"
-    assert loaded.accepted_at == events[0].recorded_at
-    assert loaded.accepted_at.startswith(accepted.strftime("%Y-%m-%dT%H:%M:%S"))
-    assert loaded.last_event_id == events[-1].event_id
+    assert loaded.job.correlation_id == "req-7"
+    assert loaded.job.created_at == events[0].recorded_at
+    assert loaded.job.created_at.startswith(accepted.strftime("%Y-%m-%dT%H:%M:%S"))
     assert list(loaded.recorded) == list(events)
 
 

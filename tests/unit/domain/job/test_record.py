@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,11 +17,10 @@ from domain.events.job import (
     JobFailed,
     JobRetried,
 )
-from domain.job.state import fold
-from domain.job.view import JobView, is_job_event, project_job
+from domain.job.state import Job, fold, fold_recorded, is_job_event
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, JobStatus, StreamName, Timings, Usage, digest_of
-from ops.adapters.event_log.row_codec import link
+from ops.adapters.event_log.row_codec import link, record_of, record_text
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 
@@ -48,26 +48,21 @@ def _at(second: int) -> str:
     return f"2026-01-01T00:00:{second:02d}.000000Z"
 
 
-def _view(*events: Event) -> JobView:
-    view: JobView | None = None
+def _view(*events: Event) -> Job:
+    view: Job | None = None
     for recorded in _recorded(events):
-        view = project_job(view, recorded)
+        view = fold_recorded(view, recorded)
     assert view is not None
     return view
 
 
 def test_an_accepted_job_is_queued() -> None:
-    assert _view(submitted(agent="a", model="other")) == JobView(
+    assert _view(submitted(agent="a", model="other")) == Job(
         id=JobId("job-1"),
-        status=JobStatus.QUEUED,
-        protocol="jobs",
-        model="other",
-        priority="interactive",
-        agent="a",
+        submitted=submitted(agent="a", model="other"),
         correlation_id="req-1",
         created_at=_at(1),
-        request=digest_of(b"request"),
-        asked=digest_of(b"other"),
+        accepted_position=1,
         position=1,
     )
 
@@ -164,8 +159,19 @@ def test_only_job_streams_concern_the_projection() -> None:
 
 
 @given(histories())
-def test_the_list_and_the_fold_agree_on_every_job(history: tuple[JobEvent, ...]) -> None:
+def test_the_fold_of_events_is_that_of_the_log_without_stamps(
+    history: tuple[JobEvent, ...],
+) -> None:
     view, job = _view(*history), fold(JobId("job-1"), history)
-    assert (view.status, view.attempt) == (job.status, job.attempt)
     assert view.position == job.version
     assert (view.finished_at is not None) == job.status.is_terminal
+    stamps = ("correlation_id", "created_at", "accepted_position", "position")
+    times = ("started_at", "finished_at")
+    plain = replace(view, **{name: getattr(job, name) for name in (*stamps, *times)})
+    assert plain == job
+
+
+@given(histories())
+def test_a_record_survives_its_json(history: tuple[JobEvent, ...]) -> None:
+    view = _view(*history)
+    assert record_of(Job, record_text(view)) == view
