@@ -86,7 +86,7 @@ class Identity:
         owner: The key that the job belongs to: that of its agent, which a key of the scope
             ``admin`` may use too.
         cache_owner: As in ``JobSubmitted``.
-        keyspace: As in ``SubmitJob``.
+        keyspace: As in ``NewJob``.
     """
 
     agent: AgentId | None
@@ -96,7 +96,7 @@ class Identity:
 
     @property
     def answers_to(self) -> Owner | None:
-        """As in ``SubmitJob``."""
+        """As in ``NewJob``."""
         return self.owner if self.keyspace else None
 
 

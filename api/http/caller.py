@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def keyspace(self) -> str:
-        """As in ``SubmitJob``."""
+        """As in ``NewJob``."""
         return "" if self.is_alone else self.name
 
     def may(self, access: Access) -> bool:

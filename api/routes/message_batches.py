@@ -41,8 +41,8 @@ from domain.batch.jsonl import pack
 from domain.batch.state import Batch
 from domain.errors import BatchNotEnded, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
+from domain.job.new_job import text_bytes
 from domain.not_found import BatchNotFound
-from domain.usecases.jobs.submit import text_bytes
 from domain.values import Digest, digest_of
 
 #: Characters of a User-Agent that are stored.

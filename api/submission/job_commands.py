@@ -15,7 +15,8 @@ from api.protocols.shared.parsed_request import ParsedRequest
 from api.submission.job_limits import JobLimits
 from api.submission.model_binding import ModelBinding
 from domain.chat.schema_bounds import require_bounded_schemas
-from domain.job.commands import SubmitJob
+from domain.events.job import JobSubmitted
+from domain.job.new_job import UNSEALED, NewJob
 from domain.ports import Clock
 from domain.usecases.jobs.submit import idempotency_digest
 from domain.values import rfc3339
@@ -48,7 +49,7 @@ class JobCommands:
 
     def of(
         self, parsed: ParsedRequest, request: Request, *, protocol: str, waits_for_model: bool
-    ) -> SubmitJob:
+    ) -> NewJob:
         """Return the job of a request, without its digest; blocks.
 
         Raises:
@@ -65,25 +66,32 @@ class JobCommands:
         is_named = protocol == _NAMING_PROTOCOL
         identity = self.ownership.identify(request.caller, parsed.agent, is_named=is_named)
         self.agents.count_request(identity.agent)
-        return SubmitJob(
-            request=parsed.chat,
+        submitted = JobSubmitted(
             protocol=protocol,
-            correlation_id=request.id,
+            model=parsed.chat.model,
+            request=UNSEALED,
+            sampling=parsed.chat.sampling,
+            max_tokens=parsed.chat.max_tokens,
             priority=parsed.priority,
             agent=identity.agent,
-            client=client[:CLIENT_CHARS_MAX] if client else None,
             attempts_max=limits.attempts_max,
             worker_deaths_max=limits.worker_deaths_max,
             idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
             deadline=self._instant_in(parsed.start_within_s),
             finish_deadline=self._instant_in(parsed.finish_within_s),
             webhook=None if parsed.webhook is None else self.webhook_policy.url_of(parsed.webhook),
-            wire=parsed.wire,
             bound_model=self.models.bind(parsed),
             waits_for_model=waits_for_model,
             trace=str(request.trace),
             owner=identity.owner,
             cache_owner=identity.cache_owner,
+        )
+        return NewJob(
+            submitted=submitted,
+            request=parsed.chat,
+            correlation_id=request.id,
+            client=client[:CLIENT_CHARS_MAX] if client else None,
+            wire=parsed.wire,
             keyspace=identity.keyspace,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from api.protocols.shared.parsed_request import ParsedRequest
-from domain.job.commands import SubmitJob
+from domain.job.new_job import NewJob
 from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelRegistry
@@ -35,15 +35,15 @@ class ModelBinding:
             return None
         return self.registry().bind(parsed.chat.model, embeds=parsed.chat.embedding is not None)
 
-    def require(self, command: SubmitJob) -> None:
+    def require(self, command: NewJob) -> None:
         """Refuse a request that cannot wait for its model; blocks.
 
         Raises:
             ModelNotLoaded: No worker has the model.
         """
-        if command.bound_model is not None and not command.waits_for_model:
+        if command.submitted.bound_model is not None and not command.submitted.waits_for_model:
             embeds = command.request.embedding is not None
-            self.loaded.require(command.bound_model, embeds=embeds)
+            self.loaded.require(command.submitted.bound_model, embeds=embeds)
 
     def require_present(self, job: Job | None) -> None:
         """Refuse to read a job that waits for its model; blocks.
@@ -54,9 +54,9 @@ class ModelBinding:
         if job is not None and job.submitted.bound_model is not None and not job.status.is_terminal:
             self.loaded.require(job.submitted.bound_model, embeds=job.kind == "embedding")
 
-    def same(self, jobs: Iterable[Job], command: SubmitJob) -> tuple[Job, ...]:
+    def same(self, jobs: Iterable[Job], command: NewJob) -> tuple[Job, ...]:
         """Return the jobs of the same binding that do not wait for their model; blocks."""
-        bound = command.bound_model
+        bound = command.submitted.bound_model
         return tuple(
             job
             for job in jobs

@@ -21,12 +21,12 @@ from api.streaming.job_stream import OpenJob, open_job
 from api.submission.job_commands import JobCommands
 from api.submission.job_limits import JobLimits
 from api.submission.model_binding import ModelBinding
-from api.submission.prepared_request import PreparedRequest, asked_of
+from api.submission.prepared_request import PreparedRequest, asked_of, asking
 from domain.chat.request import ChatRequest
 from domain.errors import QueueUnavailable
-from domain.job.commands import SubmitJob
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
+from domain.job.new_job import NewJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
@@ -160,7 +160,7 @@ class Submission:
 
     async def find_joining(
         self,
-        command: SubmitJob,
+        command: NewJob,
         repeat: RequestRepeat,
         *,
         alike: Sequence[Job] | None = None,
@@ -174,7 +174,11 @@ class Submission:
             repeat: Whether the request may join a job.
             alike: From ``PreparedRequest``; ``None`` reads them.
         """
-        if command.asked is None or command.idempotency is not None or not repeat.may_join:
+        if (
+            command.submitted.asked is None
+            or command.submitted.idempotency is not None
+            or not repeat.may_join
+        ):
             return None
         state = self.readers.connections.state
         if alike is None:
@@ -206,21 +210,21 @@ class Submission:
 
     def submit(
         self,
-        command: SubmitJob,
+        command: NewJob,
         job_id: JobId,
         *,
         seeded: bool,
         claim: Callable[[JobId], None] | None = None,
     ) -> Accepted:
         """Record a job and enqueue it if there is room; blocks. See ``domain`` ``submit``."""
-        if command.asked is None:
-            command = replace(command, asked=asked_of(command, seeded=seeded))
-        matched = self.match_history(command.request, command.agent, command.answers_to)
+        if command.submitted.asked is None:
+            command = asking(command, asked_of(command, seeded=seeded))
+        matched = self.match_history(command.request, command.submitted.agent, command.answers_to)
         command = replace(command, request=matched)
         self.admit([command])
         return self.record(command, job_id, claim=claim)
 
-    def admit(self, commands: Sequence[SubmitJob]) -> None:
+    def admit(self, commands: Sequence[NewJob]) -> None:
         """Refuse the jobs of one request, at least one, where there is no room; blocks.
 
         Raises:
@@ -232,45 +236,46 @@ class Submission:
         views, first = self.views, commands[0]
         # A job that repeats an idempotency key needs no room.
         fresh = sum(
-            one.idempotency is None or views.keyed(one.idempotency) is None for one in commands
+            one.submitted.idempotency is None or views.keyed(one.submitted.idempotency) is None
+            for one in commands
         )
         if not fresh:
             return
         self.require_admission()
         self.models.require(first)
-        limit = self.limits.queue_limit_of(first.priority)
+        limit = self.limits.queue_limit_of(first.submitted.priority)
         require_room(
-            first.priority,
+            first.submitted.priority,
             jobs_max=limit,
             views=views,
             eta=self.eta,
             jobs=fresh,
             memory_wait_s=self._memory_wait_of(first),
-            model=first.bound_model,
+            model=first.submitted.bound_model,
             has_own_line=self.models.loaded.has_own_line,
         )
         if first.answers_to is not None:
             require_share(
-                first.priority,
+                first.submitted.priority,
                 first.answers_to,
                 jobs_max=limit,
                 views=views,
                 eta=self.eta,
                 jobs=fresh,
-                model=first.bound_model,
+                model=first.submitted.bound_model,
                 has_own_line=self.models.loaded.has_own_line,
             )
-        self.agents.require_place(first.agent, views, fresh)
+        self.agents.require_place(first.submitted.agent, views, fresh)
 
-    def _memory_wait_of(self, job: SubmitJob) -> float:
+    def _memory_wait_of(self, job: NewJob) -> float:
         """Return how long others may wait for memory before a job is refused; 0 for any time."""
         if job.request.embedding is not None:
             return 0.0  # vectors take no memory of contexts
-        waits = job.waits_for_model or job.priority is not Priority.INTERACTIVE
+        waits = job.submitted.waits_for_model or job.submitted.priority is not Priority.INTERACTIVE
         return 0.0 if waits else self.limits.memory_wait_s
 
     def record(
-        self, command: SubmitJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
+        self, command: NewJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
     ) -> Accepted:
         """Record an admitted job and enqueue it; blocks."""
         return self.jobs.submit(command, job_id=job_id, claim=claim)
@@ -298,19 +303,19 @@ class Submission:
         prepared = PreparedRequest(parsed=parsed, command=command, repeat=repeat)
         if parsed.more:
             return prepared
-        if command.idempotency is None and repeat.may_join:
+        if command.submitted.idempotency is None and repeat.may_join:
             asked = asked_of(command, seeded=parsed.seeded)
-            command = replace(command, asked=asked)
+            command = asking(command, asked)
             alike = self._alike(command)
             if alike:
                 # Whether one of them can be joined depends on connections of the event loop.
                 return replace(prepared, command=command, alike=alike)
         return replace(prepared, accepted=self.submit(command, job_id, seeded=parsed.seeded))
 
-    def _alike(self, command: SubmitJob) -> Sequence[Job]:
+    def _alike(self, command: NewJob) -> Sequence[Job]:
         """Return the jobs of equal requests with the same binding, newest first; blocks."""
-        assert command.asked is not None  # noqa: S101 - only such a request joins
-        return self.models.same(self.views.alike(command.asked, limit=ALIKE_MAX), command)
+        assert command.submitted.asked is not None  # noqa: S101 - only such a request joins
+        return self.models.same(self.views.alike(command.submitted.asked, limit=ALIKE_MAX), command)
 
     def _require_model_of(self, job_id: JobId) -> None:
         self.models.require_present(self.views.get(job_id))

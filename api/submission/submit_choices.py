@@ -14,7 +14,7 @@ from api.streaming.job_stream import OpenJob
 from api.submission.prepared_request import PreparedRequest, asked_of
 from api.submission.submit import Parse, Submission
 from domain.errors import SemanticError
-from domain.job.commands import SubmitJob
+from domain.job.new_job import NewJob
 from domain.values import digest_of
 
 #: The reason of a cancellation because another job of the same request was refused.
@@ -69,28 +69,31 @@ async def _open_each(
     return tuple(opened)
 
 
-def _commands(prepared: PreparedRequest, submission: Submission) -> list[SubmitJob]:
+def _commands(prepared: PreparedRequest, submission: Submission) -> list[NewJob]:
     """Return a command for each answer.
 
     Equal answers of one request do not repeat each other, and a repeat of the request finds the
     job of each: the digest covers the whole request and the place of the answer in it.
     """
     whole, parsed = prepared.command, prepared.parsed
-    chats = parsed.chats
+    chats, key = parsed.chats, whole.submitted.idempotency
     asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
     request = digest_of("\n".join(asked).encode())
-    messages = submission.match_history(chats[0], whole.agent, whole.answers_to).messages
+    messages = submission.match_history(chats[0], whole.submitted.agent, whole.answers_to).messages
     return [
         replace(
             whole,
+            submitted=replace(
+                whole.submitted,
+                asked=digest_of(f"{request}\nanswer {place}".encode()),
+                idempotency=key
+                if key is None or place == 0
+                else digest_of(f"{key}\nanswer {place}".encode()),
+                # The webhook is called once, for the first answer.
+                webhook=whole.submitted.webhook if place == 0 else None,
+            ),
             # Answers to one conversation have the same turns before them; raw prompts have none.
             request=replace(chat, messages=messages) if chat.raw is None else chat,
-            asked=digest_of(f"{request}\nanswer {place}".encode()),
-            idempotency=whole.idempotency
-            if whole.idempotency is None or place == 0
-            else digest_of(f"{whole.idempotency}\nanswer {place}".encode()),
-            # The webhook is called once, for the first answer.
-            webhook=whole.webhook if place == 0 else None,
         )
         for place, chat in enumerate(chats)
     ]

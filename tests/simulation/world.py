@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
 from domain.chat.request import ChatRequest, Message
-from domain.job.commands import SubmitJob
+from domain.job.new_job import NewJob
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.model.presence import LoadedModels
 from domain.usecases.jobs.cancel import JobCancellation
@@ -26,6 +25,7 @@ from tests.simulation.follow_ups import FollowUps
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Models, Worker
+from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 
@@ -111,8 +111,8 @@ class World:
                 is_repeatable=False,
                 since=rfc3339(self.clock.now() - timedelta(seconds=60)),
             )
-            assert command.asked is not None
-            alike = self._views(api).alike(command.asked, limit=16)
+            assert command.submitted.asked is not None
+            alike = self._views(api).alike(command.submitted.asked, limit=16)
             found = job_to_join(alike, asking, lambda _: state)
             if found is None:
                 self._accept(api, command, None)
@@ -299,16 +299,19 @@ class World:
         if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {"expire", "strand"}:
             api.begin(name, body)
 
-    def _accept(self, api: Process, command: SubmitJob, key: str | None) -> None:
+    def _accept(self, api: Process, command: NewJob, key: str | None) -> None:
         """What the route does."""
         views = self._views(api)
-        if command.idempotency is None or views.keyed(command.idempotency) is None:
+        if (
+            command.submitted.idempotency is None
+            or views.keyed(command.submitted.idempotency) is None
+        ):
             require_room(
-                command.priority,
+                command.submitted.priority,
                 jobs_max=QUEUE_LIMIT,
                 views=views,
                 eta=_NobodyKnows(),
-                model=command.bound_model,
+                model=command.submitted.bound_model,
                 has_own_line=self.models.is_absent,
             )
         submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
@@ -323,23 +326,21 @@ class World:
         start_within_s: float | None = None,
         finish_within_s: float | None = None,
         **facts: Any,
-    ) -> SubmitJob:
+    ) -> NewJob:
         request = ChatRequest(
             model="m",
             messages=(Message(role="user", content=prompt),),
             max_tokens=100,
             sampling=SamplingWish(seed=1),
         )
-        command = SubmitJob(
-            request=request,
-            protocol="jobs",
-            correlation_id="r",
-            idempotency=idempotency_digest(key) if key is not None else None,
-            asked=request.asked(protocol="jobs", agent=None, seeded=False),
-            deadline=self._in(start_within_s),
-            finish_deadline=self._in(finish_within_s),
-        )
-        return replace(command, **facts)
+        terms: dict[str, Any] = {
+            "correlation_id": "r",
+            "idempotency": idempotency_digest(key) if key is not None else None,
+            "asked": request.asked(protocol="jobs", agent=None, seeded=False),
+            "deadline": self._in(start_within_s),
+            "finish_deadline": self._in(finish_within_s),
+        }
+        return new_job(request, **terms | facts)
 
     def _in(self, seconds: float | None) -> str | None:
         if seconds is None:

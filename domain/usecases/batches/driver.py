@@ -44,9 +44,10 @@ from domain.errors import (
 )
 from domain.events.batch import FileCreated
 from domain.events.job import JobSubmitted
-from domain.job.commands import FailAttempt, SubmitJob
+from domain.job.commands import FailAttempt
 from domain.job.decisions import decide
 from domain.job.listing import JobViews
+from domain.job.new_job import UNSEALED, NewJob
 from domain.job.state import DEADLINE, Job
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
@@ -216,18 +217,19 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
     if isinstance(wanted.request, SemanticError):
         _record_refusal(batch, number, raw, wanted.model or NO_MODEL, wanted.request, driver)
         return
-    command = SubmitJob(
-        request=without_foreign_origins(wanted.request, facts.owner, driver.jobs),
+    request = without_foreign_origins(wanted.request, facts.owner, driver.jobs)
+    submitted = JobSubmitted(
         protocol=facts.protocol,
-        correlation_id=batch.id,
+        model=request.model,
+        request=UNSEALED,
+        sampling=request.sampling,
+        max_tokens=request.max_tokens,
         priority=Priority.BATCH,
-        client=_client_of(batch, driver),
         attempts_max=driver.attempts_max,
         worker_deaths_max=driver.attempts_max,
         deadline=facts.expires_at,
         finish_deadline=facts.expires_at,
         ordered=False,
-        wire=wanted.wire,
         bound_model=wanted.bound_model,
         waits_for_model=True,
         trace=_trace_of_line(facts.trace),
@@ -235,8 +237,15 @@ def _submit_line(batch: Batch, line: tuple[int, bytes], driver: BatchDriver) -> 
         owner=facts.owner,
         cache_owner=facts.cache_owner,
     )
+    new = NewJob(
+        submitted=submitted,
+        request=request,
+        correlation_id=batch.id,
+        client=_client_of(batch, driver),
+        wire=wanted.wire,
+    )
     try:
-        driver.submission.submit(command, job_id=job_of_line(batch.id, number))
+        driver.submission.submit(new, job_id=job_of_line(batch.id, number))
     except ConcurrencyConflict:
         return  # it was a job before the crash
 

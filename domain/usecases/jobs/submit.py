@@ -14,11 +14,12 @@ from domain.errors import (
     QueueUnavailable,
     RateLimited,
 )
-from domain.events.job import EmbeddingRequested, JobSubmitted
-from domain.job.commands import Attach, SubmitJob
+from domain.events.job import JobSubmitted
+from domain.job.commands import Attach
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
+from domain.job.new_job import NewJob
 from domain.job.ports import JobQueue
 from domain.log.ports import EventLog
 from domain.log.record import Draft
@@ -60,12 +61,11 @@ class JobSubmission:
     ids: IdSource
 
     def submit(
-        self, command: SubmitJob, *, job_id: JobId, claim: Callable[[JobId], None] | None = None
+        self, new: NewJob, *, job_id: JobId, claim: Callable[[JobId], None] | None = None
     ) -> Accepted:
         """Record a job and enqueue it.
 
         Args:
-            command: The request with its terms.
             job_id: A fresh id, drawn by the caller so that it can subscribe to the items first.
             claim: Called once a fresh job is in the log, before it is enqueued. An error of it
                 passes through, and the caller cancels the job.
@@ -77,15 +77,10 @@ class JobSubmission:
             LogUnavailable: Nothing was accepted.
             IdempotencyKeyReused: An earlier request with other contents has the key.
         """
-        payload, wire = command.request.to_bytes(), command.wire
-        client = None if command.client is None else text_bytes(command.client)
-        texts = (payload, wire, client)
-        payloads = {digest_of(text): text for text in texts if text is not None}
-        submitted = _facts(command, digest_of(payload))
-        embedding = _embedding(command)
-        events = (submitted,) if embedding is None else (submitted, embedding)
+        submitted, payloads = new.sealed()
+        events = (submitted,) if new.embedding is None else (submitted, new.embedding)
         drafts = [
-            Draft(event_id=self.ids.event_id(), event=event, correlation_id=command.correlation_id)
+            Draft(event_id=self.ids.event_id(), event=event, correlation_id=new.correlation_id)
             for event in events
         ]
         try:
@@ -98,8 +93,8 @@ class JobSubmission:
             return self.attach(
                 earlier,
                 reason="idempotency_key",
-                request_id=command.correlation_id,
-                trace=command.trace,
+                request_id=new.correlation_id,
+                trace=submitted.trace,
             )
         if claim is not None:
             claim(job_id)
@@ -147,15 +142,10 @@ def idempotency_digest(key: str, keyspace: str = "") -> Digest:
 
     Args:
         key: As the client wrote it.
-        keyspace: As in ``SubmitJob``; equal keys of two keyspaces differ.
+        keyspace: As in ``NewJob``; equal keys of two keyspaces differ.
     """
     whose = f"{keyspace}\n".encode() if keyspace else b""
     return digest_of(b"idempotency-key\n" + whose + key.encode("utf-8", "surrogatepass"))
-
-
-def text_bytes(text: str) -> bytes:
-    """Return a short text of a client as the payload that keeps it."""
-    return text.encode("utf-8", "surrogatepass")
 
 
 def never_absent(model: str) -> bool:
@@ -267,38 +257,3 @@ def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: Et
         return
     free_in_s = eta.room_in_s(priority, waiting=waiting, limit=max(1, waiting))
     raise MemoryFull(full_s, retry_after_s=retry_after_s(free_in_s))
-
-
-def _embedding(command: SubmitJob) -> EmbeddingRequested | None:
-    inputs = command.request.embedding
-    if inputs is None:
-        return None
-    return EmbeddingRequested(texts=len(inputs.texts), dimensions=inputs.dimensions)
-
-
-def _facts(command: SubmitJob, request: Digest) -> JobSubmitted:
-    return JobSubmitted(
-        protocol=command.protocol,
-        model=command.request.model,
-        request=request,
-        sampling=command.request.sampling,
-        max_tokens=command.request.max_tokens,
-        priority=command.priority,
-        attempts_max=command.attempts_max,
-        agent=command.agent,
-        client_name=None if command.client is None else digest_of(text_bytes(command.client)),
-        idempotency=command.idempotency,
-        deadline=command.deadline,
-        finish_deadline=command.finish_deadline,
-        asked=command.asked,
-        ordered=command.ordered,
-        worker_deaths_max=command.worker_deaths_max,
-        webhook=command.webhook,
-        wire=None if command.wire is None else digest_of(command.wire),
-        bound_model=command.bound_model,
-        waits_for_model=command.waits_for_model,
-        trace=command.trace,
-        trace_link=command.trace_link,
-        owner=command.owner,
-        cache_owner=command.cache_owner,
-    )

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from domain.chat.items import StreamItem, Text
 from domain.chat.request import ChatRequest, Message
-from domain.job.commands import SubmitJob
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.state import Job
 from domain.usecases.jobs.cancel import JobCancellation
@@ -17,6 +16,7 @@ from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.usecases.jobs.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
+from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
@@ -78,21 +78,13 @@ class JobWorld:
     def accept(
         self, prompt: str = "hi", *, command: Mapping[str, Any] | None = None, **request: Any
     ) -> Accepted:
-        """Submit; ``command`` has further fields of ``SubmitJob``."""
+        """Submit; ``command`` has further facts of ``new_job``."""
         job_id = self.ids.job_id()
         options: dict[str, Any] = {"max_tokens": 100, "sampling": SamplingWish(seed=1)} | request
         chat = ChatRequest(model="m", messages=(Message(role="user", content=prompt),), **options)
         asked = chat.asked(protocol="jobs", agent=None, seeded=False)
-        facts: dict[str, Any] = {
-            "request": chat,
-            "protocol": "jobs",
-            "correlation_id": "req_1",
-            "asked": asked,
-        }
-        return self.submission.submit(
-            SubmitJob(**facts | dict(command or {})),
-            job_id=job_id,
-        )
+        new = new_job(chat, **{"asked": asked} | dict(command or {}))
+        return self.submission.submit(new, job_id=job_id)
 
     def run(self, job_id: JobId) -> RunResult:
         return self.runner.run(job_id)

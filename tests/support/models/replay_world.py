@@ -11,7 +11,7 @@ from typing import Any, Self
 from domain.chat.request import ChatRequest, canonical_json
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
-from domain.job.commands import StartAttempt, SubmitJob
+from domain.job.commands import StartAttempt
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
@@ -27,6 +27,7 @@ from ops.adapters.log_admin.as_of import open_as_of
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import draft
 from tests.support.builders.log_files import new_log, raw_connection
+from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker
 from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
@@ -85,9 +86,8 @@ class ReplayWorld:
 
     def submit(self, request: ChatRequest) -> JobId:
         job_id = self.ids.job_id()
-        command = SubmitJob(request=request, protocol="jobs", correlation_id="req_1")
         submission = JobSubmission(log=self.log, queue=self.broker.queue, ids=self.ids)
-        submission.submit(command, job_id=job_id)
+        submission.submit(new_job(request), job_id=job_id)
         return job_id
 
     def run(self, *requests: ChatRequest) -> list[JobId]:

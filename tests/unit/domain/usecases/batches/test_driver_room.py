@@ -6,7 +6,7 @@ import pytest
 
 from domain.batch.state import LineCounts
 from domain.errors import RateLimited
-from domain.job.commands import SubmitJob
+from domain.job.new_job import NewJob
 from domain.usecases.batches.driver import ROUND_LINES_MAX
 from domain.usecases.jobs.submit import Accepted, JobSubmission
 from domain.values import JobId, Owner, Priority
@@ -104,8 +104,8 @@ def test_batch_whose_owner_has_enough_open_jobs_takes_no_room(
 ) -> None:
     accept = JobSubmission.submit
 
-    def refuse(submission: JobSubmission, command: SubmitJob, *, job_id: JobId) -> Accepted:
-        if command.owner == "alice":
+    def refuse(submission: JobSubmission, command: NewJob, *, job_id: JobId) -> Accepted:
+        if command.submitted.owner == "alice":
             raise RateLimited("she has enough open jobs")
         return accept(submission, command, job_id=job_id)
 

@@ -9,7 +9,6 @@ import pytest
 from domain.chat.embedding import EmbeddingInputs
 from domain.chat.request import ChatRequest, Message
 from domain.events.job import JobSubmitted
-from domain.job.commands import SubmitJob
 from domain.log.codec import decode_recorded
 from domain.usecases.jobs.submit import idempotency_digest
 from domain.values import (
@@ -23,6 +22,7 @@ from domain.values import (
     digest_of,
 )
 from tests.support.builders.job_world import JobWorld
+from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.job_queue import QueueTables
 
 KEY = {"idempotency": idempotency_digest("k-1")}
@@ -139,13 +139,7 @@ def test_fresh_job_is_claimed_when_it_stands_in_the_log_and_not_in_the_queue(
         max_tokens=9,
         sampling=SamplingWish(seed=1),
     )
-    command = SubmitJob(
-        request=request,
-        protocol="jobs",
-        correlation_id="req_1",
-        idempotency=KEY["idempotency"],
-        asked=digest_of(b"hi"),
-    )
+    command = new_job(request, idempotency=KEY["idempotency"], asked=digest_of(b"hi"))
     first = world.submission.submit(command, job_id=JobId("job-1"), claim=claim)
     world.submission.submit(command, job_id=JobId("job-2"), claim=claim)
     assert first.queued
