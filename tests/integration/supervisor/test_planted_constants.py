@@ -20,12 +20,14 @@ def _run(code: str, constants: dict[str, object]) -> subprocess.CompletedProcess
 
 def test_module_and_those_that_import_from_it_have_the_planted_value() -> None:
     code = (
-        "from domain.webhook.delivery import SCHEDULE_S, TRY_S\n"
-        "from ops.adapters.webhooks.sender import HttpWebhookSender\n"
-        "print(SCHEDULE_S, TRY_S, HttpWebhookSender.__init__.__kwdefaults__['timeout_s'])"
+        "from domain.usecases.webhooks import WebhookCollector\n"
+        "from ops.adapters.redis.items import ITEMS_TTL_S, RedisItemSink\n"
+        "waits_s = WebhookCollector.__dataclass_fields__['waits_s'].default\n"
+        "print(waits_s, ITEMS_TTL_S, RedisItemSink.__init__.__kwdefaults__['ttl_s'])"
     )
-    done = _run(code, {f"{DELIVERY}.SCHEDULE_S": [1.0], f"{DELIVERY}.TRY_S": 2.0})
-    assert done.stdout == "(1.0,) 2.0 2.0\n", done.stderr
+    planted = {f"{DELIVERY}.SCHEDULE_S": [1.0], "ops.adapters.redis.items.ITEMS_TTL_S": 2}
+    done = _run(code, planted)
+    assert done.stdout == "(1.0,) 2 2\n", done.stderr
     # Nothing of it stays in the cache of compiled modules.
     assert _run(code, {}).stdout.startswith("(5.0, ")
 
