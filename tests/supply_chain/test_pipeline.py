@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def test_make_check_looks_for_secrets_and_large_files() -> None:
     recipe = (ROOT / "Makefile").read_text().partition("\ncheck: ")[2].partition("\n\n")[0]
     assert "tests.supply_chain.secret_scan" in recipe
     assert "tests.supply_chain.large_files" in recipe
+
+
+def test_make_lets_python_keep_compiled_files() -> None:
+    done = subprocess.run(
+        ["make", "-s", "-f", "Makefile", "-f", "-", "shown"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        input="shown:\n\t@printenv PYTHONDONTWRITEBYTECODE || echo none\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "none\n"
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
