@@ -33,7 +33,7 @@ class JobsAsOf:
 
 
 def fold_jobs_as_of(events: Iterable[RecordedEvent]) -> JobsAsOf:
-    """Return the list of jobs after events, which begin with the first of the log."""
+    """Return the list of jobs after all events of a log, or of some jobs, from the first on."""
     views: dict[JobId, Job] = {}
     last: RecordedEvent | None = None
     for last in events:

@@ -14,7 +14,8 @@ from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted
 from domain.events.job import JobSubmitted
 from domain.events.model import ModelLoaded, ModelUnloaded
 from domain.events.worker import WorkerLost, WorkerStopped
-from domain.job.state import Job, fold_recorded, is_job_event
+from domain.job.as_of import fold_jobs_as_of
+from domain.job.state import Job
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import AGENT_STREAM, EventFilter, LogHead, RecordedEvent
@@ -90,7 +91,9 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
         EventFilter(types=[JobSubmitted.__name__]), before=before, limit=jobs_max + 1
     )
     listed = submitted[max(0, len(submitted) - jobs_max) :]
-    jobs = tuple(_job(log, event, position) for event in reversed(listed))
+    jobs = fold_jobs_as_of(
+        event for first in listed for event in log.load(first.stream) if event.position <= position
+    ).jobs
     last = log.select_before(EventFilter(), before=before, limit=1)
     return PastState(
         event=last[0] if last and last[0].position == position else None,
@@ -102,16 +105,6 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
         has_more=len(submitted) > len(listed),
         agents=tuple(_agents(log, jobs, before)),
     )
-
-
-def _job(log: EventLog, submitted: RecordedEvent, position: int) -> Job:
-    view = fold_recorded(None, submitted)
-    for event in log.load(submitted.stream, after_version=submitted.version):
-        if event.position > position:
-            break
-        if is_job_event(event):
-            view = fold_recorded(view, event)
-    return view
 
 
 def _admission(log: EventLog, before: int) -> AdmissionState:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from domain.errors import LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.values import StreamName
-from ops.adapters.event_log.archives import archived_stream
+from ops.adapters.event_log.archives import archived_stream, each_event
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
@@ -27,6 +27,15 @@ class AsOfLog(LogReader):
     def __init__(self, engine: Engine, url: str) -> None:
         super().__init__(engine)
         self._url = url
+
+    def each(self) -> Iterator[RecordedEvent]:
+        """Yield every event from the first on, also those of the archives.
+
+        Raises:
+            LogUnavailable: A file or the database cannot be read.
+            CorruptLog: An event cannot be read.
+        """
+        return each_event(self._engine, self._url)
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.load``; an archived stream is read from the archives that are present.

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sqlalchemy import Engine
-
     from domain.job.as_of import JobsAsOf
     from domain.log.record import RecordedEvent
+    from ops.adapters.log_admin.as_of import AsOfLog
 
 AsOfOption = Annotated[
     str | None,
@@ -120,44 +119,33 @@ def folded(
         data_dir: Directory of the log, if not that of the settings.
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.event_log.archives import each_event  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
+    from ops.adapters.log_admin.as_of import open_as_of  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
 
     settings = operator_settings(overrides(data_dir=data_dir))
-    file = database_file(settings.log_url)
-    if file is not None and not file.exists():
-        fail(f"there is no event log at {file}", ExitCode.FAILED)
-    engine = reader_engine(settings.log_url)
     try:
-        position = _position(as_of, engine)
-        with progress_bar("folding") as progress:
-            events = each_event(engine, settings.log_url)
-            return fold(_watched(events, position, progress))
+        with open_as_of(settings.log_url) as log, progress_bar("folding") as progress:
+            return fold(_watched(log.each(), _position(as_of, log), progress))
     except SemanticError as error:
         fail(error.message, ExitCode.FAILED)
-    finally:
-        engine.dispose()
 
 
-def _position(as_of: str | None, engine: Engine) -> int:
+def _position(as_of: str | None, log: AsOfLog) -> int:
     """Return the last position of an instant."""
     from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
 
     from domain.log.record import EventFilter  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.event_query import EventQuery  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
     from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
 
+    head = log.head().position
     if as_of is None:
-        return LogReader(engine).head().position
+        return head
     if as_of.isdecimal():
-        head = LogReader(engine).head().position
         if int(as_of) > head:
             fail(f"the log ends at position {head}", ExitCode.FAILED)
         return int(as_of)
     until = EventFilter(until=parse_instant(as_of, datetime.now(UTC)))
-    before = EventQuery(engine, until).last(1)
+    before = log.select_before(until, before=head + 1, limit=1)
     return before[-1].position if before else 0
 
 
