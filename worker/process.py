@@ -227,14 +227,10 @@ class WorkerProcess:
         served = parts.served_models(settings, self._model)
         engine = self._engine(stack, sink, cache, log, controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
-        turns, logger, active = self._turns, self._logger, ActiveJobs()
+        values, turns = settings.engine.values, self._turns
+        logger, active = self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            controls,
-            settings.engine.values,
-            engine=engine,
-            turns=turns,
-            queue=broker,
-            logger=logger,
+            controls, values, engine=engine, turns=turns, queue=broker, logger=logger
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))

@@ -26,6 +26,38 @@ APPLIED_S = 10.0
 _POLL_S = 0.2
 _NAMES = ("batch_window_ms", "max_batch_size", "gap_max_ms")
 
+BatchWindow = Annotated[
+    float | None,
+    typer.Option("--batch-window-ms", help="How long requests that come together wait for more."),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--max-batch-size", help="Most sequences that run at once.")
+]
+Gap = Annotated[
+    float | None,
+    typer.Option("--gap-max-ms", help="Longest pause of a stream beside a new prompt; 0 for any."),
+]
+Reset = Annotated[bool, typer.Option("--reset", help="Return to the values of the settings.")]
+Pause = Annotated[
+    bool, typer.Option("--pause", help="Start no more jobs; new ones are accepted and wait.")
+]
+Drain = Annotated[
+    bool,
+    typer.Option(
+        "--drain", help="Start no more jobs, refuse new ones with 503, and wait until none runs."
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Accept and start jobs again.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Of a pause or drain; shown to other operators.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", min=0, help="Seconds of a drain for running jobs to end; 0 does not wait."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -34,45 +66,15 @@ def register(app: typer.Typer) -> None:
 
 def engine(
     *,
-    batch_window_ms: Annotated[
-        float | None,
-        typer.Option(
-            "--batch-window-ms", help="How long requests that come together wait for more."
-        ),
-    ] = None,
-    max_batch_size: Annotated[
-        int | None, typer.Option("--max-batch-size", help="Most sequences that run at once.")
-    ] = None,
-    gap_max_ms: Annotated[
-        float | None,
-        typer.Option(
-            "--gap-max-ms", help="Longest pause of a stream beside a new prompt; 0 for any."
-        ),
-    ] = None,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Return to the values of the settings.")
-    ] = False,
-    pause: Annotated[
-        bool,
-        typer.Option("--pause", help="Start no more jobs; new ones are accepted and wait."),
-    ] = False,
-    drain: Annotated[
-        bool,
-        typer.Option(
-            "--drain",
-            help="Start no more jobs, refuse new ones with 503, and wait until none runs.",
-        ),
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Accept and start jobs again.")] = False,
-    reason: Annotated[
-        str | None, typer.Option("--reason", help="Of a pause or drain; shown to other operators.")
-    ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, help="Seconds of a drain for running jobs to end; 0 does not wait."
-        ),
-    ] = 300.0,
+    batch_window_ms: BatchWindow = None,
+    max_batch_size: BatchSize = None,
+    gap_max_ms: Gap = None,
+    reset: Reset = False,
+    pause: Pause = False,
+    drain: Drain = False,
+    resume: Resume = False,
+    reason: Reason = None,
+    wait: Wait = 300.0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:

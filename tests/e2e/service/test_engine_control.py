@@ -26,7 +26,7 @@ from tests.support.processes.scripted_service import (
 from tests.support.processes.service import Service
 
 WAIT_S = 120.0
-VALUES = {"batch_window_ms": 10, "max_batch_size": 4, "gap_max_ms": 100}
+VALUES = {"batch_window_ms": 2, "max_batch_size": 4, "gap_max_ms": 100}
 ONE = {"max_batch_size": 1}
 #: Longer than between two pulses of the worker, which report the waiting jobs.
 NEWS_S = 2.5
