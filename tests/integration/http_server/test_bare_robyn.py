@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.polling import pause, wait_until
+from tests.support.polling import pause, scaled, unscaled, wait_until
 from tests.support.processes.sample_server import (
     ANSWER_MAX_S,
     ROOT,
@@ -32,6 +32,7 @@ from tests.support.processes.sample_server import (
 
 #: Longer than any answer of a server that notices; the tests wait so long for nothing to happen.
 NOTHING_S = 2.0
+NOTHING = "nothing may happen in this time"
 LARGE_BODY_BYTES = 64 * 1024 * 1024
 #: Threads on which the one worker of Robyn waits for streams, divided by the cores.
 WAITING_THREADS = 512
@@ -44,7 +45,7 @@ class BareRobyn:
         self.process = process
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self.port = int(self._lines.get(timeout=ANSWER_MAX_S))
+        self.port = int(self._lines.get(timeout=scaled(ANSWER_MAX_S)))
         wait_until(self._listens, what="Robyn listens")
 
     def _read(self) -> None:
@@ -58,7 +59,7 @@ class BareRobyn:
         return False
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_MAX_S)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=scaled(ANSWER_MAX_S))
 
     def send(self, data: bytes) -> bytes:
         """Send bytes; return what came once nothing more does."""
@@ -81,7 +82,7 @@ class BareRobyn:
         return seen
 
     def next_line(self) -> str:
-        return self._lines.get(timeout=ANSWER_MAX_S)
+        return self._lines.get(timeout=scaled(ANSWER_MAX_S))
 
     def lines(self) -> list[str]:
         found = []
@@ -113,7 +114,7 @@ def test_malformed_chunk_ends_the_process(robyn: BareRobyn, size: bytes) -> None
     robyn.send(
         b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%s\r\nabc\r\n" % size
     )
-    assert robyn.process.wait(ANSWER_MAX_S) == -signal.SIGABRT
+    assert robyn.process.wait(scaled(ANSWER_MAX_S)) == -signal.SIGABRT
 
 
 def test_body_has_no_limit(robyn: BareRobyn) -> None:
@@ -154,7 +155,7 @@ def test_slow_request_is_waited_for(robyn: BareRobyn, data: bytes) -> None:
     """When heads, bodies and idle connections end, their timeouts in ``RequestReader`` may go."""
     with robyn.connect() as connection:
         connection.sendall(data)
-        connection.settimeout(NOTHING_S)
+        connection.settimeout(unscaled(NOTHING_S, reason=NOTHING))
         with pytest.raises(TimeoutError):
             connection.recv(1)
 
@@ -164,7 +165,7 @@ def test_client_gone_from_a_waiting_handler_is_not_known(robyn: BareRobyn) -> No
     with robyn.connect() as connection:
         connection.sendall(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
         assert robyn.next_line() == "slow begun"
-    pause(NOTHING_S, reason="nothing may happen in this time")
+    pause(NOTHING_S, reason=NOTHING)
     assert robyn.lines() == []
 
 
@@ -173,7 +174,7 @@ def test_client_gone_from_an_idle_stream_is_not_known(robyn: BareRobyn) -> None:
     with robyn.connect() as connection:
         connection.sendall(b"GET /idle HTTP/1.1\r\nhost: x\r\n\r\n")
         read_until(connection, b"first")
-    pause(NOTHING_S, reason="nothing may happen in this time")
+    pause(NOTHING_S, reason=NOTHING)
     assert robyn.lines() == []
 
 
@@ -190,7 +191,7 @@ def test_idle_streams_starve_the_next_one(robyn: BareRobyn) -> None:
             what="all threads wait",
         )
         last = stack.enter_context(robyn.connect())
-        last.settimeout(NOTHING_S)
+        last.settimeout(unscaled(NOTHING_S, reason=NOTHING))
         last.sendall(b"GET /waiting HTTP/1.1\r\nhost: x\r\n\r\n")
         read_until(last, b"\r\n\r\n")
         with pytest.raises(TimeoutError):
@@ -218,9 +219,9 @@ def test_process_ends_neither_by_one_signal_nor_with_its_streams(robyn: BareRoby
         read_until(connection, b"first")
         robyn.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            robyn.process.wait(NOTHING_S)
+            robyn.process.wait(unscaled(NOTHING_S, reason=NOTHING))
     with pytest.raises(subprocess.TimeoutExpired):
-        robyn.process.wait(NOTHING_S)
+        robyn.process.wait(unscaled(NOTHING_S, reason=NOTHING))
 
 
 @pytest.mark.parametrize(
