@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
 from api.http.messages import Route
+from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
 from api.http_server.request_counts import RequestCounts
 from api.http_server.server import Shield
@@ -134,7 +135,7 @@ class _ApiLifecycle:
         await service.on_start()
         shield = self.shield
         if not self._stop.is_set():
-            await shield.listen(service.listener)
+            await shield.listen(service.listener, lambda: Connection(shield))
             host, port = service.listener.getsockname()[:2]
             service.on_listening(host, port)
             await self._stop.wait()

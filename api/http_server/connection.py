@@ -6,17 +6,16 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import h11
 
-from api.access.access_control import AccessControl, AdmittedRequest
+from api.access.access_control import AdmittedRequest
 from api.errors import dialect_of, error_reply, internal_error
 from api.http.messages import Reply
 from api.http_server import errors
-from api.http_server.body_budget import BodyBudget, BodyShare
+from api.http_server.body_budget import BodyShare
 from api.http_server.exchange import Exchange
-from api.http_server.limits import ServerLimits
 from api.http_server.reply_head import whole_reply
 from api.http_server.request_counts import CLIENT_LEFT
 from api.http_server.request_head import (
@@ -31,64 +30,11 @@ from api.http_server.request_head import (
 )
 from api.http_server.request_reader import RequestReader
 from api.http_server.robyn_connection import BrokenReply, RobynConnection
+from api.http_server.server import Shield
 from domain.errors import SemanticError, Unavailable
-from ops.logs import Logger
 
 _CONTINUE = b"HTTP/1.1 100 \r\n\r\n"
 _UNREACHABLE = "the service is starting or stopping"
-
-
-class ConnectionHost(Protocol):
-    """The shield of a connection."""
-
-    @property
-    def limits(self) -> ServerLimits:
-        """Sizes and times."""
-
-    @property
-    def logger(self) -> Logger:
-        """Records requests and failures."""
-
-    @property
-    def access(self) -> AccessControl:
-        """Which requests are admitted."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether the process ends: no connection serves a second request."""
-
-    @property
-    def bodies(self) -> BodyBudget:
-        """Counts the bytes of all bodies."""
-
-    def enter(self, connection: Connection) -> SemanticError | None:
-        """Count a connection; return why it is not served, ``None`` if it is."""
-
-    def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended."""
-
-    def begin(self, peer: str) -> Exchange:
-        """Name a request before it is read."""
-
-    def hand_out(self, exchange: Exchange) -> str:
-        """Let the handler find an exchange; return its name for Robyn."""
-
-    def unrouted(self, method: str, target: RequestTarget) -> Reply | None:
-        """Return the reply to a request that Robyn cannot route, ``None`` for any other.
-
-        Raises:
-            SemanticError: For the client.
-        """
-
-    async def connect(self, connection: RobynConnection) -> None:
-        """Connect to Robyn.
-
-        Raises:
-            OSError: It does not answer.
-        """
-
-    def finish(self, exchange: Exchange, status: int) -> None:
-        """Forget a request whose reply is sent or will never be, and count the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +57,10 @@ class Connection(asyncio.Protocol):
     the two look the same, and a job must not run on without a reader.
     """
 
-    def __init__(self, host: ConnectionHost) -> None:
-        self._host = host
-        self._limits = host.limits
-        self._reader = RequestReader(limits=host.limits, resume=self._resume_reading)
+    def __init__(self, shield: Shield) -> None:
+        self._shield = shield
+        self._limits = shield.limits
+        self._reader = RequestReader(limits=shield.limits, resume=self._resume_reading)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._robyn: RobynConnection | None = None
@@ -141,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._refusal = self._host.enter(self)
+        self._refusal = self._shield.enter(self)
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
@@ -233,7 +179,7 @@ class Connection(asyncio.Protocol):
     def _ends_connection(self) -> bool:
         return (
             not self._keeps_alive
-            or self._host.draining
+            or self._shield.draining
             or (self._reader.over and not self._reader.waiting_bytes)
         )
 
@@ -269,20 +215,20 @@ class Connection(asyncio.Protocol):
         except ConnectionError:
             self.abort()
         except Exception:
-            self._host.logger.exception("connection_failed")
+            self._shield.logger.exception("connection_failed")
             self.abort()
         finally:
             if self._robyn is not None:
                 self._robyn.abort()
-            self._host.leave(self)
+            self._shield.leave(self)
 
     async def _serve_one(self) -> bool:
         """Serve one request; return whether another may follow."""
         self._idle = True
-        if (self._is_kept and self._host.draining) or not await self._reader.first_byte():
+        if (self._is_kept and self._shield.draining) or not await self._reader.first_byte():
             return False
         self._idle, self._is_kept, self._has_begun_reply = False, True, False
-        exchange = self._host.begin(self.peer)
+        exchange = self._shield.begin(self.peer)
         asked: _Asked | None = None
         try:
             head = await self._reader.head()
@@ -299,7 +245,7 @@ class Connection(asyncio.Protocol):
         self._keeps_alive = keeps_alive(head, asked.headers)
         self._is_old_client = head.http_version == b"1.0"
         try:
-            with self._host.bodies.share(self.peer, admitted.caller) as share:
+            with self._shield.bodies.share(self.peer, admitted.caller) as share:
                 return await self._serve_admitted(asked, exchange, share)
         finally:
             admitted.leave()
@@ -307,7 +253,7 @@ class Connection(asyncio.Protocol):
     def _admit(self, asked: _Asked) -> AdmittedRequest:
         """Check access before the body is read: a refused client must not send one."""
         target = asked.head.target.decode("ascii")
-        return self._host.access.admit(asked.method, target, asked.headers)
+        return self._shield.access.admit(asked.method, target, asked.headers)
 
     async def _serve_admitted(self, asked: _Asked, exchange: Exchange, share: BodyShare) -> bool:
         """Read the body and reply; return whether another request may follow."""
@@ -328,8 +274,8 @@ class Connection(asyncio.Protocol):
             if exchange.is_handled:
                 await exchange.over.wait()
             self._exchange = None
-            self._host.finish(exchange, status)
-        self._host.logger.debug(
+            self._shield.finish(exchange, status)
+        self._shield.logger.debug(
             "request_answered",
             method=asked.method,
             path=path_of(asked.head),
@@ -353,7 +299,7 @@ class Connection(asyncio.Protocol):
         try:
             target = read_target(asked.head.target)
             exchange.path = target.path
-            reply = self._host.unrouted(asked.method, target)
+            reply = self._shield.unrouted(asked.method, target)
             if reply is None:
                 return await self._ask_robyn(asked, target, body, exchange)
         except SemanticError as error:
@@ -368,7 +314,7 @@ class Connection(asyncio.Protocol):
             asked.method,
             target,
             asked.headers,
-            exchange=self._host.hand_out(exchange),
+            exchange=self._shield.hand_out(exchange),
             length=len(body),
         )
         if len(head) > self._limits.robyn_head_bytes_max:
@@ -379,14 +325,14 @@ class Connection(asyncio.Protocol):
         except BrokenReply as error:
             if self._has_begun_reply or self._lost.is_set():
                 raise
-            self._host.logger.error("robyn_refused", path=exchange.path)  # noqa: TRY400 - it has no trace
+            self._shield.logger.error("robyn_refused", path=exchange.path)  # noqa: TRY400 - it has no trace
             raise internal_error() from error
 
     async def _connected(self) -> RobynConnection:
         if self._robyn is None or not self._robyn.is_open:
             robyn = RobynConnection(self)
             try:
-                await self._host.connect(robyn)
+                await self._shield.connect(robyn)
             except (OSError, TimeoutError) as error:
                 raise Unavailable(_UNREACHABLE) from error
             self._robyn = robyn
@@ -397,7 +343,7 @@ class Connection(asyncio.Protocol):
     def _send(self, reply: Reply, asked: _Asked, exchange: Exchange) -> int:
         """Send a reply that is not Robyn's; return its status."""
         self._keeps_alive = not self._ends_connection()
-        more = self._host.access.headers(asked.headers)
+        more = self._shield.access.headers(asked.headers)
         bodiless = asked.method == "HEAD"
         close = not self._keeps_alive
         self._write(whole_reply(reply, exchange, more, bodiless=bodiless, close=close))
@@ -413,9 +359,9 @@ class Connection(asyncio.Protocol):
             asked = _Asked(h11.Request(method="GET", target="/", headers=[("host", "-")]), {})
         else:
             dialect = dialect_of(path_of(asked.head), asked.headers)
-        self._host.logger.info("request_refused", code=error.code)
+        self._shield.logger.info("request_refused", code=error.code)
         status = self._send(error_reply(error, dialect, exchange.request_id), asked, exchange)
-        self._host.finish(exchange, status)
+        self._shield.finish(exchange, status)
         await self._linger()
 
     async def _linger(self) -> None:

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from api.access.access_control import AccessControl
 from api.http.messages import Reply
 from api.http_server.body_budget import BodyBudget
-from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.peer_counts import PeerCounts
@@ -39,6 +38,21 @@ ROUTED_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELET
 _KEEPALIVE_IDLE_S: Final = 30
 _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
+
+
+class ClientConnection(Protocol):
+    """The connection of a client."""
+
+    peer: str
+
+    def abort(self) -> None:
+        """Cut it."""
+
+    def close_if_idle(self) -> None:
+        """Close it if no request is on it."""
+
+    def cut(self) -> None:
+        """Cut it, and cancel the handler of its request."""
 
 
 class Shield:
@@ -84,9 +98,9 @@ class Shield:
         #: Robyn's port is open to other users of the machine, who know no name of an exchange.
         self._secret = secrets.token_hex(16)
         self._numbers = count(1)
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
         #: Those that were made before the drain.
-        self._open: set[Connection] = set()
+        self._open: set[ClientConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._server: asyncio.Server | None = None
@@ -96,15 +110,18 @@ class Shield:
         """Whether the process ends."""
         return self._draining.is_set()
 
-    async def listen(self, listener: socket.socket) -> None:
+    async def listen(
+        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
         """Accept clients.
 
         Args:
             listener: Bound; stays open until ``drain``.
+            protocol: Makes the connection of a client.
         """
         _find_dead_peers(listener)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=listener)
+        self._server = await loop.create_server(protocol, sock=listener)
 
     async def drain(self, drain_s: float) -> None:
         """Let open replies end, and cut the rest when the time is over.
@@ -147,7 +164,7 @@ class Shield:
 
     # Called by connections.
 
-    def enter(self, connection: Connection) -> SemanticError | None:
+    def enter(self, connection: ClientConnection) -> SemanticError | None:
         """Count a connection; return why it is not served, ``None`` if it is."""
         self._connections.add(connection)
         if not self.draining:
@@ -160,7 +177,7 @@ class Shield:
             connection.abort()
         return refusal
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
         self._peers.leave(connection.peer)

@@ -11,12 +11,12 @@ import structlog
 from api.access.access_control import AccessControl
 from api.framework.answer import Answering
 from api.http.messages import Reply, Request, StreamReply
-from api.http_server.body_budget import BodyBudget
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from api.http_server.request_head import EXCHANGE_HEADER, RequestTarget
 from api.http_server.robyn_connection import RobynConnection
+from api.http_server.server import ClientConnection, Shield
 from domain.errors import SemanticError
 from ops.setting_groups.service import ServerSettings
 from tests.support.polling import eventually, let_tasks_run
@@ -135,8 +135,8 @@ class MemoryRobyn(MemoryTransport):
             self._connection.data_received(data)
 
 
-class MemoryHost:
-    """Counts connections and returns fixed answers."""
+class MemoryHost(Shield):
+    """A shield in front of ``MemoryRobyn``, where one handler answers every path."""
 
     def __init__(
         self,
@@ -144,45 +144,41 @@ class MemoryHost:
         limits: ServerLimits,
         access: AccessControl | None = None,
     ) -> None:
-        self._answer = answer
-        self.limits = limits
-        self.bodies = BodyBudget(limits.bodies_bytes_max)
-        self.access = access or AccessControl.from_settings(
-            ServerSettings(allowed_hosts=("x",)), connections_max=limits.connections_max
-        )
-        self.logger = structlog.stdlib.get_logger()
-        self.answering = Answering(
-            access=self.access,
-            check_serving=lambda _: None,
+        super().__init__(
+            robyn=("127.0.0.1", 1),
+            unrouted=lambda method, route_path: Reply(body=f"{method} {route_path}".encode()),
+            access=access
+            or AccessControl.from_settings(
+                ServerSettings(allowed_hosts=("x",)), connections_max=limits.connections_max
+            ),
             limits=limits,
-            logger=self.logger,
+            logger=structlog.stdlib.get_logger(),
         )
-        self.draining = False
+        self._answer = answer
+        self.answering = Answering(
+            access=self.access, check_serving=lambda _: None, limits=limits, logger=self.logger
+        )
         self.inside = 0
-        self.exchanges: dict[str, Exchange] = {}
         self.seen: list[Request] = []
         self.statuses: list[int] = []
+        self.exchanges: dict[str, Exchange] = {}
 
-    def enter(self, connection: Connection) -> SemanticError | None:
-        del connection
+    def enter(self, connection: ClientConnection) -> SemanticError | None:
         self.inside += 1
-        return None
+        return super().enter(connection)
 
-    def leave(self, connection: Connection) -> None:
-        del connection
+    def leave(self, connection: ClientConnection) -> None:
         self.inside -= 1
+        super().leave(connection)
 
     async def answer(self, request: Request) -> Reply | StreamReply:
         self.seen.append(request)
         return await self._answer(request)
 
-    def begin(self, peer: str) -> Exchange:
-        return Exchange.begin(lambda _: False, peer)
-
     def hand_out(self, exchange: Exchange) -> str:
-        exchange.name = exchange.request_id
-        self.exchanges[exchange.name] = exchange
-        return exchange.name
+        name = super().hand_out(exchange)
+        self.exchanges[name] = exchange
+        return name
 
     def unrouted(self, method: str, target: RequestTarget) -> Reply | None:
         del method, target
@@ -194,6 +190,7 @@ class MemoryHost:
     def finish(self, exchange: Exchange, status: int) -> None:
         self.exchanges.pop(exchange.name, None)
         self.statuses.append(status)
+        super().finish(exchange, status)
 
 
 async def play(host: MemoryHost, pieces: Iterable[bytes]) -> bytes:
