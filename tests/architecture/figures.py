@@ -62,9 +62,9 @@ class Figures:
 
 #: The figures of today. Lower what has fallen; a change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=722,
-    lines=91_056,
-    statements=43_983,
+    files=721,
+    lines=90_782,
+    statements=43_858,
     message_files=55,
     jobs_files=19,
 )
