@@ -1,1 +1,1 @@
-"""Accounting of the KV cache without arrays: block names, contexts, checkpoints, eviction."""
+"""Accounts of the KV cache without arrays: block names, contexts, checkpoints, pool, relief."""

@@ -34,7 +34,7 @@ class CheckpointKind(StrEnum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CacheCheckpoint:
-    """A checkpoint in memory.
+    """A checkpoint in memory. ``BlockPool`` writes its state.
 
     Attributes:
         parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
@@ -46,6 +46,7 @@ class CacheCheckpoint:
         is_saved: Whether the disk has it, or has it in its write queue.
         used: Number of its last use.
         contexts: Contexts in memory that it was made for.
+        busy: How many of them are not idle.
     """
 
     name: BlockHash
@@ -58,6 +59,7 @@ class CacheCheckpoint:
     is_saved: bool = False
     used: int = 0
     contexts: set[Context] = field(default_factory=set)
+    busy: int = 0
 
 
 def checkpoint_fingerprint(fingerprint: str) -> str:

@@ -15,7 +15,7 @@ from domain.kv.hashing import BlockHash, BlockHasher, common_tokens, pack_ids
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Context:
-    """A row or a segment.
+    """A row or a segment. ``BlockPool`` writes its state; others write its tokens and its tail.
 
     Attributes:
         token_ids: Ids of all its tokens, those before ``start`` included. A running row appends to
@@ -136,6 +136,8 @@ class ContextIndex:
         self._block_tokens = block_tokens
         self._contexts: dict[Context, None] = {}
         self._holders: dict[BlockHash, dict[Context, None]] = {}
+        #: Whole blocks that the contexts hold; one that two of them hold counts twice.
+        self.blocks = 0
 
     def __iter__(self) -> Iterator[Context]:
         return iter(self._contexts)
@@ -151,19 +153,18 @@ class ContextIndex:
         """Add a context with the blocks that it holds."""
         self._contexts[context] = None
         for name in self._held(context):
-            self._holders.setdefault(name, {})[context] = None
+            self._hold(context, name)
 
     def remove(self, context: Context) -> None:
         """Remove a context; an unknown one is ignored."""
-        if context in self._contexts:
-            del self._contexts[context]
-            self._drop(context, self._held(context))
+        self._drop(context, self._held(context))
+        self._contexts.pop(context, None)
 
     def append(self, context: Context, name: BlockHash) -> None:
         """Add the next whole block of a context."""
         context.names.append(name)
         if context in self._contexts:
-            self._holders.setdefault(name, {})[context] = None
+            self._hold(context, name)
 
     def trim_start(self, context: Context, start: int) -> None:
         """Remove the blocks before ``start``, a block boundary."""
@@ -189,10 +190,19 @@ class ContextIndex:
         """Return how many of the first blocks that a context holds another context holds too."""
         count = 0
         for name in self._held(context):
-            if len(self._holders[name]) < 2:  # noqa: PLR2004 - itself and another
+            if not self._is_shared(context, name):
                 break
             count += 1
         return count
+
+    def shares_start(self, context: Context) -> bool:
+        """Return whether another context holds the first block that a context holds."""
+        first = context.start // self._block_tokens
+        return first < len(context.names) and self._is_shared(context, context.names[first])
+
+    def _is_shared(self, context: Context, name: BlockHash) -> bool:
+        holders = self._holders.get(name, {})
+        return context in holders and len(holders) > 1
 
     def find(
         self, token_ids: Sequence[int], on_disk: Callable[[BlockHash], bool] = nowhere
@@ -238,12 +248,19 @@ class ContextIndex:
     def _held(self, context: Context) -> list[BlockHash]:
         return context.names[context.start // self._block_tokens :]
 
+    def _hold(self, context: Context, name: BlockHash) -> None:
+        self._holders.setdefault(name, {})[context] = None
+        self.blocks += 1
+
     def _drop(self, context: Context, names: Sequence[BlockHash]) -> None:
+        if context not in self._contexts:
+            return  # a forgotten context has left the index
+        self.blocks -= len(names)
         for name in names:
-            holders = self._holders.get(name, {})
-            holders.pop(context, None)  # a forgotten context has left the index
+            holders = self._holders[name]
+            del holders[context]
             if not holders:
-                self._holders.pop(name, None)
+                del self._holders[name]
 
     def _best(
         self, token_ids: Sequence[int], names: Sequence[BlockHash]
@@ -253,9 +270,9 @@ class ContextIndex:
         wanted = token_ids[start : start + self._block_tokens]
         holders = self._holders[names[-1]] if names else self._contexts
         best: Context | None = None
-        best_key = (-1, -1, -1)
+        best_key = (-1, 0, -1)  # of none
         for context in holders:
-            if context.start > start:
+            if context.start > start or _is_no_better(context, start, wanted, best_key):
                 continue
             held = context.token_ids[start : start + len(wanted)]
             common = common_tokens(held, wanted)
@@ -277,6 +294,21 @@ class ContextIndex:
                 current = max(holders, key=lambda one: len(one.names), default=None)
             pieces.append(Piece(at * size, (at + 1) * size, current))
         return pieces
+
+
+def _is_no_better(
+    context: Context, start: int, wanted: Sequence[int], best_key: tuple[int, int, int]
+) -> bool:
+    """Return whether one token shows that a context has no more of ``wanted`` than the best one.
+
+    A prompt that begins like no other is compared with all contexts, so that has to be quick.
+    """
+    common, continues, before = best_key
+    if not continues or before < -context.start:
+        return False
+    if common == len(wanted) or len(context.token_ids) <= start + common:
+        return True
+    return context.token_ids[start + common] != wanted[common]
 
 
 def _joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -18,7 +18,7 @@ class HeldBlocks(Protocol):
     """The blocks of one model; safe to use from any thread."""
 
     @property
-    def store(self) -> Container[object]:
+    def pool(self) -> Container[object]:
         """The names of the blocks in memory."""
         ...
 
@@ -125,7 +125,7 @@ class CacheGauge:
     def find_blocks(self, names: Sequence[BlockHash]) -> tuple[list[bool], list[bool]]:
         """Return whether memory and disk have each block; from any thread."""
         cache, tier = self._blocks(), self._tier
-        in_memory = [cache is not None and name in cache.store for name in names]
+        in_memory = [cache is not None and name in cache.pool for name in names]
         return in_memory, [tier is not None and tier.contains(name) for name in names]
 
     def forget_blocks(self, names: Sequence[BlockHash]) -> None:

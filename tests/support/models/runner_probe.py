@@ -10,12 +10,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from domain.kv.pool import BlockPool
 from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
-from worker.engine.mlx.kv.context_store import ContextStore
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loaded_weights import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -247,19 +247,18 @@ class Bench:
         if self.runner.prefix_cache is not None:
             for uid in list(self.runs):
                 self.runner.remove(uid)
-            store = self.runner.prefix_cache.store
-            store.check_integrity()
-            assert not any(one.is_running or one.users for one in store.contexts())
+            self.check()
+            assert not any(one.is_running or one.users for one in self.reuse.pool.contexts())
             assert not self.runner.prefix_cache._pending
         # Not the runner's own ``close``: it would end the streams of the thread of all tests.
         self.runner.reset()
 
 
-def shed(store: ContextStore, over_bytes: int) -> None:
+def shed(pool: BlockPool, over_bytes: int) -> None:
     """Free about ``over_bytes`` of contexts that no sequence uses."""
-    store.withheld_bytes = store._limit_bytes - store.used_bytes + over_bytes
-    store.fit()
-    store.withheld_bytes = 0
+    pool.withheld_bytes = pool.limit_bytes - pool.used_bytes + over_bytes
+    pool.fit()
+    pool.withheld_bytes = 0
 
 
 @cache

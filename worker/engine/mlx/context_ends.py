@@ -54,7 +54,8 @@ class ContextEnds:
         saver: ContextSaver | None,
     ) -> None:
         self._store = store
-        self._spec = store.spec
+        self._pool = store.pool
+        self._spec = store.pool.spec
         self._planner = planner
         self._saver = saver
         self._progress_tokens = PROGRESS_BLOCKS * self._spec.block_tokens
@@ -133,7 +134,7 @@ class ContextEnds:
         is_live = self._spec.has_ends and caches.can_end_at(position, tokens)
         if is_live:
             self._save_progress(sequence)
-            name = self._store.checkpoint_name(context, position).name
+            name = self._pool.checkpoint_name(context, position).name
             self._record(sequence, EndRecord(name, position, CheckpointKind.ANSWER))
             self._thin(sequence)
         elif self._spec.has_ends:
@@ -190,7 +191,7 @@ class ContextEnds:
     def _save_progress(self, sequence: TrackedSequence) -> None:
         """Save the last snapshot of a state on the way, which ``advance`` may not have saved."""
         for one in sequence.ends:
-            checkpoint = self._store.checkpoints.get(one.name)
+            checkpoint = self._pool.checkpoints.get(one.name)
             if one.kind is not CheckpointKind.PROGRESS or checkpoint is None:
                 continue
             if not checkpoint.is_saved and not checkpoint.users:
@@ -209,15 +210,15 @@ class ContextEnds:
         """Delete checkpoints from memory, and from the disk once it has a later one."""
         for one in old:
             sequence.ends.remove(one)
-            checkpoint = self._store.checkpoints.get(one.name)
+            checkpoint = self._pool.checkpoints.get(one.name)
             if checkpoint is not None:
-                checkpoint.contexts.discard(sequence.context)
+                self._pool.disown(sequence.context, checkpoint)
                 if checkpoint.contexts:
                     continue
                 if self._saver is not None:
                     self._saver.cancel(sequence.context, checkpoint)
                 if not checkpoint.users:
-                    self._store.drop_checkpoint(checkpoint)
+                    self._pool.free(checkpoint)
             sequence.replaced.append(one.name)
 
     def _inherited(

@@ -38,7 +38,7 @@ from worker.engine.mlx.kv.pending_prefixes import PendingPrefixes
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_opening import RowOpener
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, StartPlanner
-from worker.engine.mlx.row_allocator import RowAllocator, release
+from worker.engine.mlx.row_allocator import RowAllocator
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.tracked_sequence import TrackedSequence
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
@@ -100,15 +100,16 @@ class PrefixCache:
             may_lose=lambda: tier is None or tier.write_state() in _LOSES,
             packing=packing,
         )
+        self.pool = self.store.pool
         planner = StartPlanner(self.store, self.fingerprint, tier)
         saver = None if tier is None else ContextSaver(self.store, tier, codec, fingerprints)
         if tier is not None:
-            self.store.on_cut = self._on_cut
+            self.pool.on_cut = self._on_cut
             tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
         self._planner, self._saver, self._tier = planner, saver, tier
         self._opener = RowOpener(self.store, planner, codec, fingerprints, tier, monotonic_s)
         self._ends = ContextEnds(self.store, planner, saver)
-        self._pending = PendingPrefixes(self.store)
+        self._pending = PendingPrefixes(self.pool)
         self._tracked: dict[int, TrackedSequence] = {}
         self._on_context = on_context
         self._now_s = monotonic_s
@@ -136,7 +137,7 @@ class PrefixCache:
     @property
     def limit_bytes(self) -> int:
         """Most bytes of the caches of one sequence."""
-        return self.store.context_limit_bytes
+        return self.pool.context_limit_bytes
 
     def must_wait(self, token_ids: Sequence[int]) -> WaitingFor | None:
         """Return ``PREFIX`` while a running sequence will soon hold more of this prompt.
@@ -148,11 +149,11 @@ class PrefixCache:
     def used_bytes(self) -> int:
         """Return the bytes of contexts, checkpoints, and copies on their way to the disk."""
         in_flight_bytes = 0 if self._tier is None else self._tier.write_bytes()
-        return self.store.used_bytes + in_flight_bytes
+        return self.pool.used_bytes + in_flight_bytes
 
     def withhold(self, size_bytes: int) -> None:
         """See ``RowMemory.withhold``."""
-        self.store.withheld_bytes = size_bytes
+        self.pool.withheld_bytes = size_bytes
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
@@ -176,7 +177,7 @@ class PrefixCache:
             context=context,
             opening=opening,
             prompt_tokens=len(tokens),
-            names=tuple(self.store.hasher.chain(pack_ids(tokens[:-1]), self._spec.block_tokens)),
+            names=tuple(self.pool.hasher.chain(pack_ids(tokens[:-1]), self._spec.block_tokens)),
             label=admission.label,
             started_s=self._now_s(),
         )
@@ -202,10 +203,10 @@ class PrefixCache:
         sequence = self._tracked[uid]
         opening, context = sequence.opening, sequence.context
         assert opening is not None, "a row is opened once"
-        release(sequence)
+        self._release(sequence)
         disk_tokens = min(opening.disk_tokens, restored_tokens)
         if restored_tokens < len(context.token_ids):
-            self.store.cut(context, restored_tokens)
+            self.pool.cut(context, restored_tokens)
         else:
             held = len(context.token_ids)
             context.token_ids += opening.token_ids[held:restored_tokens]
@@ -252,8 +253,8 @@ class PrefixCache:
             else:
                 parent = context.names[-1] if context.names else None
                 ids = context.token_ids[at * size : (at + 1) * size]
-                name = self.store.hasher.of_packed(parent, pack_ids(ids))
-            self.store.seal(context, name)
+                name = self.pool.hasher.of_packed(parent, pack_ids(ids))
+            self.pool.seal(context, name)
 
     def _drop_pending(self, sequence: TrackedSequence) -> None:
         """Remove the prefixes that a sequence holds now, checkpoints included."""
@@ -267,7 +268,7 @@ class PrefixCache:
         """Make room for the next step of each row; return whether there is enough memory."""
         alone = len(self._tracked) == 1
         with mx.stream(sequences.stream):
-            return (self.store.fit() or alone) and all(
+            return (self.pool.fit() or alone) and all(
                 sequence.opening is not None or self._rows.grow(sequence.context, alone=alone)
                 for sequence in self._tracked.values()
             )
@@ -305,7 +306,7 @@ class PrefixCache:
         """Park what a sequence had adopted, or what a failed step left of it; else drop it."""
         opening, context = sequence.opening, sequence.context
         caches = self.store.caches(context)
-        release(sequence)
+        self._release(sequence)
         if opening is None:
             is_kept = self._rewind(context)
         else:
@@ -322,7 +323,13 @@ class PrefixCache:
             return
         if self._saver is not None:
             self._saver.remove(context)
-        self.store.drop(context)
+        self.pool.free(context)
+
+    def _release(self, sequence: TrackedSequence) -> None:
+        """End the opening of a sequence: what it copied from may be changed again."""
+        if sequence.opening is not None:
+            self.pool.release(*sequence.opening.plan.sources)
+            sequence.opening = None
 
     def _reporter(self, sequence: TrackedSequence) -> Callable[[Manifest], None]:
         """Return what reports the blocks of a sequence that are on the disk."""
@@ -370,7 +377,7 @@ class PrefixCache:
         Args:
             is_due: As for ``ContextSaver.pump``.
         """
-        self.store.collect()
+        self.pool.collect()
         if self._saver is None:
             return False
         with mx.stream(generation_stream):
@@ -384,7 +391,7 @@ class PrefixCache:
         Returns:
             The number of blocks deleted on disk or in the write queue; ``None`` without a disk.
         """
-        self.store.forget(names)
+        self.pool.forget(names)
         if self._tier is None:
             return None
         return self._tier.forget([*names, *self._planner.checkpoints_after(names)])
@@ -392,4 +399,4 @@ class PrefixCache:
     def close(self) -> None:
         """Drop all sequences and contexts; ``cached_prefix`` returns nothing from then on."""
         self.end_all()
-        self.store.close()
+        self.pool.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from domain.kv.checkpoints import CacheCheckpoint
 from domain.kv.contexts import Context
 from worker.engine.mlx.admission import row_slots
 from worker.engine.mlx.kv.context_caches import ContextCaches
@@ -13,7 +12,6 @@ from worker.engine.mlx.kv.context_saver import ContextSaver
 from worker.engine.mlx.kv.context_store import ContextStore
 from worker.engine.mlx.kv.start_plan import StartPlan, StartPlanner
 from worker.engine.mlx.kv.window_cache import make_row_caches
-from worker.engine.mlx.tracked_sequence import TrackedSequence
 
 #: Room that a row has beyond its tokens where memory is free, in parts of the tokens.
 SPARE_PARTS = 16
@@ -42,7 +40,8 @@ class RowAllocator:
     ) -> None:
         self._network = network
         self._store = store
-        self._spec = store.spec
+        self._pool = store.pool
+        self._spec = store.pool.spec
         self._planner = planner
         self._saver = saver
         self._now_s = monotonic_s
@@ -65,22 +64,22 @@ class RowAllocator:
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
         alone = running == 0
-        if not self._store.could_take(needed_bytes, alone=alone):
+        if not self._pool.could_take(needed_bytes, alone=alone):
             return None  # before the prompt is hashed: a refused one is tried again soon
         for adopts in () if is_cold else (False, True):
             plan = self._planner.plan(tokens[:-1], adopts=adopts)
-            _pin(plan, 1)
+            self._pool.share(*plan.holders)
             held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
-            if self._store.make_room(needed_bytes - held_bytes, alone=alone):
+            if self._pool.make_room(needed_bytes - held_bytes, alone=alone):
                 self._blocked_since_s = None
                 return plan
-            _pin(plan, -1)
+            self._pool.release(*plan.holders)
         # Without its sources in memory: the disk has them.
-        if not self._store.make_room(needed_bytes, lose=self._is_blocked(running), alone=alone):
+        if not self._pool.make_room(needed_bytes, lose=self._is_blocked(running), alone=alone):
             return None
         self._blocked_since_s = None
         plan = StartPlan() if is_cold else self._planner.plan(tokens[:-1], adopts=True)
-        _pin(plan, 1)
+        self._pool.share(*plan.holders)
         return plan
 
     def _is_blocked(self, running: int) -> bool:
@@ -98,7 +97,7 @@ class RowAllocator:
         roomy = row_slots(self._spec, tokens + max(self._spec.block_tokens, tokens // SPARE_PARTS))
         if plan.adopted is not None and row_slots(self._spec, tokens) <= plan.adopted.slots:
             return plan.adopted.slots
-        if self._spec.live_bytes(roomy) - held_bytes <= self._store.free_bytes():
+        if self._spec.live_bytes(roomy) - held_bytes <= self._pool.free_bytes():
             return roomy
         return row_slots(self._spec, tokens)
 
@@ -110,7 +109,7 @@ class RowAllocator:
             step = self._spec.block_tokens
             caches = ContextCaches(self._spec, make_row_caches(self._network, step))
             return self._store.open(caches, slots), caches
-        context.users -= 1
+        self._pool.release(context)
         caches, held = self._store.caches(context), len(context.token_ids)
         known = plan.pieces[0].stop
         if plan.end is None and self._spec.has_ends:
@@ -119,8 +118,8 @@ class RowAllocator:
             caches.set_tokens(known)
         if self._saver is not None:
             self._saver.cut(context, known)
-        self._store.adopt(context, known)
-        self._store.resize(context, slots)
+        self._pool.adopt(context, known)
+        self._pool.grow(context, slots)
         return context, caches
 
     def grow(self, context: Context, *, alone: bool) -> bool:
@@ -134,35 +133,12 @@ class RowAllocator:
         if needed <= context.slots:
             return True
         roomy = row_slots(self._spec, tokens + tokens // SPARE_PARTS)
-        if self._spec.live_bytes(roomy) - context.size_bytes > self._store.free_bytes():
+        if self._spec.live_bytes(roomy) - context.size_bytes > self._pool.free_bytes():
             roomy = needed
         added_bytes = self._spec.live_bytes(roomy) - context.size_bytes
-        if not self._store.make_room(added_bytes, lose=alone, alone=alone):
+        if not self._pool.make_room(added_bytes, lose=alone, alone=alone):
             return False
-        self._store.resize(context, roomy)
+        self._pool.grow(context, roomy)
         for _ in self._store.caches(context).reserve(roomy):
             pass
         return True
-
-
-def release(sequence: TrackedSequence) -> None:
-    """Unpin what a sequence was opened from."""
-    if sequence.opening is not None:
-        for source in sequence.opening.plan.sources:
-            source.users -= 1
-        _pin_end(sequence.opening.plan, -1)
-        sequence.opening = None
-
-
-def _pin(plan: StartPlan, by: int) -> None:
-    """Add to the users of all that a plan copies from or adopts."""
-    for source in plan.sources:
-        source.users += by
-    if plan.adopted is not None:
-        plan.adopted.users += by
-    _pin_end(plan, by)
-
-
-def _pin_end(plan: StartPlan, by: int) -> None:
-    if isinstance(plan.end, CacheCheckpoint):
-        plan.end.users += by

@@ -193,7 +193,7 @@ class BatchRunner:
         faulty = {fault.uid for fault in faults}
         self._remove_all(list(faulty))
         cache = self.prefix_cache
-        is_full = cache is not None and cache.store.is_held(rows.EAGER_FILL)
+        is_full = cache is not None and cache.pool.stats().fill >= rows.EAGER_FILL
         self._memory.pump(rows.after_s(rows.EAGER_MOVES_S_MAX if is_full else rows.MOVES_S_MAX))
         return StepResult(
             [entry for entry in tokens if entry[0] not in faulty],
@@ -260,7 +260,7 @@ class BatchRunner:
     def memory(self) -> MemoryStats | None:
         """Return the figures of the contexts in memory; from any thread."""
         cache, loaded = self.prefix_cache, self._loaded
-        return None if cache is None or loaded is None else loaded.complete(cache.store.stats())
+        return None if cache is None or loaded is None else loaded.complete(cache.pool.stats())
 
     def _new_pace(self) -> PrefillPace:
         tokens = self._prefill_step_tokens

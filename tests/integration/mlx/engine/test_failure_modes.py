@@ -135,7 +135,7 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     both.finish()
     assert isinstance(bad.fault, RuntimeError)
     assert good.tokens == alone(bench, LLAMA, prompt, 20, GREEDY)
-    assert not any(one.is_running or one.users for one in both.reuse.store.contexts())
+    assert not any(one.is_running or one.users for one in both.reuse.pool.contexts())
 
 
 @kinds

@@ -159,8 +159,8 @@ def test_an_end_inside_a_draft_ends_the_sequence_and_its_blocks(
         for run, other in zip(drafted, expected, strict=True):
             assert (run.tokens, run.finish) == (other.tokens, other.finish)
             following = [*run.prompt, *run.tokens, 1, 2]
-            known = cold.reuse.store.find(following).tokens
-            assert bench.reuse.store.find(following).tokens == known > len(run.prompt) - 1
+            known = cold.reuse.pool.find(following).tokens
+            assert bench.reuse.pool.find(following).tokens == known > len(run.prompt) - 1
 
 
 @drafting

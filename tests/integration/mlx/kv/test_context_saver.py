@@ -45,7 +45,7 @@ def saved(bench: DiskBench) -> list[ContextSaved]:
 
 
 def names_of(bench: DiskBench, tokens: list[int]) -> list[BlockHash]:
-    return list(bench.reuse.store.hasher.chain(pack_ids(tokens), BLOCK))
+    return list(bench.reuse.pool.hasher.chain(pack_ids(tokens), BLOCK))
 
 
 def on_disk(bench: DiskBench, tokens: list[int]) -> int:
@@ -56,9 +56,7 @@ def on_disk(bench: DiskBench, tokens: list[int]) -> int:
 def context_of(bench: DiskBench, run: Run) -> Context:
     """Return the parked context of a run."""
     (found,) = (
-        one
-        for one in bench.reuse.store.contexts()
-        if one.token_ids[: len(run.prompt)] == run.prompt
+        one for one in bench.reuse.pool.contexts() if one.token_ids[: len(run.prompt)] == run.prompt
     )
     return found
 
@@ -135,10 +133,10 @@ def test_a_context_that_is_evicted_unsaved_reports_only_what_the_disk_has(
     pumped(bench)
     bench.tier.flush(WAIT_S)
     assert bench.tier.write_state() is WriteState.PAUSED
-    store = bench.reuse.store
-    assert store.make_room(store.context_limit_bytes)
-    assert not store.contexts()
-    store.check_integrity()
+    pool = bench.reuse.pool
+    assert pool.make_room(pool.context_limit_bytes)
+    assert not pool.contexts()
+    bench.check()
     (report,) = saved(bench)
     assert report.manifest.tail is None
     assert all(bench.tier.contains(name) for name in report.manifest.hashes)
@@ -174,7 +172,7 @@ def test_an_unsaved_context_that_runs_again_is_saved_with_both_turns(
     following = first.prompt + first.tokens + random_tokens(40, 9)
     second = bench.run_alone(following, 4)
     assert second.cached >= len(first.prompt)
-    assert len(bench.reuse.store.contexts()) == 1
+    assert len(bench.reuse.pool.contexts()) == 1
     bench.let_write()
     bench.settle()
     assert_whole(bench, second)
@@ -198,8 +196,8 @@ def test_a_context_that_is_deleted_unsaved_is_not_saved(
     deleted.result(scaled(WAIT_S))
     assert on_disk(bench, run.prompt) == 0
     assert_whole(bench, other)
-    bench.reuse.store.check_integrity()
-    assert [one.token_ids[:5] for one in bench.reuse.store.contexts()] == [other.prompt[:5]]
+    bench.check()
+    assert [one.token_ids[:5] for one in bench.reuse.pool.contexts()] == [other.prompt[:5]]
 
 
 def test_a_checkpoint_is_saved_whole_after_its_context_lost_a_shared_beginning(
@@ -213,11 +211,11 @@ def test_a_checkpoint_is_saved_whole_after_its_context_lost_a_shared_beginning(
         prompt = system + random_tokens(40, seed)
         run = bench.join_as(replace(bench.admission(prompt, 4), checkpoints=(POSITION,)))
         bench.finish(run)
-    store = bench.reuse.store
-    (system_end,) = (one for one in store.checkpoints if one.kind is CheckpointKind.SYSTEM)
+    pool = bench.reuse.pool
+    (system_end,) = (one for one in pool.checkpoints if one.kind is CheckpointKind.SYSTEM)
     assert not system_end.is_saved
-    shed(store, 1)
-    assert any(one.start for one in store.contexts())
+    shed(pool, 1)
+    assert any(one.start for one in pool.contexts())
     bench.let_write()
     bench.settle()
     assert bench.tier.contains(system_end.name)

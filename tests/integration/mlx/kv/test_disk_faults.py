@@ -34,7 +34,7 @@ MakeBench = Callable[..., DiskBench]
 
 
 def names_of(bench: DiskBench, prompt: list[int] = PROMPT) -> list[BlockHash]:
-    return list(bench.reuse.store.hasher.chain(pack_ids(prompt), BLOCK))
+    return list(bench.reuse.pool.hasher.chain(pack_ids(prompt), BLOCK))
 
 
 def file_of(root: Path, name: BlockHash) -> Path:
@@ -197,7 +197,7 @@ def test_directory_that_cannot_be_read_switches_persistence_off_and_nothing_else
     run = bench.run_alone(PROMPT, 4)
     assert len(run.tokens) == 4
     assert any(isinstance(event, PersistencePaused) for event in bench.events)
-    assert bench.reuse.store.may_lose(), "contexts do not wait for the disk"
+    assert bench.reuse.pool.may_lose(), "contexts do not wait for the disk"
     bench.close()
 
 

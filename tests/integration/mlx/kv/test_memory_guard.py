@@ -61,9 +61,9 @@ def test_memory_within_the_accounts_sheds_nothing() -> None:
     )
     for n in range(2):
         bench.run_alone([(5 * n + i) % VOCABULARY for i in range(32)], 4)
-    kept = bench.reuse.store.stats().evicted_blocks
+    kept = bench.reuse.pool.stats().evicted_blocks
     bench.run_alone([1, 2, 3], 4)
-    assert bench.reuse.store.stats().evicted_blocks == kept
+    assert bench.reuse.pool.stats().evicted_blocks == kept
     bench.close()
 
 

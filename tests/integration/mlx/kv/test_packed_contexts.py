@@ -108,7 +108,7 @@ def test_packed_context_is_copied_cut_and_runs_again(spec: ModelCacheSpec) -> No
 
 def _context(bench: Bench, prompt: list[int]) -> Context:
     (found,) = (
-        one for one in bench.reuse.store.contexts() if one.token_ids[: len(prompt)] == prompt
+        one for one in bench.reuse.pool.contexts() if one.token_ids[: len(prompt)] == prompt
     )
     return found
 

@@ -8,7 +8,6 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from domain.kv.relief import ReliefPolicy
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, MakeBench, Run
@@ -37,20 +36,6 @@ def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
     warm = bench(LLAMA)
     run = warm.run_alone(random_tokens(50, 1))
     assert (run.cached, warm.computed, run.finish) == (0, 49, Finish.LENGTH)
-
-
-@few
-def test_contexts_are_not_counted_while_memory_is_ample(
-    bench: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def count(*_: object, **__: object) -> int:
-        pytest.fail("the engine reads all contexts, though it needs no room")
-
-    warm = bench(architecture)
-    monkeypatch.setattr(ReliefPolicy, "reclaimable_bytes", count)
-    first = random_tokens(50, 1)
-    following = first + warm.run_alone(first, 40).tokens + random_tokens(9, 2)
-    assert warm.run_alone(following, 40).cached >= len(first)
 
 
 @architectures
@@ -296,7 +281,7 @@ def test_blocks_that_cannot_be_put_together_are_let_go(
     warm.finish(run)
     assert str(run.fault) == "out of memory"
     monkeypatch.undo()
-    assert not any(one.is_running or one.users for one in warm.reuse.store.contexts())
+    assert not any(one.is_running or one.users for one in warm.reuse.pool.contexts())
     assert warm.run_alone(prompt).cached == 39
 
 

@@ -196,7 +196,7 @@ def process(process: Callable[..., DiskBench]) -> MakeBench:
 
 def _held(bench: DiskBench) -> dict[str, mx.array]:
     """Return the keys and values of the prompt's whole blocks."""
-    (context,) = bench.reuse.store.contexts()
+    (context,) = bench.reuse.pool.contexts()
     stop = len(PROMPT) - len(PROMPT) % BLOCK
     return dict(bench.reuse.store.caches(context).read(0, stop).tensors)
 
@@ -240,7 +240,7 @@ def test_file_that_lies_about_quantised_tensors_is_rejected_and_computed_again(
     first = process()
     expected = first.run_alone(PROMPT, 8).tokens
     names, fingerprint = (
-        list(first.reuse.store.hasher.chain(pack_ids(PROMPT), BLOCK)),
+        list(first.reuse.pool.hasher.chain(pack_ids(PROMPT), BLOCK)),
         first.reuse.fingerprint,
     )
     first.close()

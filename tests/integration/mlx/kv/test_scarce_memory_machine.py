@@ -116,7 +116,7 @@ class ScarceMemory(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 99))
     def forget(self, at: int) -> None:
-        contexts = self.bench.reuse.store.contexts()
+        contexts = self.bench.reuse.pool.contexts()
         if contexts:
             self.bench.reuse.forget(contexts[at % len(contexts)].names[1:3])
 
@@ -130,7 +130,7 @@ class ScarceMemory(RuleBasedStateMachine):
 
     @rule(over=st.integers(1, 1 << 17))
     def shed(self, over: int) -> None:
-        shed(self.bench.reuse.store, over)
+        shed(self.bench.reuse.pool, over)
 
     @rule(share=st.sampled_from([0.0, 0.3, 2.0]))
     def take_elsewhere(self, share: float) -> None:

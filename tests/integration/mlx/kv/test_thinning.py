@@ -64,11 +64,11 @@ def test_turns_of_agents_with_one_system_prompt_leave_as_many_checkpoints(
         found = checkpoints(bench)
         # A fork stands where the first prompts part, if that is not the end of the system prompt.
         assert len(found) <= kept + (number > 0), number
-        store = bench.reuse.store
+        pool = bench.reuse.pool
         if freed == "beginnings":
-            shed(store, 1)
+            shed(pool, 1)
         elif freed == "all":
-            shed(store, store.used_bytes)
+            shed(pool, pool.used_bytes)
         prompts = [following(run, 100 * number + run.uid) for run in runs]
         for prompt, run in zip(prompts, runs, strict=True):
             known = bench.reuse.cached_prefix(prompt).tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ from domain.kv.relief import (
     Evict,
     Pack,
     Relief,
-    ReliefPolicy,
+    ReliefOrder,
     TrimEnd,
     TrimStart,
 )
@@ -36,37 +37,52 @@ def _context(start: int, used: int, *, is_saved: bool = True) -> Context:
     )
 
 
-def _index(*contexts: Context) -> ContextIndex:
+def _order(
+    contexts: Sequence[Context],
+    checkpoints: Sequence[CacheCheckpoint] = (),
+    *,
+    block_bytes: int = 100,
+    packs: bool = False,
+) -> ReliefOrder:
     index = ContextIndex(_HASHER, _SIZE)
     for context in contexts:
         index.add(context)
-    return index
+    order = ReliefOrder(index, block_tokens=_SIZE, block_bytes=block_bytes, packs=packs)
+    for context in contexts:
+        order.add(context)
+    for checkpoint in checkpoints:
+        wanted, checkpoint.contexts, checkpoint.busy = checkpoint.contexts, set(), 0
+        order.add(checkpoint)
+        for context in wanted:
+            order.join(context, checkpoint)
+    return order
 
 
 def test_precision_goes_before_contexts_the_least_recently_used_first() -> None:
-    policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=100, packs=True)
     old, young = _context(1, used=1), _context(2, used=2)
-    index = _index(young, old)
-    assert policy.next(index, [], 50, unsaved=False) == Pack(old, 50)
-    old.is_packed = True
-    assert policy.next(index, [], 50, unsaved=False) == Pack(young, 50)
-    young.is_packed = True
-    assert policy.next(index, [], 500, unsaved=False) == Evict(old)
+    order = _order([young, old], packs=True)
+    assert order.next(50, unsaved=False) == Pack(old, 50)
+    with order.changing(old):
+        old.is_packed = True
+    assert order.next(50, unsaved=False) == Pack(young, 50)
+    with order.changing(young):
+        young.is_packed = True
+    assert order.next(500, unsaved=False) == Evict(old)
 
 
 def test_a_context_that_the_disk_lacks_is_packed_only_if_it_may_be_lost() -> None:
-    policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=100, packs=True)
     context = _context(1, used=1, is_saved=False)
-    assert policy.next(_index(context), [], 50, unsaved=False) is None
-    assert policy.next(_index(context), [], 50, unsaved=True) == Pack(context, 50)
-    context.users = 1
-    assert policy.next(_index(context), [], 50, unsaved=True) is None
+    order = _order([context], packs=True)
+    assert order.next(50, unsaved=False) is None
+    assert order.next(50, unsaved=True) == Pack(context, 50)
+    with order.changing(context):
+        context.users = 1
+    assert order.next(50, unsaved=True) is None
 
 
 def test_nothing_is_packed_unless_it_is_set() -> None:
-    policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=100)
     context = _context(1, used=1)
-    assert policy.next(_index(context), [], 500, unsaved=False) == Evict(context)
+    assert _order([context]).next(500, unsaved=False) == Evict(context)
 
 
 # --- the order -----------------------------------------------------------------------------------
@@ -99,39 +115,52 @@ def _checkpoint(used: int, *, is_saved: bool = True, users: int = 0) -> CacheChe
     )
 
 
-POLICY = ReliefPolicy(block_tokens=_SIZE, block_bytes=100)
-
-
 def test_saved_checkpoints_go_first_the_least_recently_used_before_others() -> None:
-    index = _index(_context(1, used=1))
+    contexts = [_context(1, used=1)]
     old, young = _checkpoint(2), _checkpoint(3)
     busy, unsaved = _checkpoint(0, users=1), _checkpoint(1, is_saved=False)
     every = [young, busy, unsaved, old]
-    assert POLICY.next(index, every, 50, unsaved=False) == DropCheckpoint(old)
-    assert POLICY.next(index, every, 50, unsaved=True) == DropCheckpoint(unsaved)
-    assert not isinstance(POLICY.next(index, [busy, unsaved], 50, unsaved=False), DropCheckpoint)
+    assert _order(contexts, every).next(50, unsaved=False) == DropCheckpoint(old)
+    assert _order(contexts, every).next(50, unsaved=True) == DropCheckpoint(unsaved)
+    left = _order(contexts, [busy, unsaved])
+    assert not isinstance(left.next(50, unsaved=False), DropCheckpoint)
 
 
 def test_shared_beginnings_go_before_anything_that_would_be_read_again() -> None:
     oldest = _talk([1] * 3 * _SIZE, used=1)
     old, young = _talk([*SHARED, 2, 2], used=2), _talk([*SHARED, 3, 3], used=3)
-    index = _index(young, old, oldest)
-    assert POLICY.next(index, [], 50, unsaved=False) == TrimStart(old, 2 * _SIZE)
-    index.trim_start(old, 2 * _SIZE)
+    contexts = [young, old, oldest]
+    assert _order(contexts).next(50, unsaved=False) == TrimStart(old, 2 * _SIZE)
+    old.start = 2 * _SIZE
     # The last copy of the beginning stays.
-    assert POLICY.next(index, [], 50, unsaved=False) == TrimEnd(oldest, 2 * _SIZE)
+    assert _order(contexts).next(50, unsaved=False) == TrimEnd(oldest, 2 * _SIZE)
+
+
+def test_a_beginning_is_shared_from_the_moment_at_which_another_context_holds_it() -> None:
+    parked, row = _talk([*SHARED, 2], used=1), _talk([], used=2, is_running=True)
+    index = ContextIndex(_HASHER, _SIZE)
+    order = ReliefOrder(index, block_tokens=_SIZE, block_bytes=100)
+    for context in (parked, row):
+        index.add(context)
+        order.add(context)
+    assert order.next(1, unsaved=False) == TrimEnd(parked, _SIZE)
+    row.token_ids += SHARED
+    index.append(row, parked.names[0])
+    order.compare(parked)
+    order.compare(row)
+    assert order.next(1, unsaved=False) == TrimStart(parked, _SIZE)
+    index.remove(row)
+    assert order.next(1, unsaved=False) == TrimEnd(parked, _SIZE)
 
 
 def test_a_context_that_another_one_holds_whole_is_evicted_and_not_trimmed() -> None:
     whole, longer = _talk(SHARED, used=1, is_saved=False), _talk([*SHARED, 3, 3], used=2)
-    index = _index(whole, longer)
-    assert POLICY.next(index, [], 50, unsaved=False) == Evict(whole)
+    assert _order([whole, longer]).next(50, unsaved=False) == Evict(whole)
 
 
 def test_a_beginning_that_a_running_context_shares_is_trimmed_from_the_parked_one() -> None:
     parked, row = _talk([*SHARED, 2], used=5), _talk([*SHARED, 3], used=1, is_running=True)
-    index = _index(row, parked)
-    assert POLICY.next(index, [], 50, unsaved=False) == TrimStart(parked, 2 * _SIZE)
+    assert _order([row, parked]).next(50, unsaved=False) == TrimStart(parked, 2 * _SIZE)
 
 
 @pytest.mark.parametrize(
@@ -139,26 +168,24 @@ def test_a_beginning_that_a_running_context_shares_is_trimmed_from_the_parked_on
 )
 def test_the_end_goes_first_and_at_least_a_quarter_of_it(needed_bytes: int, blocks: int) -> None:
     context = _talk([1] * 8 * _SIZE, used=1)
-    relief = POLICY.next(_index(context), [], needed_bytes, unsaved=False)
+    relief = _order([context]).next(needed_bytes, unsaved=False)
     expected = TrimEnd(context, blocks * _SIZE) if blocks else Evict(context)
     assert relief == expected
 
 
 def test_a_context_without_its_beginning_keeps_what_follows_it() -> None:
     context = _talk([1] * 8 * _SIZE, used=1)
-    index = _index(context)
-    index.trim_start(context, 2 * _SIZE)
-    assert POLICY.next(index, [], 100, unsaved=False) == TrimEnd(context, 6 * _SIZE)
+    context.start = 2 * _SIZE
+    assert _order([context]).next(100, unsaved=False) == TrimEnd(context, 6 * _SIZE)
 
 
 def test_a_model_without_attention_evicts_whole_contexts() -> None:
-    policy = ReliefPolicy(block_tokens=_SIZE, block_bytes=0)
     context = _talk([1] * 8 * _SIZE, used=1)
-    assert policy.next(_index(context), [], 1, unsaved=False) == Evict(context)
+    assert _order([context], block_bytes=0).next(1, unsaved=False) == Evict(context)
 
 
 def test_nothing_is_freed_of_nothing() -> None:
-    assert POLICY.next(_index(), [], 50, unsaved=True) is None
+    assert _order([]).next(50, unsaved=True) is None
 
 
 @st.composite
@@ -186,25 +213,25 @@ def _memories(draw: st.DrawFn) -> tuple[list[Context], list[CacheCheckpoint]]:
     return contexts, checkpoints
 
 
-def _apply(relief: Relief, index: ContextIndex, checkpoints: list[CacheCheckpoint]) -> None:
+def _apply(relief: Relief, contexts: list[Context], checkpoints: list[CacheCheckpoint]) -> None:
     match relief:
         case DropCheckpoint(checkpoint):
             checkpoints.remove(checkpoint)
         case TrimStart(context, start):
             assert start > context.start
-            index.trim_start(context, start)
+            context.start = start
         case TrimEnd(context, tokens):
             assert tokens < len(context.token_ids)
-            index.trim_end(context, tokens)
+            del context.token_ids[tokens:], context.names[tokens // _SIZE :]
         case Evict(context):
-            index.remove(context)
+            contexts.remove(context)
         case Pack():
             pytest.fail("packing is off")
         case _:
             assert_never(relief)
 
 
-def _lost(relief: Relief, index: ContextIndex) -> bool:
+def _lost(relief: Relief, contexts: list[Context]) -> bool:
     """Return whether it frees whole blocks that no other context holds, or a checkpoint."""
     match relief:
         case TrimStart(context, start):
@@ -219,7 +246,7 @@ def _lost(relief: Relief, index: ContextIndex) -> bool:
             return True
     held = [
         name
-        for other in index
+        for other in contexts
         if other is not context
         for name in other.names[other.start // _SIZE :]
     ]
@@ -235,35 +262,35 @@ def test_memory_is_freed_to_the_end_and_nothing_in_use_or_unsaved_with_it(
     memory: tuple[list[Context], list[CacheCheckpoint]], needed_bytes: int, *, unsaved: bool
 ) -> None:
     contexts, checkpoints = memory
-    index = _index(*contexts)
     for _ in range(100):
-        relief = POLICY.next(index, checkpoints, needed_bytes, unsaved=unsaved)
+        relief = _order(contexts, checkpoints).next(needed_bytes, unsaved=unsaved)
         if relief is None:
             break
         freed = relief.checkpoint if isinstance(relief, DropCheckpoint) else relief.context
         assert not freed.users
         assert isinstance(freed, CacheCheckpoint) or not freed.is_running
-        assert unsaved or freed.is_saved or not _lost(relief, index)
-        _apply(relief, index, checkpoints)
+        assert unsaved or freed.is_saved or not _lost(relief, contexts)
+        _apply(relief, contexts, checkpoints)
     else:
         pytest.fail("it never ends")
     # What is left is in use, or the disk lacks it.
     assert all(one.users or not (one.is_saved or unsaved) for one in checkpoints)
-    assert all(not one.is_idle or not (one.is_saved or unsaved) for one in index)
+    assert all(not one.is_idle or not (one.is_saved or unsaved) for one in contexts)
 
 
 # --- what could be freed at once -----------------------------------------------------------------
 
 
 def _sized(size: int, *, is_saved: bool = True, is_running: bool = False) -> Context:
-    context = _talk([size] * _SIZE, used=1, is_saved=is_saved, is_running=is_running)
+    context = _talk([size] * _SIZE, used=size, is_saved=is_saved, is_running=is_running)
     context.size_bytes = size
     return context
 
 
 def _end(size: int, *contexts: Context, is_saved: bool = True, users: int = 0) -> CacheCheckpoint:
     end = _checkpoint(1, is_saved=is_saved, users=users)
-    end.size_bytes, end.contexts = size, set(contexts)
+    end.used = end.size_bytes = size
+    end.contexts = set(contexts)
     return end
 
 
@@ -273,9 +300,8 @@ def test_parked_contexts_and_saved_checkpoints_can_be_freed_at_once() -> None:
     read.users = 1
     contexts = [saved, running, read, unsaved]
     ends = [_end(10_000), _end(100_000, users=1), _end(1_000_000, is_saved=False)]
-    reclaimable = ReliefPolicy.reclaimable_bytes
-    assert reclaimable(contexts, ends, unsaved=False) == 1 + 10_000
-    assert reclaimable(contexts, [], unsaved=True) == 1 + 1000
+    assert _order(contexts, ends).reclaimable_bytes(unsaved=False) == 1 + 10_000
+    assert _order(contexts).reclaimable_bytes(unsaved=True) == 1 + 1000
 
 
 def test_pinned_checkpoints_go_only_with_all_their_contexts() -> None:
@@ -287,5 +313,5 @@ def test_pinned_checkpoints_go_only_with_all_their_contexts() -> None:
         _end(1_000_000, running, is_saved=False),
     ]
     contexts = [one, other, running]
-    assert ReliefPolicy.reclaimable_bytes(contexts, ends, unsaved=True) == 11 + 1_001_000
-    assert ReliefPolicy.reclaimable_bytes(contexts, ends, unsaved=False) == 1
+    assert _order(contexts, ends).reclaimable_bytes(unsaved=True) == 11 + 1_001_000
+    assert _order(contexts, ends).reclaimable_bytes(unsaved=False) == 1

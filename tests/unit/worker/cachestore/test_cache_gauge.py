@@ -24,10 +24,10 @@ STATS = MemoryStats(budget_bytes=1000, used_bytes=300, blocks=3, evicted_blocks=
 
 class Blocks:
     def __init__(self, names: Sequence[BlockHash]) -> None:
-        self.store = set(names)
+        self.pool = set(names)
 
     def forget(self, names: Sequence[BlockHash]) -> None:
-        self.store.difference_update(names)
+        self.pool.difference_update(names)
 
 
 class Memory:

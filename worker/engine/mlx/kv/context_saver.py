@@ -90,10 +90,11 @@ class ContextSaver:
         fingerprints: tuple[str, str],
     ) -> None:
         self._store = store
+        self._pool = store.pool
         self._tier = tier
         self._codec = codec
         self._fingerprint, self._checkpoint_fingerprint = fingerprints
-        self._size = store.spec.block_tokens
+        self._size = store.pool.spec.block_tokens
         self._works: dict[Context, _Work] = {}
         #: Writes of checkpoints whose ends were given up.
         self._given_up: list[ContextEnd] = []
@@ -107,7 +108,7 @@ class ContextSaver:
     def add_end(self, context: Context, end: ContextEnd) -> None:
         """Save a position of a context once the blocks before it are saved."""
         if end.checkpoint is not None:
-            end.checkpoint.users += 1
+            self._pool.share(end.checkpoint)
         self._works.setdefault(context, _Work(context)).ends.append(end)
 
     def cut(self, context: Context, tokens: int) -> None:
@@ -167,7 +168,7 @@ class ContextSaver:
                 moved = True
             is_left = work.context in self._works
             if is_left and not work.context.is_running and self._is_done(work):
-                work.context.is_saved = True
+                self._pool.record_saved(work.context)
                 del self._works[work.context]
         self._is_stuck = not (moved or (is_due and is_due()) or self._tier.figures().queued)
         return any(not self._is_done(work) for work in self._works.values())
@@ -211,9 +212,9 @@ class ContextSaver:
         if start > context.start and parent is not None and not self._tier.holds(parent):
             work.block -= 1  # the disk evicted it
             return True
-        if not self._tier.can_write(self._store.spec.full_bytes(self._size)):
+        if not self._tier.can_write(self._pool.spec.full_bytes(self._size)):
             return False
-        ids = self._store.hasher.covered(context.token_ids[start : start + self._size])
+        ids = self._pool.hasher.covered(context.token_ids[start : start + self._size])
         arrays = self._store.caches(context).read(start, start + self._size)
         block = self._block(name, parent, ids, arrays, self._fingerprint)
         write = self._write(context, block, block.nbytes)
@@ -264,13 +265,13 @@ class ContextSaver:
         if end.write is not None and not end.write.done():
             self._given_up.append(replace(end))
             return
-        end.checkpoint.users -= 1
+        self._pool.release(end.checkpoint)
         if end.drops and not end.checkpoint.users:
-            self._store.drop_checkpoint(end.checkpoint)
+            self._pool.free(end.checkpoint)
 
     def _copied_bytes(self, end: ContextEnd) -> int:
         """Return the bytes that are copied to write an end."""
-        spec = self._store.spec
+        spec = self._pool.spec
         tail_bytes = spec.full_bytes(end.position % self._size)
         if end.checkpoint is not None and not self._codec.lossy:
             return tail_bytes  # the checkpoint itself is written
@@ -286,7 +287,7 @@ class ContextSaver:
             return True
         assert end.name is not None, "an end that is written has a name"
         caches, held = self._store.caches(context), len(context.token_ids)
-        end.drops = self._store.checkpoints.get(end.name) is None
+        end.drops = self._pool.checkpoints.get(end.name) is None
         end.checkpoint = self._store.add_checkpoint(
             context,
             CheckpointKind.ANSWER,
@@ -295,21 +296,21 @@ class ContextSaver:
         )
         if end.checkpoint is None:
             return self._is_stuck
-        end.checkpoint.users += 1
+        self._pool.share(end.checkpoint)
         return True
 
     def _write(
         self, context: Context, block: NewBlock, copied_bytes: int
     ) -> Future[WriteOutcome] | None:
         """Enqueue a block, unless its context was forgotten meanwhile by another thread."""
-        return self._store.guarded(
+        return self._pool.guarded(
             lambda: None if context.is_forgotten else self._tier.write(block, copied_bytes)
         )
 
     def _finish_end(self, work: _Work, end: ContextEnd) -> bool:
         work.ends.popleft()
         if end.checkpoint is not None:
-            end.checkpoint.is_saved = True
+            self._pool.record_saved(end.checkpoint)
         elif end.name is not None:
             work.context.tail = end.name, end.position
         self._unpin(end)
@@ -327,9 +328,7 @@ class ContextSaver:
             blocks=tuple(context.names[: end.position // self._size]),
             tail=end.name,
             checkpoints=tuple(
-                one.name
-                for one in self._store.checkpoints
-                if context in one.contexts and one.name != end.name
+                one.name for one in self._pool.checkpoints_of(context) if one.name != end.name
             ),
         )
         self._tier.sealed(manifest).add_done_callback(lambda one: on_saved(one.result()))
@@ -339,11 +338,11 @@ class ContextSaver:
         if end.checkpoint is not None or end.is_live:
             return self._checkpoint_block(context, end)
         start = end.position - end.position % self._size
-        if self._store.spec.has_ends or start == end.position or start < context.start:
+        if self._pool.spec.has_ends or start == end.position or start < context.start:
             return None
         parent = context.names[start // self._size - 1] if start else None
         ids = context.token_ids[start : end.position]
-        end.name = self._store.hasher.of_packed(parent, pack_ids(ids))
+        end.name = self._pool.hasher.of_packed(parent, pack_ids(ids))
         if self._tier.contains(end.name):
             return None
 
@@ -356,7 +355,7 @@ class ContextSaver:
     def _checkpoint_block(self, context: Context, end: ContextEnd) -> Callable[[], NewBlock] | None:
         """As ``_end_block``, for a checkpoint in memory or the end of a parked context."""
         caches, held = self._store.caches(context), len(context.token_ids)
-        named = end.checkpoint or self._store.checkpoint_name(context, end.position)
+        named = end.checkpoint or self._pool.checkpoint_name(context, end.position)
         start, is_whole = end.position - len(named.token_ids), len(named.token_ids) == self._size
         source = context if is_whole else self._source(context, start)
         is_gone = end.checkpoint is None and not caches.can_end_at(end.position, held)
@@ -384,7 +383,7 @@ class ContextSaver:
         """Return a context that has the tokens of ``context`` in the block from ``start`` on."""
         if start >= context.start:
             return context
-        return self._store.holder(context.names[start // self._size])
+        return self._pool.holder(context.names[start // self._size])
 
     def _block(
         self,

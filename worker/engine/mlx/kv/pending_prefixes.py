@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from domain.kv.hashing import BlockHash, pack_ids
-from worker.engine.mlx.kv.context_store import ContextStore
+from domain.kv.pool import BlockPool
 
 
 class PendingPrefixes:
@@ -15,12 +15,12 @@ class PendingPrefixes:
     other models they are the checkpoints to come.
 
     Args:
-        store: The contexts in memory.
+        pool: The contexts in memory.
     """
 
-    def __init__(self, store: ContextStore) -> None:
-        self._store = store
-        self._size = store.spec.block_tokens
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._size = pool.spec.block_tokens
         #: By name: the number of tokens up to its end.
         self._pending: dict[BlockHash, int] = {}
         #: Waiting prompts, each with the name that it waits for, by ``id`` of their tokens.
@@ -44,13 +44,13 @@ class PendingPrefixes:
             restored: Tokens that its row holds already.
             pauses: Positions at which checkpoints are made.
         """
-        ends = pauses if self._store.spec.has_ends else (len(token_ids),)
-        found = {} if self._store.spec.has_ends else self._blocks(names)
+        ends = pauses if self._pool.spec.has_ends else (len(token_ids),)
+        found = {} if self._pool.spec.has_ends else self._blocks(names)
         found |= {self._name(token_ids, names, end): end for end in ends if end > restored}
         new = {
             name: end
             for name, end in found.items()
-            if end > restored and name not in self._pending and name not in self._store
+            if end > restored and name not in self._pending and name not in self._pool
         }
         self._pending |= new
         return new
@@ -85,17 +85,17 @@ class PendingPrefixes:
 
     def _prefixes(self, wanted: Sequence[int]) -> Iterator[BlockHash]:
         """Yield the names of a prompt that may be pending."""
-        if self._store.spec.has_ends:
-            names = list(self._store.hasher.chain(pack_ids(wanted), self._size))
+        if self._pool.spec.has_ends:
+            names = list(self._pool.hasher.chain(pack_ids(wanted), self._size))
             for end in sorted(set(self._pending.values())):
                 if end <= len(wanted):
                     yield self._name(wanted, names, end)
             return
         names = []
-        for name in self._store.hasher.chain(pack_ids(wanted), self._size):
+        for name in self._pool.hasher.chain(pack_ids(wanted), self._size):
             yield name
             names.append(name)
-            if name not in self._pending and name not in self._store:
+            if name not in self._pending and name not in self._pool:
                 return
         if wanted:
             yield self._name(wanted, names, len(wanted))
@@ -107,4 +107,4 @@ class PendingPrefixes:
         """Return the name of the first ``end`` tokens, as of a checkpoint there."""
         block = (end - 1) // self._size
         parent = names[block - 1] if block else None
-        return self._store.checkpoints.name_of(parent, token_ids[block * self._size : end])
+        return self._pool.checkpoints.name_of(parent, token_ids[block * self._size : end])

@@ -112,7 +112,7 @@ class RowOpener:
 
     @property
     def _spec(self) -> ModelCacheSpec:
-        return self._store.spec
+        return self._store.pool.spec
 
     def _copy(self, opening: RowOpening, piece: Piece) -> Iterator[bool]:
         assert piece.context is not None, "the disk is read"
@@ -202,7 +202,7 @@ class RowOpener:
             held = len(end.token_ids)
             steps = opening.caches.copy_ends(self._store.caches(end), position, held)
         else:
-            self._store.touch(end)
+            self._store.pool.touch(end)
             steps = opening.caches.set_ends(self._store.ends(end), position)
         for _ in steps:
             yield True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from domain.kv.checkpoints import CacheCheckpoint, CheckpointSite, checkpoint_fingerprint, places
 from domain.kv.contexts import Context, KnownPrefix, Piece
 from domain.kv.hashing import BlockHash, pack_ids
+from domain.kv.relief import Holder
 from domain.kv.spec import ModelCacheSpec
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.context_store import ContextStore
@@ -60,12 +61,19 @@ class StartPlan:
     diverged_at: int | None = None
 
     @property
-    def sources(self) -> tuple[Context, ...]:
-        """The contexts that are copied from."""
-        found = {piece.context: None for piece in self.pieces if piece.context is not None}
-        if isinstance(self.end, Context):
+    def sources(self) -> tuple[Holder, ...]:
+        """The contexts and the checkpoint in memory that are copied from."""
+        found: dict[Holder, None] = {
+            piece.context: None for piece in self.pieces if piece.context is not None
+        }
+        if self.end is not None and not isinstance(self.end, DiskEnd):
             found[self.end] = None
         return tuple(one for one in found if one is not self.adopted)
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """The sources and the adopted context."""
+        return self.sources if self.adopted is None else (*self.sources, self.adopted)
 
 
 class StartPlanner:
@@ -79,7 +87,8 @@ class StartPlanner:
 
     def __init__(self, store: ContextStore, fingerprint: str, tier: DiskTier | None) -> None:
         self._store = store
-        self._spec: ModelCacheSpec = store.spec
+        self._pool = store.pool
+        self._spec: ModelCacheSpec = store.pool.spec
         self._fingerprint = fingerprint
         self._checkpoint_fingerprint = checkpoint_fingerprint(fingerprint)
         self._tier = tier
@@ -91,11 +100,11 @@ class StartPlanner:
         from an earlier checkpoint. A tail on the disk counts only if all of its tokens agree.
         """
         # Otherwise the engine thread could free a context between two lookups.
-        return self._store.guarded(lambda: self._known_tokens(token_ids))
+        return self._pool.guarded(lambda: self._known_tokens(token_ids))
 
     def _known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
-        known = self._store.find(token_ids, self._on_disk)
-        in_memory = self._store.find(token_ids).tokens
+        known = self._pool.find(token_ids, self._on_disk)
+        in_memory = self._pool.find(token_ids).tokens
         if self._spec.has_ends:
             tokens, _ = self._last_end(token_ids, known)
             return min(in_memory, tokens), tokens, max(known.tokens, tokens)
@@ -109,8 +118,8 @@ class StartPlanner:
             token_ids: The prompt without its last token, which is always computed.
             adopts: Whether a parked context may be taken over although much of it is left.
         """
-        diverged_at = self._store.diverged_at(token_ids)
-        known = self._store.find(token_ids, self._on_disk)
+        diverged_at = self._pool.diverged_at(token_ids)
+        known = self._pool.find(token_ids, self._on_disk)
         tokens, end, tail_on_disk = known.tokens, None, False
         if self._spec.has_ends:
             tokens, end = self._last_end(token_ids, known)
@@ -138,7 +147,7 @@ class StartPlanner:
         if not context.is_idle or context.start:
             return None
         left = len(context.token_ids) - tokens
-        if left > LEFT_UNSAVED_TOKENS and not (context.is_saved or self._store.may_lose()):
+        if left > LEFT_UNSAVED_TOKENS and not (context.is_saved or self._pool.may_lose()):
             return None
         return context if adopts or left * LEFT_PARTS <= len(context.token_ids) else None
 
@@ -151,7 +160,7 @@ class StartPlanner:
             return False
         parent = known.names[-1] if known.names else None
         children = self._tier.children(parent, self._fingerprint)
-        return any(child.hash not in self._store for child in children)
+        return any(child.hash not in self._pool for child in children)
 
     def _last_end(
         self, wanted: Sequence[int], known: KnownPrefix
@@ -187,7 +196,7 @@ class StartPlanner:
         children = self._tier.children(place.parent, self._checkpoint_fingerprint)
         names = {child.hash for child in children}
         lengths = [child.tokens for child in children]
-        for position, name in self._store.checkpoints.names_at(place, lengths):
+        for position, name in self._pool.checkpoints.names_at(place, lengths):
             if name in names:
                 yield position, name
 
@@ -219,7 +228,7 @@ class StartPlanner:
         found = set()
         for place in places(token_ids, names, stop, self._spec.block_tokens):
             found |= set(self.disk_ends(place))
-            in_memory = self._store.checkpoints.at(place)
+            in_memory = self._pool.checkpoints.at(place)
             if in_memory is not None:
                 found.add((in_memory.position, in_memory.name))
         return found
@@ -229,7 +238,7 @@ class StartPlanner:
     ) -> tuple[int, CacheCheckpoint | DiskEnd | None]:
         """Return the last checkpoint in the first ``stop`` tokens, and its position."""
         for place in places(token_ids, names, stop, self._spec.block_tokens):
-            in_memory, on_disk = self._store.checkpoints.at(place), self._disk_end(place)
+            in_memory, on_disk = self._pool.checkpoints.at(place), self._disk_end(place)
             if in_memory is not None and (
                 on_disk is None or in_memory.position >= on_disk.position
             ):
@@ -248,7 +257,7 @@ class StartPlanner:
         lengths = {child.tokens for child in self._tier.children(parent, self._fingerprint)}
         for length in sorted(lengths, reverse=True):
             if length <= len(rest) and self._tier.contains(
-                self._store.hasher.of_packed(parent, pack_ids(rest[:length]))
+                self._pool.hasher.of_packed(parent, pack_ids(rest[:length]))
             ):
                 return length
         return 0
