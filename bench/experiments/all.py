@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-MODULES = ("exp001", "exp003", "exp004", "exp011")
+MODULES = ("exp001", "exp002", "exp003", "exp004", "exp011")
 
 
 def main() -> None:
