@@ -131,7 +131,7 @@ class MemoryEngine:
         network: Makes the network; called on the engine thread, which alone may use it.
         store: Directory of the block store.
         budget_bytes: KV budget.
-        block_tokens: Tokens of a block.
+        block_tokens: Stored together; fewer than in the product.
         prefill_step_tokens: Most prompt tokens in one piece.
     """
 
