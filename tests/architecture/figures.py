@@ -62,10 +62,10 @@ class Figures:
 
 #: The figures of today. Lower what has fallen; a change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=721,
-    lines=90_782,
-    statements=43_858,
-    message_files=55,
+    files=724,
+    lines=91_315,
+    statements=44_169,
+    message_files=54,
     jobs_files=19,
 )
 
