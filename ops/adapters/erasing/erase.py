@@ -44,7 +44,7 @@ from ops.adapters.event_log.database import (
     writer_engine,
 )
 from ops.adapters.event_log.projections.jobs import job_columns, job_of
-from ops.adapters.event_log.row_codec import PAYLOAD
+from ops.adapters.event_log.row_codec import PAYLOAD, storable
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS
@@ -274,7 +274,7 @@ def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) ->
     row = PAYLOAD.row(connection, {"digest": digest}) if jobs else None
     if row is None:
         return
-    text = str(json.loads(row[0]))
+    text = storable(str(json.loads(row[0])))
     for table in (JOBS, NEXT_JOBS):
         for page in _pages(sorted(jobs)):
             stored = connection.execute(select(table.c.record).where(table.c.id.in_(page)))

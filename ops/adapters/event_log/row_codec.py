@@ -103,12 +103,23 @@ def with_texts(
 
 
 def record_text(record: object) -> str:
-    """Return a record as its column stores it: JSON in ASCII, without defaults.
+    """Return a record as its column stores it: JSON in ASCII, its texts ``storable``.
 
     Raises:
         ValueError: The record holds NaN or an infinity.
     """
-    return _RECORD_JSON.encode(record_to_json(record))
+    data = record_to_json(record)
+    text = _RECORD_JSON.encode(data)
+    # Also begins the escape of a character outside of the Basic Multilingual Plane.
+    return _RECORD_JSON.encode(_storable_texts(data)) if "\\ud" in text else text
+
+
+def _storable_texts(value: Any) -> Any:  # noqa: ANN401 - walks any JSON
+    if isinstance(value, Mapping):
+        return {name: _storable_texts(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_storable_texts(part) for part in value]
+    return storable(value) if isinstance(value, str) else value
 
 
 def record_of(cls: type[RecordT], text: str) -> RecordT:

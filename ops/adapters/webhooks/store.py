@@ -86,7 +86,7 @@ class SqlWebhookStore:
             mark.position = position
             mark.digest = row_digest(mark.model_dump())
             fresh = {webhook.id: webhook for webhook in webhooks}
-            known = session.exec(select(WebhookRow).where(WEBHOOKS.c.id.in_(fresh)))
+            known = session.scalars(select(WebhookRow).where(WEBHOOKS.c.id.in_(fresh)))
             for webhook_id in [WebhookId(row.id) for row in known]:
                 del fresh[webhook_id]
             session.add_all(WebhookRow(**_columns(webhook)) for webhook in fresh.values())
@@ -104,7 +104,7 @@ class SqlWebhookStore:
         oldest = (WEBHOOKS.c.next_at, WEBHOOKS.c.position, WEBHOOKS.c.id)
         query = query.order_by(*oldest).limit(limit).with_for_update(skip_locked=True)
         with self._writing() as session:
-            rows = session.exec(query).all()
+            rows = session.scalars(query).all()
             return tuple(_replaced(row, _webhook(row).begin_try(until=until)) for row in rows)
 
     def settle(
@@ -169,22 +169,24 @@ class SqlWebhookStore:
     def count_pending(self) -> int:
         """See ``WebhookStore.count_pending``."""
         with reading_rows(self._readers) as session:
-            return session.exec(select(func.count()).select_from(WEBHOOKS).where(_PENDING)).one()
+            return session.scalars(select(func.count()).select_from(WEBHOOKS).where(_PENDING)).one()
 
     def forget(self, *, before: str, limit: int) -> int:
         """See ``WebhookStore.forget``."""
         over = (WEBHOOKS.c.state != WebhookState.PENDING.value, WEBHOOKS.c.last_at < before)
         with reading_rows(self._readers) as session:
-            ids = session.exec(select(WEBHOOKS.c.id).where(*over).limit(limit)).all()
+            ids = session.scalars(select(WEBHOOKS.c.id).where(*over).limit(limit)).all()
         if not ids:
             return 0  # without taking the write lock
         with self._writing() as session:
-            gone = session.exec(delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over))
+            gone = session.connection().execute(
+                delete_from(WEBHOOKS).where(WEBHOOKS.c.id.in_(ids), *over)
+            )
             return int(gone.rowcount)
 
     def _webhooks(self, query: SelectOfScalar[WebhookRow]) -> tuple[Webhook, ...]:
         with reading_rows(self._readers) as session:
-            return tuple(_webhook(row) for row in session.exec(query))
+            return tuple(_webhook(row) for row in session.scalars(query))
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:

@@ -312,7 +312,7 @@ def test_a_text_with_a_nul_character_is_no_trouble(log: SqlEventLog, postgres_ur
     assert events[1].data["reason"] == model
     view = log.views.get(JobId("job-n"))
     assert view is not None
-    assert view.submitted.model == "a\\x00b \\ud800 é"
+    assert view.submitted.model == "a\0b \\ud800 é"
     assert verify(postgres_url) == log.head()
 
 
@@ -323,7 +323,7 @@ def test_a_rebuild_makes_the_same_list_and_the_events_of_an_agent_are_found(
     mine = [draft(submitted(agent="ann")), draft(started()), draft(completed())]
     log.append(StreamName("job-ann"), mine, expected_version=0)
     good = log.views.page(limit=100)
-    raw.execute("UPDATE jobs SET status = 'queued'")
+    raw.execute("DELETE FROM jobs WHERE id = 'job-ann'")
     assert log.views.page(limit=100) != good
     assert rebuild_projections(postgres_url) == 18
     assert log.views.page(limit=100) == good

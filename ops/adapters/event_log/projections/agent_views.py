@@ -61,7 +61,7 @@ class SqlAgentViews:
             last = select(order).where(AGENTS.c.id == storable(before), *whose)
             query = query.where(order < last.scalar_subquery())
         with reading_rows(self._engine) as session:
-            found = session.exec(query.order_by(order.desc()).limit(rows_max + 1))
+            found = session.scalars(query.order_by(order.desc()).limit(rows_max + 1))
             views = tuple(record_of(AgentView, row.record) for row in found)
         return AgentPage(agents=views[:rows_max], has_more=len(views) > rows_max)
 

@@ -81,7 +81,7 @@ class SqlBatchViews:
             JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
         )
         with reading_rows(self._engine) as session:
-            jobs = [job_of(row.record) for row in session.exec(query)]
+            jobs = [job_of(row.record) for row in session.scalars(query)]
         return {line_of_job(job.id): job for job in jobs if job.correlation_id == batch_id}
 
     def streams(

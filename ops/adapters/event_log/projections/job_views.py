@@ -155,4 +155,4 @@ class SqlJobViews:
 
     def _jobs(self, query: SelectOfScalar[JobRow]) -> tuple[Job, ...]:
         with reading_rows(self._engine) as session:
-            return tuple(job_of(row.record) for row in session.exec(query))
+            return tuple(job_of(row.record) for row in session.scalars(query))
