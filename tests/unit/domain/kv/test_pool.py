@@ -82,6 +82,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.evicted_blocks = 0
         self.shared: list[Holder] = []
         self.forgotten: list[Context] = []
+        for number in range(contexts):
+            self.start(BEGINNINGS[number % len(BEGINNINGS)], [number % 2, 1], lose=False)
 
     # --- what the pool reports -------------------------------------------------------------------
 
@@ -148,8 +150,11 @@ class PoolMachine(RuleBasedStateMachine):
         beginning=st.sampled_from(BEGINNINGS),
         rest=st.lists(st.integers(min_value=0, max_value=1), min_size=1, max_size=6),
         lose=st.booleans(),
+        parks=st.booleans(),
     )
-    def start(self, beginning: tuple[int, ...], rest: list[int], *, lose: bool) -> None:
+    def start(
+        self, beginning: tuple[int, ...], rest: list[int], *, lose: bool, parks: bool = True
+    ) -> None:
         """A prompt joins: it copies what it knows from contexts that stay as they are meanwhile."""
         prompt = (*beginning, *rest)
         alone = not self.running()
@@ -166,6 +171,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert context.is_running
             self.append(context, prompt)
             self.moves.add("start")
+            if parks:
+                self.pool.park(context)
         finally:
             self.pool.release(*pinned)
 
@@ -224,10 +231,9 @@ class PoolMachine(RuleBasedStateMachine):
         running = self.running()
         if running:
             context = running[at % len(running)]
-            used = context.used
             self.pool.park(context)
-            assert not context.is_running
-            assert context.used > used
+            every: list[Holder] = [*self.arrays.ends, *self.arrays.rows]
+            assert (context.is_running, context.used) == (False, max(one.used for one in every))
             self.moves.add("park")
 
     @rule(at=picks)
@@ -337,7 +343,6 @@ class PoolMachine(RuleBasedStateMachine):
             assert checkpoint not in self.arrays.ends
         elif contexts:
             self.pool.disown(contexts[0], checkpoint)
-            self.pool.disown(contexts[0], checkpoint)
             assert checkpoint not in self.pool.checkpoints_of(contexts[0])
 
     # --- room ------------------------------------------------------------------------------------
@@ -363,15 +368,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(at=picks)
     def close(self, at: int) -> None:
         """Sequences end, and the model is unloaded."""
-        if at < 80:
+        if at < 95:
             return
         while self.shared:
             self.pool.release(self.shared.pop())
         self.pool.close()
         assert (self.arrays.rows, self.arrays.ends, self.pool.used_bytes) == ({}, {}, 0)
-        assert not self.pool.contexts()
-        assert not list(self.pool.checkpoints)
-        self.forgotten.clear()
+        assert not [*self.pool.contexts(), *self.pool.checkpoints]
 
     # --- after each step -------------------------------------------------------------------------
 
