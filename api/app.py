@@ -19,24 +19,19 @@ from api.background.live_rates import LiveRates
 from api.background.tasks import Background, BlockingCalls, BoundedCalls
 from api.presenters.openapi import OpenApiDocument
 from api.protocols.shared.parsed_request import RequestDefaults
-from api.services.agent_reader import AgentReader
 from api.services.health import HealthChecks
-from api.services.metrics.agent_totals import AgentTotals
-from api.services.metrics.fleet_metrics import FleetMetrics
-from api.services.metrics.log_metrics import LogMetrics
-from api.services.metrics.ports import MetricPorts
-from api.services.metrics.service import ApiMetrics, MetricsService
+from api.services.metrics.log_metrics import AgentTotals, FleetMetrics, LogMetrics
+from api.services.metrics.service import ApiMetrics, MetricPorts, MetricsService
 from api.services.overview import OverviewService
-from api.services.response_reader import ResponseReader
+from api.services.response_reader import AgentReader, ResponseReader
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import ConnectionRegistry, JobReaders
 from api.streaming.log_backfill import JobRecords, LogBackfill
 from api.submission.agent_turns import AgentTurns
-from api.submission.job_commands import JobCommands
+from api.submission.job_commands import JobCommands, ModelBinding
 from api.submission.job_limits import JobLimits
-from api.submission.model_binding import ModelBinding
 from api.submission.submit import Submission
-from domain.agent.listing import AgentViews
+from domain.agent.views import AgentViews
 from domain.batch.ports import BatchViews
 from domain.engine.control import EngineValues
 from domain.job.eta import EtaSource
@@ -44,27 +39,25 @@ from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
-from domain.model.inventory import InspectFiles
 from domain.model.presence import LoadedModels
-from domain.model.registry import ModelRegistry
+from domain.model.registry import InspectFiles, ModelRegistry
 from domain.ports import Clock, IdSource
 from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation
-from domain.usecases.jobs.count_tokens import TokenCounter
-from domain.usecases.jobs.retry import JobRetry
+from domain.usecases.jobs.cancel import JobCancellation, JobRetry
+from domain.usecases.jobs.prepare_prompt import TokenCounter
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ModelStock, ServingModels
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds
 from domain.usecases.webhooks import WebhookRetry
-from domain.webhook.ports import WebhookStore
+from domain.webhook.delivery import WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
-from ops.metrics.process_metrics import ProcessMetrics
-from ops.models.files import inspect_files
+from ops.metrics.counter_file import ProcessMetrics
+from ops.models.hub_cache import inspect_files
 
 #: Most seconds of silence on a stream.
 PING_S: Final = 10.0

@@ -32,11 +32,9 @@ from safetensors import TensorSpec, deserialize, safe_open, serialize, serialize
 from bench.kv_moves import DIM, HEADS, LAYERS
 from domain.kv.hashing import block_hash
 from domain.kv.spec import BLOCK_TOKENS
-from ops.blockstore.blocks import NewBlock, StoredBlock, info_of
+from ops.blockstore.blocks import NewBlock, StoredBlock, TensorEntry, info_of
 from ops.blockstore.disk import Disk
-from ops.blockstore.format import decode_head, encode
-from ops.blockstore.payload import TensorEntry
-from ops.blockstore.reader import HEAD_BYTES, read_block
+from ops.blockstore.format import HEAD_BYTES, decode_head, encode, read_block
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
 from worker.engine.mlx.kv.raw import to_raw
 

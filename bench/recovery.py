@@ -22,7 +22,7 @@ import httpx
 
 from bench.chaos.wire import events_of
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from ops.supervisor.restart_policy import HEALTHY_AFTER_S
+from ops.supervisor.process_monitor import HEALTHY_AFTER_S
 from tests.support.processes.service import Service
 
 #: Longest median pause of a service with a standby, in milliseconds.

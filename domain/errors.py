@@ -1,51 +1,9 @@
-"""The errors of the product.
-
-    SemanticError
-    ├── InvalidRequest              the caller's input; names the field
-    │   └── PromptTooLong
-    │       └── TextTooLong         in ``domain.chat.embedding``
-    ├── NotFound                    a kind for each thing, in ``domain.not_found``
-    ├── Conflict
-    │   ├── ConcurrencyConflict     a concurrent append came first
-    │   ├── StaleAttempt            a newer attempt runs the job
-    │   ├── JobAlreadyTerminal
-    │   ├── NotRetryable
-    │   ├── ModelNotLoaded          the request belongs to a model that is not loaded
-    │   ├── ModelUnusable           the model of the request cannot be used on this machine
-    │   ├── AgentExists
-    │   ├── AgentTurnConflict       the history has another number of turns
-    │   ├── BatchNotEnded
-    │   ├── BatchAlreadyEnded
-    │   ├── IdempotencyKeyTaken     the job that this key belongs to is named
-    │   └── IdempotencyKeyReused    the caller sent one key with two requests
-    ├── Overloaded                  a limit is reached; try later
-    │   ├── MemoryFull              running contexts take all memory for contexts
-    │   └── RateLimited             the caller sends too many requests
-    ├── Unavailable                 a part is down or draining; try later
-    │   ├── LogUnavailable
-    │   │   ├── LogNewer            a newer program wrote to the log; update this one
-    │   │   └── DiskFull            new work is refused; ends, cancels and reads go on
-    │   ├── QueueUnavailable
-    │   ├── ModelNotReady
-    │   ├── ModelChanged            the model of a half-read answer left
-    │   └── Draining
-    └── Failure
-        ├── EngineFailure           this generation failed
-        │   ├── DeviceFailed        the GPU failed or ran out of memory; the worker restarts
-        │   ├── EngineLost          the engine stopped while the generation ran
-        │   └── ModelLoadError      in ``worker.engine.ports``; a swap rolls back with its message
-        ├── GenerationCancelled     the generation was cancelled
-        ├── ItemsLost               a stream cannot be resumed where its reader left
-        ├── PayloadDamaged          a stored text is not what its digest names
-        └── CorruptLog              the chain does not verify; stop
-
-Damaged cache files and a disk that takes no blocks are no errors: the block is computed again, or
-stays in memory. They are values and events (``CacheBlockRejected``, ``CachePersistencePaused``).
-
-``api.errors`` maps each to its HTTP status; no other module does.
-"""
+"""Errors that a client or an operator can act on; each has a code."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
 
 
 class SemanticError(Exception):
@@ -390,3 +348,124 @@ class CorruptLog(Failure):
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"event log does not verify at position {position}: {reason}")
         self.position = position
+
+
+#: Names that a message lists.
+NAMES_MAX = 20
+#: Characters of an unknown name that the message repeats.
+NAME_CHARS_MAX = 200
+
+
+class JobNotFound(NotFound):
+    """There is no job of that id."""
+
+    code = "job_not_found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} does not exist")
+
+
+class ResponseNotFound(NotFound):
+    """There is no response of that id, or it was deleted, or was not to be stored."""
+
+    code = "response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"response {response_id} does not exist")
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """A request goes on from a response that is not there."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f"previous response {response_id} does not exist", field="previous_response_id"
+        )
+
+
+class ModelNotFound(NotFound):
+    """No model of that name is served.
+
+    Args:
+        model: The name in the request.
+        known: Names that exist.
+    """
+
+    code = "model_not_found"
+
+    def __init__(self, model: str, *, known: tuple[str, ...] = ()) -> None:
+        further = len(known) - NAMES_MAX
+        more = f" and {further} more" if further > 0 else ""
+        names = f"; there is: {', '.join(known[:NAMES_MAX])}{more}" if known else ""
+        shown = model if len(model) <= NAME_CHARS_MAX else f"{model[:NAME_CHARS_MAX]}…"
+        super().__init__(f"model {shown} is not served here{names}")
+
+
+class SwapNotFound(NotFound):
+    """There is no swap of that id, or it is too old to be shown."""
+
+    code = "swap_not_found"
+
+    def __init__(self, swap_id: str) -> None:
+        super().__init__(f"swap {swap_id} does not exist")
+
+
+class AgentNotFound(NotFound):
+    """There is no agent of that id, or it was deleted."""
+
+    code = "agent_not_found"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"agent {agent} does not exist")
+
+
+class WorkerNotFound(NotFound):
+    """No living worker has that id or place."""
+
+    code = "worker_not_found"
+
+    def __init__(self, worker: str, *, known: Sequence[str]) -> None:
+        alive = ", ".join(known) or "none"
+        super().__init__(f"no worker {worker} is alive; there is: {alive}")
+
+
+class BatchNotFound(NotFound):
+    """There is no batch of that id, or it was deleted."""
+
+    code = "batch_not_found"
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"batch {batch_id} does not exist")
+
+
+class FileNotFound(NotFound):
+    """There is no file of that id, or it was deleted or has expired."""
+
+    code = "file_not_found"
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"file {file_id} does not exist")
+
+
+class WebhookNotFound(NotFound):
+    """There is no webhook of that id, or it has been over for long."""
+
+    code = "webhook_not_found"
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"webhook {webhook_id} does not exist")
+
+
+class PayloadMissing(NotFound):
+    """A payload that an event refers to was erased or never stored."""
+
+    code = "payload_missing"
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"payload {digest} is not stored")
+
+
+#: What a reader catches that can go on without a text.
+TEXT_LOST: Final = (PayloadMissing, PayloadDamaged)

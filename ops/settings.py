@@ -26,11 +26,11 @@ from pydantic_settings import (
 )
 
 from ops.setting_groups.api_keys import first_sendable
-from ops.setting_groups.disk import DiskSettings
 from ops.setting_groups.models import ModelSettings, ModelsSettings, refuse_repeated_names
 from ops.setting_groups.places import default_data_dir, user_config_file
 from ops.setting_groups.service import (
     CacheSettings,
+    DiskSettings,
     EngineSettings,
     JobSettings,
     LogSettings,
@@ -38,9 +38,9 @@ from ops.setting_groups.service import (
     RedisSettings,
     RetentionSettings,
     ServerSettings,
+    TracingSettings,
     WebhookSettings,
 )
-from ops.setting_groups.tracing import TracingSettings
 from ops.setting_groups.trusted_files import DIRECTORY_FILE, DirectoryFile
 from ops.terminal_text import visible_line
 

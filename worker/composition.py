@@ -16,13 +16,13 @@ from domain.errors import ModelUnusable
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
-from domain.usecases.jobs.count_tokens import PromptCounter
+from domain.usecases.jobs.prepare_prompt import PromptCounter
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import WorkerId
 from ops.adapters.data_dir.free_space import free_bytes
 from ops.adapters.event_log.sql_event_log import SqlEventLog
+from ops.blockstore.blocks import ScanReport
 from ops.blockstore.disk import SpaceFloor
-from ops.blockstore.report import ScanReport
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.logs import Logger
@@ -30,26 +30,29 @@ from ops.models.registry import embedding_models
 from ops.settings import Settings
 from ops.tracing.open import open_spans
 from ops.tracing.span import SpanSink
-from worker.active_jobs import ActiveJobs
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.embedding.account import EmbeddingAccount
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingLane
+from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane
 from worker.engine.mlx.embedding.runner import SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
-from worker.engine.mlx.memory.step_file import StepFile
-from worker.engine.mlx.model.loader import ModelSource, find_model, load_renderer, load_weights
-from worker.engine.mlx.model.weight_files import check_weight_files
+from worker.engine.mlx.memory.step import StepFile
+from worker.engine.mlx.model.loader import (
+    ModelSource,
+    check_weight_files,
+    find_model,
+    load_renderer,
+    load_weights,
+)
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelRunner
 from worker.engine.scheduling.request_gate import RequestGate
 from worker.engine.scheduling.step_watch import StepWatch
-from worker.recording.attempt_observer import JobObserver
+from worker.recording.attempt_spans import JobObserver
 from worker.recording.cache_event_recorder import CacheEventRecorder
-from worker.turn_scheduler import TurnScheduler
+from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 _log = structlog.get_logger(__name__)
 

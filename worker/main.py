@@ -9,8 +9,8 @@ from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked
 from ops.adapters.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
+from ops.liveness.child import watch_lifeline
 from ops.liveness.imports import resting_collector
-from ops.liveness.parent_watch import watch_lifeline
 
 #: Thread switch interval of the interpreter. The engine thread returns from native code every few
 #: milliseconds and must not wait the default 5 ms while other threads format text.
@@ -22,7 +22,7 @@ def main() -> int:
     with resting_collector():
         from ops.logs import configure_logging  # noqa: PLC0415 - imported in this block
         from ops.settings import load_part_settings  # noqa: PLC0415 - as above
-        from worker.control.restart_alone import RestartAlone  # noqa: PLC0415 - as above
+        from worker.control.worker_drain import RestartAlone  # noqa: PLC0415 - as above
         from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - as above
         from worker.process import WorkerProcess  # noqa: PLC0415 - as above
 

@@ -24,44 +24,38 @@ from domain.model.wanted_model import SwapState
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import ModelCard, WorkerId
-from ops.adapters.data_dir.lock import DataLock
-from ops.adapters.data_dir.worker_identity import WorkerIdentity
+from ops.adapters.data_dir.lock import DataLock, WorkerIdentity
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.redis.block_places import BlockAnswers
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.token_counts import TokenCountServer, counts_wait
+from ops.adapters.redis.worker_requests import BlockAnswers, TokenCountServer, counts_wait
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.exit_codes import ExitCode
-from ops.liveness.heartbeat import BEAT_S, take_heartbeat
+from ops.liveness.child import BEAT_S, take_heartbeat
 from ops.liveness.imports import resting_collector
 from ops.logs import Logger
 from ops.models.choice import given_choice
 from ops.models.registry import embedding_models, first_model
 from ops.settings import Settings
-from worker.active_jobs import ActiveJobs
-from worker.actors import declare_actors
+from worker.actors import Consumers, declare_actors
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
-from worker.consumers import Consumers
-from worker.control.log_watch import LogWatch
 from worker.control.swap_follower import SwapFollower, follower_of
-from worker.control.tuning import LOOK_S, WorkerTuning
+from worker.control.tuning import LOOK_S, LogWatch, WorkerTuning
 from worker.control.worker_drain import PlannedExit, WorkerDrain, last_saves_s, leave
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
-from worker.liveness.last_step import LastStepFile, read_last_step
 from worker.liveness.periodic_tasks import PeriodicTask
 from worker.liveness.pulse import PULSE_S, PulseReporter
-from worker.liveness.stuck_step import CHECK_S, StuckStepGuard
+from worker.liveness.stuck_step import CHECK_S, LastStepFile, StuckStepGuard, read_last_step
 from worker.liveness.worker_metrics import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
-from worker.turn_scheduler import TurnScheduler
+from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 if TYPE_CHECKING:
     from worker.composition import CacheParts, ServedModels

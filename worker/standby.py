@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Final
 
 from ops.exit_codes import ExitCode, end_process
+from ops.liveness.child import wait_for_activation
 from ops.liveness.imports import resting_collector
-from ops.liveness.standby import wait_for_activation
 
 #: Modules that ``worker.main`` imports, together with all libraries except MLX.
 PRELOADED: Final = (
@@ -20,13 +20,13 @@ PRELOADED: Final = (
     "ops.adapters.event_log.migrate",
     "ops.adapters.event_log.sql_event_log",
     "ops.adapters.redis.control",
-    "ops.adapters.redis.token_counts",
+    "ops.adapters.redis.worker_requests",
     "ops.broker.address",
     "ops.logs",
     "ops.settings",
     "worker.actors",
     "worker.cachestore.tier",
-    "worker.consumers",
+    "worker.actors",
     "worker.engine.engine",
     "worker.engine.grammar.channel_constraint",
     "worker.engine.grammar.constraints",

@@ -11,8 +11,7 @@ from typing import Final
 from api.access.browser_policy import Hosts, Origins
 from api.access.rate_limits import Rate
 from api.errors import TransportError
-from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
-from api.http.messages import Reply
+from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply
 from api.ui.page import is_page_path
 from domain.errors import RateLimited
 from domain.usage.shares import Shares

@@ -8,24 +8,24 @@ from types import MappingProxyType
 from typing import Final
 
 from api.errors import TransportError
-from api.http.caller import Access, Caller
+from api.http.messages import Access, Caller
 from api.schemas.base import SESSION_MARK
 from domain.batch.state import BATCH_PREFIX
-from domain.errors import AgentExists, NotFound
-from domain.kv.owned_tokens import sharing_blocks
-from domain.log.ports import Owners
-from domain.log.record import AGENT_STREAM
-from domain.not_found import (
+from domain.errors import (
+    AgentExists,
     AgentNotFound,
     BatchNotFound,
     FileNotFound,
     JobNotFound,
+    NotFound,
     ResponseNotFound,
     WebhookNotFound,
 )
+from domain.kv.owned_tokens import sharing_blocks
+from domain.log.ports import Owners
+from domain.log.record import AGENT_STREAM
 from domain.values import AgentId, Owner, StreamName, digest_of
-from domain.webhook.delivery import WebhookId
-from domain.webhook.ports import WebhookStore
+from domain.webhook.delivery import WebhookId, WebhookStore
 from ops.setting_groups.api_keys import KeyScope
 
 #: Characters of the name of an agent, as ``KNOWN_NAME_PATTERN`` bounds them.

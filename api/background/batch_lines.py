@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from api.protocols.batches.endpoints import ANTHROPIC
-from api.protocols.batches.line_requests import file_faults, parse_line
-from api.protocols.batches.line_results import LineResult, encode_result
+from api.protocols.batches import ANTHROPIC, LineResult, encode_result, file_faults, parse_line
 from api.protocols.shared.answer import AssembledAnswer, ending_or_error
 from api.protocols.shared.parsed_request import RequestDefaults
 from domain.batch.jsonl import read_lines
@@ -16,11 +14,10 @@ from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.items import Failed
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import InvalidRequest, SemanticError
+from domain.errors import TEXT_LOST, InvalidRequest, ModelNotFound, SemanticError
 from domain.job.state import Job
 from domain.log.ports import PayloadStore
 from domain.model.registry import ModelRegistry
-from domain.not_found import TEXT_LOST, ModelNotFound
 from domain.values import Digest, JobStatus
 
 #: Lines whose jobs are looked up together.

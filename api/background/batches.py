@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from domain.batch.files import FILE_PREFIX, FileId
+from domain.batch.ports import FILE_PREFIX, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
-from domain.not_found import BatchNotFound
+from domain.errors import BatchNotFound
 from domain.ports import IdSource
 from domain.usecases.batches.batches import BatchRecords
 from domain.values import rfc3339

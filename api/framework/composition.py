@@ -17,40 +17,34 @@ from api.app import App
 from api.background.batch_lines import BatchLines
 from api.background.batch_thread import BatchThread, LineThreads
 from api.background.batches import BatchLimits
-from api.background.erasing import ERASE_S, open_sweeper
 from api.background.eta import LiveEta
 from api.background.live_rates import SAMPLE_S, LiveRates
-from api.background.periodic_tasks import PeriodicTasks
+from api.background.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
 from api.background.tasks import BlockingCalls, BoundedCalls
-from api.background.webhook_thread import WebhookThread
-from api.background.webhooks import batch_message
+from api.background.webhook_thread import WebhookThread, batch_message
 from api.framework.lifecycle import Service, serve
 from api.http_server.listener import open_listener_or_exit
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.job_objects import summarise_job
 from api.routes.table import routes
-from api.services.metrics.ports import MetricPorts
+from api.services.metrics.service import MetricPorts
 from api.submission.job_limits import JobLimits
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.events.event import Event
 from domain.job.ports import WorkerPulses
 from domain.log.ports import PayloadStore
-from domain.model.on_demand import OnDemandRules
-from domain.model.presence import LoadedModels
+from domain.model.presence import LoadedModels, OnDemandRules
 from domain.model.registry import ModelRegistry
 from domain.model.wanted_model import DRAIN_S
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation
-from domain.usecases.jobs.expire import JobExpiry
-from domain.usecases.jobs.retry import JobRetry
-from domain.usecases.jobs.stranded import ABSENT_S, StrandedJobs
+from domain.usecases.jobs.cancel import JobCancellation, JobRetry
+from domain.usecases.jobs.stranded import ABSENT_S, JobExpiry, StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ServingModels
-from domain.usecases.model_swaps import ModelSwaps
-from domain.usecases.on_demand_swaps import OnDemandSwaps
+from domain.usecases.model_swaps import ModelSwaps, OnDemandSwaps
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
 from ops.adapters.data_dir.free_space import DiskFloor, floor_of
@@ -58,20 +52,23 @@ from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.redis.block_places import RedisBlockPlaces
 from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.redis.item_hub import RedisItemHub
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.token_counts import REPLY_TIMEOUT_S, WAITING_MAX, RedisTokenCounter
-from ops.adapters.webhooks.secret import webhook_secret
-from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls
+from ops.adapters.redis.worker_requests import (
+    REPLY_TIMEOUT_S,
+    WAITING_MAX,
+    RedisBlockPlaces,
+    RedisTokenCounter,
+)
+from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls, webhook_secret
 from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
 from ops.exit_codes import after_failed_start
-from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.child import watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.metrics.counter_file import CounterFile
 from ops.models.registry import RegistryReader, first_model

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from api.http.caller import Access
-from api.http.messages import Reply, StreamReply
+from api.http.messages import Access, Reply, StreamReply
 from api.http.parameters import Parameter
 
 #: A coroutine function of the app and a request.

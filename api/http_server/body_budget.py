@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from api.http.caller import UNIDENTIFIED, Caller
+from api.http.messages import UNIDENTIFIED, Caller
 from api.http_server.errors import too_many_bodies, too_many_bodies_of_one
 from api.http_server.peer_counts import peer_of
 from domain.usage.shares import Shares

@@ -9,8 +9,7 @@ from typing import Any, Final, Self
 
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
-from api.http.caller import UNIDENTIFIED, Caller
-from api.http.messages import Request
+from api.http.messages import UNIDENTIFIED, Caller, Request
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 

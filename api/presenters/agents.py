@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from api.presenters.cache_diagnostics import cache_object
-from api.schemas.agents import (
+from api.presenters.jobs import cache_object
+from api.schemas.jobs import (
     AgentActivity,
     AgentCache,
     AgentContextMaps,
@@ -33,7 +33,7 @@ from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
 from domain.usecases.agent_contexts import MappedBlock, MappedContext
-from domain.usecases.cache_diagnostics import CacheDiagnosis
+from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import AgentId, JobId, JobStatus
 
 #: Most names of other agents that share blocks with a context.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from api.background.batches import wire_id
-from api.protocols.batches.endpoints import MESSAGES_PATH
-from api.protocols.shared.timestamps import unix_seconds
+from api.protocols.batches import MESSAGES_PATH
+from api.protocols.shared.answer import unix_seconds
 from api.schemas.batches import (
     BatchCounts,
     BatchFault,
@@ -16,12 +16,11 @@ from api.schemas.batches import (
     FileObject,
     MessageBatch,
 )
-from domain.batch.files import StoredFile
 from domain.batch.jsonl import read_filename
-from domain.batch.ports import BatchTally
+from domain.batch.ports import BatchTally, StoredFile
 from domain.batch.state import Batch, BatchState
+from domain.errors import TEXT_LOST
 from domain.events.batch import FileCreated
-from domain.not_found import TEXT_LOST
 from domain.values import Digest, JobStatus
 
 MESSAGE_BATCH_PREFIX: Final = "msgbatch_"

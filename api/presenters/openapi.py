@@ -12,7 +12,7 @@ from api.errors import dialects_of_path
 from api.http.messages import Dialect
 from api.http.operation import Operation
 from api.http.parameters import Place
-from api.http.replies import json_bytes
+from api.http.sse import json_bytes
 from api.schemas.replies import AnthropicError, Health, OpenAIError, Problem
 
 _REF_TEMPLATE: Final = "#/components/schemas/{model}"

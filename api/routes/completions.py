@@ -9,12 +9,12 @@ from typing import Final
 from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
-from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_completions.parse import TEXT
-from api.protocols.openai_embeddings import parse as embeddings
-from api.protocols.openai_embeddings.encode import embedding_list
+from api.http.sse import json_reply
+from api.protocols import openai_embeddings as embeddings
+from api.protocols.openai_chat import CHAT
+from api.protocols.openai_completions import TEXT
+from api.protocols.openai_embeddings import embedding_list
 from api.protocols.shared.completions import (
     CompletionEncoder,
     CompletionEnvelope,
@@ -39,13 +39,21 @@ from api.schemas.openai_completions import (
     TextCompletion,
 )
 from api.schemas.replies import ChatCompletion
-from api.streaming.job_stream import JobStream, OpenJob, abandoned_on_error, collect_job
-from api.streaming.merged_items import OTHER_FAILED, JobReadings, MergedItems, collect_jobs
-from api.submission.submit_choices import open_choices
+from api.streaming.job_stream import (
+    OTHER_FAILED,
+    JobReadings,
+    JobStream,
+    MergedItems,
+    OpenJob,
+    abandoned_on_error,
+    collect_job,
+    collect_jobs,
+)
+from api.submission.submit import open_choices
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, Vectors
 from domain.chat.items import Started
+from domain.errors import JobNotFound, PayloadMissing
 from domain.job.state import Job
-from domain.not_found import JobNotFound, PayloadMissing
 from domain.values import JobId
 
 

@@ -14,7 +14,7 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, page_size, path, text
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.presenters.batches import file_object
 from api.schemas.base import parse_body
 from api.schemas.batches import (
@@ -24,11 +24,11 @@ from api.schemas.batches import (
     FileObject,
     FileUpload,
 )
-from domain.batch.files import FileId, StoredFile
 from domain.batch.jsonl import pack, read_content
+from domain.batch.ports import FileId, StoredFile
 from domain.batch.state import BatchId
+from domain.errors import FileNotFound
 from domain.events.batch import FileCreated
-from domain.not_found import FileNotFound
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")

@@ -11,8 +11,8 @@ import structlog
 
 from api.app import App
 from api.http.messages import JOB_HEADER, Reply, StreamReply
-from api.http.replies import json_reply
-from api.presenters.cache_diagnostics import CACHE_HEADER, cache_header
+from api.http.sse import json_reply
+from api.presenters.jobs import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
 from api.streaming.job_stream import (
     Encoder,

@@ -9,7 +9,7 @@ from typing import Final
 from api.app import App
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.schemas.replies import Health, Root
 from api.services.health import Finding, Level, finding_of, worst
 

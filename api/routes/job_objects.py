@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from api.app import App
-from api.background.webhooks import SHOWN_MAX
-from api.http.caller import Caller
+from api.background.webhook_thread import SHOWN_MAX
+from api.http.messages import Caller
 from api.presenters.jobs import full_job_object, job_object
 from api.schemas.replies import JobObject
+from domain.errors import JobNotFound
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.state import Job
-from domain.not_found import JobNotFound
 from domain.values import JobId, JobStatus, Priority
 
 

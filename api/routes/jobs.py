@@ -11,11 +11,11 @@ from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import choice, header, moment, page_size, path, query, text
-from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
+from api.http.sse import json_reply
 from api.presenters.jobs import rounded
-from api.protocols.native import jobs as native
-from api.protocols.native.stream import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
+from api.protocols import native
+from api.protocols.native import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.routes.generate import (
     ATTACHED_HEADER,
     KEY_REUSED,

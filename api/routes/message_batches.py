@@ -16,18 +16,18 @@ from api.background.batches import (
     new_batch_id,
     wire_id,
 )
-from api.http.json_bounds import BATCH
+from api.http.json_body import BATCH
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.presenters.batches import (
     MESSAGE_BATCH_PREFIX,
     batch_counts,
     message_batch_object,
     message_batch_status,
 )
-from api.protocols.batches.endpoints import ANTHROPIC, MESSAGES_PATH
+from api.protocols.batches import ANTHROPIC, MESSAGES_PATH
 from api.routes.generate import USER_TURN
 from api.schemas.base import parse_body
 from api.schemas.batches import (
@@ -39,10 +39,9 @@ from api.schemas.batches import (
 )
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch
-from domain.errors import BatchNotEnded, InvalidRequest, NotFound
+from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
 from domain.events.batch import BatchSubmitted
 from domain.job.new_job import text_bytes
-from domain.not_found import BatchNotFound
 from domain.values import Digest, digest_of
 
 #: Characters of a User-Agent that are stored.

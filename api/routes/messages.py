@@ -6,11 +6,10 @@ from functools import partial
 from typing import Final
 
 from api.app import App
-from api.http.caller import Access
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Access, Reply, Request, StreamReply
 from api.http.operation import Operation
-from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
+from api.http.sse import json_reply
 from api.protocols.anthropic import parse as anthropic
 from api.protocols.anthropic.stream import AnthropicEncoder, assemble_message
 from api.routes.generate import GENERATION_FAILURES, USER_TURN, answer_open

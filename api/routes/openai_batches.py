@@ -16,9 +16,9 @@ from api.background.batches import (
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import page_size, path, text
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.presenters.batches import OPENAI_BATCH_PREFIX, openai_batch_object, openai_batch_status
-from api.protocols.batches.endpoints import OPENAI_ENDPOINTS
+from api.protocols.batches import OPENAI_ENDPOINTS
 from api.routes.files import find_file
 from api.routes.message_batches import BATCHES_FULL, batch_progress, client_payload
 from api.schemas.base import parse_body
@@ -30,9 +30,15 @@ from api.schemas.batches import (
 )
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
-from domain.errors import BatchAlreadyEnded, InvalidRequest, NotFound
+from domain.errors import (
+    BatchAlreadyEnded,
+    BatchNotFound,
+    FileNotFound,
+    InvalidRequest,
+    NotFound,
+    PayloadMissing,
+)
 from domain.events.batch import BatchSubmitted
-from domain.not_found import BatchNotFound, FileNotFound, PayloadMissing
 from domain.usecases.batches.driver import file_of_part
 
 #: Names of the dialects of these batches in the log.

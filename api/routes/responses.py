@@ -8,8 +8,8 @@ from api.app import App
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
-from api.http.replies import json_reply
 from api.http.request_headers import IDEMPOTENCY_KEY
+from api.http.sse import json_reply
 from api.protocols.openai_responses import parse as responses
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,

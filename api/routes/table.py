@@ -9,23 +9,17 @@ from api.app import App
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import Place
-from api.routes.admin.clients import CLIENT_OPERATIONS
 from api.routes.admin.engine import ENGINE_OPERATIONS
-from api.routes.admin.metrics import METRIC_OPERATIONS
-from api.routes.admin.models import MODEL_OPERATIONS
+from api.routes.admin.models import CLIENT_OPERATIONS, MODEL_OPERATIONS
 from api.routes.admin.overview import OVERVIEW_OPERATIONS
-from api.routes.admin.status import STATUS_OPERATIONS
+from api.routes.admin.status import METRIC_OPERATIONS, STATUS_OPERATIONS, USAGE_OPERATIONS
 from api.routes.admin.swaps import SWAP_OPERATIONS
-from api.routes.admin.usage import USAGE_OPERATIONS
-from api.routes.agents.agents import AGENT_OPERATIONS
-from api.routes.agents.cache import AGENT_CACHE_OPERATIONS
+from api.routes.agents import AGENT_CACHE_OPERATIONS, AGENT_OPERATIONS
 from api.routes.completions import COMPLETION_OPERATIONS
+from api.routes.events import CHECK_OPERATIONS, EVENT_OPERATIONS, TIMELINE_OPERATIONS
 from api.routes.files import FILE_OPERATIONS
 from api.routes.health import HEALTH_OPERATIONS
 from api.routes.jobs import JOB_OPERATIONS
-from api.routes.log.checks import CHECK_OPERATIONS
-from api.routes.log.events import EVENT_OPERATIONS
-from api.routes.log.timeline import TIMELINE_OPERATIONS
 from api.routes.message_batches import MESSAGE_BATCH_OPERATIONS
 from api.routes.messages import MESSAGE_OPERATIONS
 from api.routes.openai_batches import BATCH_OPERATIONS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from api.app import App
-from api.background.webhooks import webhook_object
+from api.background.webhook_thread import webhook_object
 from api.http.messages import Reply, Request
 from api.http.operation import Operation
 from api.http.parameters import choice, page_size, path, text
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.schemas.base import WEBHOOK_ID_PATTERN
-from api.schemas.webhooks import WebhookList, WebhookObject
+from api.schemas.engine import WebhookList, WebhookObject
 from domain.webhook.delivery import WebhookId, WebhookState
 
 _WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from api.http.json_body import load_json
-from api.http.json_bounds import REQUEST, JsonBounds
+from api.http.json_body import REQUEST, JsonBounds, load_json
 from domain.chat.embedding import DIMENSIONS_MAX
 from domain.errors import InvalidRequest
 from domain.webhook.targets import URL_CHARS_MAX

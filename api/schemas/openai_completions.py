@@ -9,8 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.schemas.base import Answers, Dimensions, Name, RequestBody, TokenId
-from api.schemas.logprobs import TextLogprobs, TextTop
-from api.schemas.openai_chat import CompletionParameters
+from api.schemas.openai_chat import CompletionParameters, TextLogprobs, TextTop
 from api.schemas.replies import OpenAIUsage
 
 #: Prompts of one request.

@@ -6,8 +6,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.schemas.engine import SwapObject
 from api.schemas.replies import WaitingName
-from api.schemas.swaps import SwapObject
 
 ServiceState = Literal[
     "ready",

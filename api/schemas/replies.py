@@ -6,8 +6,8 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.schemas.logprobs import ChatLogprobs, ResponseLogprob
-from api.schemas.webhooks import WebhookObject
+from api.schemas.engine import WebhookObject
+from api.schemas.openai_chat import ChatLogprobs, ResponseLogprob
 
 # --- Anthropic -----------------------------------------------------------------------------
 

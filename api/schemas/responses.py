@@ -19,8 +19,7 @@ from api.schemas.base import (
     TopK,
     TopP,
 )
-from api.schemas.logprobs import TopLogprobs
-from api.schemas.openai_chat import ContentPart
+from api.schemas.openai_chat import ContentPart, TopLogprobs
 
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16

@@ -16,13 +16,13 @@ from api.presenters.overview import (
     rates_object,
     rows_of,
     running_row,
+    swap_object,
     total_disk,
     total_memory,
     waiting_rows,
     worker_section,
     worker_state,
 )
-from api.presenters.swaps import swap_object
 from api.schemas.overview import (
     OverviewObject,
     OverviewWorker,
@@ -40,9 +40,8 @@ from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.wanted_model import Swap
 from domain.ports import Clock
-from domain.usage.figures import UsageFigures
-from domain.usage.ports import UsageGroup, UsageViews
-from domain.usage.rates import HOUR_S, hour_name, rates_of_hour
+from domain.usage.figures import UsageFigures, UsageGroup, UsageViews
+from domain.usage.report import HOUR_S, hour_name, rates_of_hour
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds

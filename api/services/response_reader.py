@@ -1,4 +1,4 @@
-"""Reads recorded responses and the conversations that they continue."""
+"""Reads recorded agents and responses, and the conversations that they continue."""
 
 from __future__ import annotations
 
@@ -8,25 +8,69 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.access.ownership import OwnershipCheck
-from api.http.caller import Caller
-from api.presenters.responses import current_response
+from api.http.messages import Caller
+from api.presenters.agents import ShownTurn, agent_cache_object, full_agent_object
 from api.protocols.openai_responses.items import Item, listed_items
 from api.protocols.openai_responses.parse import decode_fields, input_items, requested_fields
 from api.protocols.openai_responses.response_object import (
     PROTOCOL,
     RequestedFields,
     ResponseEnvelope,
+    ended_response,
     find_item,
+    response_object,
+    unfinished_status,
 )
-from api.protocols.shared.answer_ids import job_hex
-from api.protocols.shared.timestamps import unix_seconds
+from api.protocols.shared.answer import AssembledAnswer, job_hex, unix_seconds
+from api.schemas.jobs import AgentCache, AgentObject
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
 from api.streaming.log_backfill import JobRecords
-from domain.errors import InvalidRequest
+from domain.agent.state import Agent
+from domain.chat.items import Failed, Finished
+from domain.chat.stored_answer import StoredAnswer
+from domain.errors import (
+    AgentNotFound,
+    InvalidRequest,
+    JobNotFound,
+    PayloadMissing,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+)
 from domain.job.state import Job
-from domain.not_found import JobNotFound, PayloadMissing, PreviousResponseNotFound, ResponseNotFound
+from domain.log.record import AGENT_STREAM
+from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.commit import load_job
-from domain.values import JobId
+from domain.values import AgentId, JobId, JobStatus, StopReason, StreamName
+
+
+def current_response(
+    envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
+) -> ResponseObject:
+    """Return a response as it is now.
+
+    Args:
+        envelope: Its request.
+        view: Its job; ``None`` where the projection does not have it yet.
+        stored: The answer of the job, if it has one.
+    """
+    if view is None or not view.status.is_terminal:
+        status = JobStatus.QUEUED if view is None else view.status
+        return response_object(envelope, unfinished_status(envelope, status))
+    answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
+    answer.ending = _ending(view)
+    return ended_response(envelope, answer)
+
+
+def _ending(view: Job) -> Finished | Failed:
+    if view.error is not None or view.stop_reason is None:
+        message = view.error_message or "the job failed"
+        return Failed(error=view.error or "failure", message=message, retryable=False)
+    return Finished(
+        stop_reason=StopReason(view.stop_reason),
+        usage=view.usage,
+        stop_sequence=view.stop_sequence,
+    )
+
 
 #: Responses of one conversation; each is read from the log at every turn.
 CHAIN_MAX: Final = 1000
@@ -177,3 +221,67 @@ class ResponseReader:
             job_id=job_id, created_s=unix_seconds(loaded.job.created_at), requested=requested
         )
         return StoredResponse(envelope=envelope, job=loaded.job)
+
+
+#: Turns of the history of an agent.
+HISTORY_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReader:
+    """Reads agents; every method blocks."""
+
+    agents: AgentRecords
+    records: JobRecords
+
+    def present(self, agent: Agent) -> AgentObject:
+        """Return an agent with its profile and its latest turns."""
+        try:
+            profile = self.agents.profile_of(agent)
+        except PayloadMissing:
+            profile = None
+        return full_agent_object(
+            agent,
+            self.agents.last_status(agent),
+            profile=profile,
+            history=self._history(agent),
+        )
+
+    def load_cache(self, agent_id: AgentId) -> AgentCache:
+        """Return the cache state of the context of an agent, registered or not.
+
+        Raises:
+            AgentNotFound: The agent has neither events nor jobs, or was deleted.
+        """
+        recorded = self.records.log.load(StreamName(AGENT_STREAM + agent_id))
+        jobs = self.records.views.page(limit=1, agent=agent_id).jobs
+        latest = jobs[0].id if jobs else None
+        diagnosis = None if latest is None else self.records.diagnose(latest)
+        shown = agent_cache_object(agent_id, recorded, latest, diagnosis)
+        if shown is None or not (recorded or jobs):
+            raise AgentNotFound(agent_id)
+        return shown
+
+    def is_registered(self, agent_id: AgentId) -> bool:
+        """Return whether an agent was created here; others only have events or jobs.
+
+        Raises:
+            AgentNotFound: It has neither.
+        """
+        stream = StreamName(AGENT_STREAM + agent_id)
+        events = self.records.log.read_all(limit=1, stream=stream)
+        if not events and not self.records.views.page(limit=1, agent=agent_id).jobs:
+            raise AgentNotFound(agent_id)
+        try:
+            self.agents.load(agent_id)
+        except AgentNotFound:
+            return False
+        return True
+
+    def _history(self, agent: Agent) -> list[ShownTurn]:
+        own = list(enumerate(agent.turns, start=agent.inherited + 1))
+        turns: list[ShownTurn] = []
+        for number, job in own[-HISTORY_MAX:]:
+            view = self.records.views.get(job)
+            turns.append((number, job, JobStatus.EXPIRED if view is None else view.status))
+        return turns

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 from api.background.tasks import BlockingCalls
 from api.http.messages import Request
-from api.streaming.item_buffer import ClientGone, ItemBuffer
-from api.streaming.item_subscription import ItemSubscription
+from api.streaming.item_buffer import ClientGone, ItemBuffer, ItemSubscription
 from api.streaming.log_backfill import LogBackfill, ReaderPosition, position_after
 from domain.chat.items import StreamItem
-from domain.errors import EngineFailure, SemanticError
+from domain.errors import EngineFailure, JobNotFound, SemanticError
 from domain.job.ports import ItemSource
-from domain.not_found import JobNotFound
 from domain.values import JobId
 
 

@@ -19,13 +19,12 @@ from domain.chat.items import (
     ToolStart,
 )
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import EngineFailure, ItemsLost, QueueUnavailable
+from domain.errors import EngineFailure, ItemsLost, PayloadMissing, QueueUnavailable
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog
 from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
-from domain.not_found import PayloadMissing
-from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
+from domain.usecases.recent_ends import CacheDiagnosis, diagnose_cache
 from domain.values import Digest, JobId, StopReason
 
 

@@ -8,9 +8,9 @@ from functools import partial
 
 from api.http.messages import Request
 from api.http.request_headers import IDEMPOTENCY_KEY
-from api.protocols.native.agents import parse_turn
+from api.protocols.native import parse_turn
 from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
-from api.schemas.agents import TurnBody
+from api.schemas.jobs import TurnBody
 from api.submission.submit import Submission
 from domain.errors import SemanticError
 from domain.job.commands import ConfirmCancel, RequestCancel

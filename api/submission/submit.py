@@ -1,4 +1,4 @@
-"""Turns a request into a job and opens its items, or joins the job of an earlier equal request."""
+"""Turns a request into jobs and opens their items, or joins the job of an earlier equal request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from api.background.tasks import Background, BlockingCalls
 from api.http.messages import Request
 from api.http.request_headers import is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.streaming.item_subscription import ItemSubscription
+from api.streaming.item_buffer import ItemSubscription
 from api.streaming.job_items import JobItems
 from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
 from api.streaming.job_stream import OpenJob, open_job
-from api.submission.job_commands import JobCommands
+from api.submission.job_commands import JobCommands, ModelBinding
 from api.submission.job_limits import JobLimits
-from api.submission.model_binding import ModelBinding
-from api.submission.prepared_request import PreparedRequest, asked_of, asking
 from domain.chat.request import ChatRequest
-from domain.errors import QueueUnavailable
+from domain.errors import QueueUnavailable, SemanticError
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews
 from domain.job.new_job import NewJob
@@ -39,7 +37,45 @@ from domain.usecases.jobs.submit import (
     require_share,
 )
 from domain.usecases.recorded_answers import LoggedAnswers
-from domain.values import AgentId, JobId, Owner, Priority, rfc3339
+from domain.values import AgentId, Digest, JobId, Owner, Priority, digest_of, rfc3339
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A parsed request and the earlier jobs that it may repeat.
+
+    Attributes:
+        repeat: Whether the request may join an earlier job.
+        alike: Jobs with the same digest, newest first.
+        accepted: The job, once one is recorded.
+    """
+
+    parsed: ParsedRequest
+    command: NewJob
+    repeat: RequestRepeat
+    alike: Sequence[Job] = ()
+    accepted: Accepted | None = None
+
+
+def asked_of(command: NewJob, *, seeded: bool) -> Digest:
+    """Return a digest that is equal for requests with the same question and answer format."""
+    agent = command.submitted.agent
+    asked = command.request.asked(protocol=command.submitted.protocol, agent=agent, seeded=seeded)
+    if command.submitted.webhook is not None:
+        # A request with a webhook must not join a job that notifies another receiver, or none.
+        asked = digest_of(f"{asked}\n{command.submitted.webhook}".encode())
+    if command.wire is not None:
+        # The answer shows parts of its request, so these must be equal too.
+        asked = digest_of(f"{asked}\n".encode() + command.wire)
+    if command.keyspace:
+        asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())
+    return asked
+
+
+def asking(command: NewJob, asked: Digest) -> NewJob:
+    """Return the job of a request with the digest by which its repeats find it."""
+    return replace(command, submitted=replace(command.submitted, asked=asked))
+
 
 #: Jobs with the same digest, newest first, that a repeat may join.
 ALIKE_MAX: Final = 16
@@ -377,3 +413,96 @@ class Submission:
         attached = target.reason
         request.marks.accept(target.job_id, attached=attached, joined_trace=trace)
         return open_job(target.job_id, items, reading, request, attached=attached)
+
+
+#: The reason of a cancellation because another job of the same request was refused.
+OTHERS_REFUSED: Final = "other_answers_refused"
+
+
+async def open_choices(
+    submission: Submission, parse: Parse, request: Request, *, protocol: str
+) -> tuple[ParsedRequest, tuple[OpenJob, ...]]:
+    """Open a job for each answer of a request; see ``Submission.open``.
+
+    Each answer joins the job of the same place in an earlier equal request. If one job is refused,
+    those that were accepted before it are cancelled.
+
+    Raises:
+        InvalidRequest: The request is not valid, or wants more answers than the queue ever takes.
+        IdempotencyKeyReused: The key belongs to another request.
+        LogUnavailable: No job was accepted.
+        Overloaded: There is no room for all of them.
+        QueueUnavailable: The jobs cannot be enqueued; the accepted ones are cancelled again.
+        RateLimited: The agent sends too many requests.
+    """
+    prepared, job = await submission.open_first(parse, request, protocol=protocol)
+    if job is not None:
+        return prepared.parsed, (job,)
+    return prepared.parsed, await _open_each(submission, prepared, request)
+
+
+async def _open_each(
+    submission: Submission, prepared: PreparedRequest, request: Request
+) -> tuple[OpenJob, ...]:
+    commands = await submission.call(_commands, prepared, submission)
+    repeat = prepared.repeat
+    fresh = [one for one in commands if await submission.find_joining(one, repeat) is None]
+    if fresh:
+        await submission.call(submission.admit, fresh)
+    opened: list[OpenJob] = []
+    try:
+        for command in commands:
+            # Looked up again: the job that was found may have been given up since.
+            target = (
+                await submission.find_joining(command, repeat) if command not in fresh else None
+            )
+            if target is not None:
+                opened.append(await submission.join(target, request))
+            else:
+                record = partial(submission.record, command)
+                opened.append(await submission.open_new(record, request))
+    except BaseException as error:
+        await _abandon(opened, error)
+        raise
+    return tuple(opened)
+
+
+def _commands(prepared: PreparedRequest, submission: Submission) -> list[NewJob]:
+    """Return a command for each answer.
+
+    Equal answers of one request do not repeat each other, and a repeat of the request finds the
+    job of each: the digest covers the whole request and the place of the answer in it.
+    """
+    whole, parsed = prepared.command, prepared.parsed
+    chats, key = parsed.chats, whole.submitted.idempotency
+    asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
+    request = digest_of("\n".join(asked).encode())
+    messages = submission.match_history(chats[0], whole.submitted.agent, whole.answers_to).messages
+    return [
+        replace(
+            whole,
+            submitted=replace(
+                whole.submitted,
+                asked=digest_of(f"{request}\nanswer {place}".encode()),
+                idempotency=key
+                if key is None or place == 0
+                else digest_of(f"{key}\nanswer {place}".encode()),
+                # The webhook is called once, for the first answer.
+                webhook=whole.submitted.webhook if place == 0 else None,
+            ),
+            # Answers to one conversation have the same turns before them; raw prompts have none.
+            request=replace(chat, messages=messages) if chat.raw is None else chat,
+        )
+        for place, chat in enumerate(chats)
+    ]
+
+
+async def _abandon(opened: Sequence[OpenJob], error: BaseException) -> None:
+    for job in opened:
+        if not isinstance(error, SemanticError):
+            job.reading.abandon(CLIENT_GONE)
+        elif job.attached is None:
+            job.reading.revoke(OTHERS_REFUSED)
+        else:
+            job.reading.abandon(OTHERS_REFUSED)
+        await job.items.close()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bench.experiments.report import print_conditions, print_table, print_verdict
-from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
+from ops.supervisor.parts import LARGE_ARRAYS, allocator_environment
 
 if TYPE_CHECKING:  # MLX is what is measured
     from worker.engine.mlx.runner import BatchRunner

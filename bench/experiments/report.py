@@ -12,7 +12,7 @@ from importlib.metadata import version
 import psutil
 import structlog
 
-from ops.supervisor.environment import LARGE_ARRAYS, allocator_environment
+from ops.supervisor.parts import LARGE_ARRAYS, allocator_environment
 
 
 def use_worker_allocator() -> None:

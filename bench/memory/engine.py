@@ -24,7 +24,7 @@ from tests.support.models.engine_probe import submit_prompt
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted
 from worker.cachestore.tier import DiskTier, TierFigures
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult

@@ -25,8 +25,7 @@ from bench.power_cut.drive import Drive, write_image
 from bench.power_cut.journal import Kind, mark, read_journal
 from bench.power_cut.recorder import compile_recorder, recorded_environment
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.log_admin.payloads import verify_payloads
-from ops.adapters.log_admin.verify import verify_log
+from ops.adapters.log_admin.verify import verify_log, verify_payloads
 from tests.support.processes.service import Service
 
 DATA_DIR: Final = "data"

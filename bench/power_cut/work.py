@@ -26,7 +26,7 @@ from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.backup import back_up, restore
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
-from ops.adapters.webhooks.secret import webhook_secret
+from ops.adapters.webhooks.sender import webhook_secret
 from ops.blockstore.blocks import NewBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore

@@ -11,9 +11,8 @@ from typing import Any
 from bench.tampering.sample import LOG_NAME, url_of
 from domain.errors import SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.archives import DIRECTORY
+from ops.adapters.event_log.archives import DIRECTORY, read_events
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.event_file import read_events
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import driver_module, single_spaced
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles

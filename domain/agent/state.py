@@ -15,7 +15,7 @@ from functools import singledispatch
 from typing import Any
 
 from domain.chat.request import canonical_json
-from domain.errors import AgentTurnConflict, InvalidRequest
+from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.agent import (
     AgentDeleted,
     AgentEvent,
@@ -24,7 +24,6 @@ from domain.events.agent import (
     AgentRegistered,
     AgentTurnAdded,
 )
-from domain.not_found import AgentNotFound
 from domain.values import AgentId, Digest, JobId, JobStatus
 
 

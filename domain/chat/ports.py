@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from domain.chat.echo import RecordedAnswer
+from domain.chat.divergence import RecordedAnswer
 from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, Outcome, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.values import Digest, JobId, ModelCard, Owner, PromptEncoding

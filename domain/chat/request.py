@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from domain.chat.embedding import EmbeddingInputs
-from domain.chat.reasoning_limit import ThinkingLimit
+from domain.chat.generation import ThinkingLimit
 from domain.values import Digest, SamplingWish, digest_of
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from domain.errors import InvalidRequest
-from domain.events.engine import (
+from domain.events.worker import (
     AdmissionPaused,
     AdmissionResumed,
     DrainStarted,

@@ -7,14 +7,11 @@ digests.
 from __future__ import annotations
 
 from domain.events.agent import AgentEvent
-from domain.events.batch import BatchEvent, FileEvent
+from domain.events.batch import BatchEvent, FileEvent, WebhookEvent
 from domain.events.cache import CacheEvent
-from domain.events.engine import EngineEvent
 from domain.events.job import JobEvent
-from domain.events.log import LogEvent
 from domain.events.model import ModelEvent
-from domain.events.webhook import WebhookEvent
-from domain.events.worker import WorkerEvent
+from domain.events.worker import EngineEvent, LogEvent, WorkerEvent
 
 Event = (
     JobEvent

@@ -1,4 +1,4 @@
-"""Events of a worker process, on its stream ``worker-…``."""
+"""Events of workers, of their engines, and of the log itself."""
 
 from __future__ import annotations
 
@@ -65,3 +65,96 @@ class WorkerLost:
 
 
 WorkerEvent = WorkerStarted | WorkerDraining | WorkerStopped | WorkerLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTuned:
+    """Values replace those of the settings; ``None`` means the setting.
+
+    Attributes:
+        batch_window_ms: As the setting ``engine.batch_window_ms``.
+        max_batch_size: As the setting ``engine.max_batch_size``.
+        gap_max_ms: Longest pause of a stream while another prompt is read.
+    """
+
+    batch_window_ms: float | None
+    max_batch_size: int | None
+    gap_max_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPaused:
+    """Workers start no more jobs; new jobs are accepted and wait."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStarted:
+    """Workers start no more jobs, and new jobs are refused."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionResumed:
+    """Jobs are accepted and started again."""
+
+
+EngineEvent = EngineTuned | AdmissionPaused | DrainStarted | AdmissionResumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogArchived:
+    """A range of the log was moved to a file; only events that are still needed stay in the log.
+
+    Attributes:
+        first_position: First position of the range.
+        last_position: Last position of the range.
+        base_hash: Hash of the event before the range.
+        last_hash: Hash of the last event of the range, which the next event follows.
+        file: Name of the file.
+    """
+
+    first_position: int
+    last_position: int
+    base_hash: str
+    last_hash: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextsErased:
+    """Texts that no owner needs were erased; see ``domain.log.text_owners``.
+
+    Attributes:
+        payloads: Number of erased texts.
+        payload_bytes: Length of the erased texts together.
+        jobs: Number of jobs whose texts they were.
+        waiting: What is still to be erased: further texts, and open jobs of deleted agents.
+        ended_before: The texts of jobs and batches that ended before this RFC 3339 instant went.
+        expired_by: The contents of files that expired by this RFC 3339 instant went.
+    """
+
+    payloads: int
+    payload_bytes: int
+    jobs: int
+    waiting: int = 0
+    ended_before: str | None = None
+    expired_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveErased:
+    """A file of old events was deleted, as a rule of retention wants.
+
+    Attributes:
+        file: Its name.
+        last_position: Last position in it.
+    """
+
+    file: str
+    last_position: int
+
+
+LogEvent = LogArchived | TextsErased | ArchiveErased

@@ -8,6 +8,7 @@ from domain.chat.items import Failed
 from domain.errors import (
     InvalidRequest,
     JobAlreadyTerminal,
+    ModelNotFound,
     NotRetryable,
     StaleAttempt,
 )
@@ -37,7 +38,6 @@ from domain.job.commands import (
     StartAttempt,
 )
 from domain.job.state import Job, evolve
-from domain.not_found import ModelNotFound
 from domain.values import JobStatus
 
 #: Errors of a job that failed before any attempt because it is no valid request.

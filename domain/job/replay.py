@@ -1,8 +1,8 @@
-"""The recording of an answer in the log, and the result of a replay of it."""
+"""Jobs of the log as they were: at a position, and as a request that is computed again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,10 +15,11 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
+from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
-from domain.log.record import RecordedEvent
-from domain.values import Digest, JobId, PromptEncoding, Sampling, StopReason, WorkerId
+from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
+from domain.values import Digest, JobId, JobStatus, PromptEncoding, Sampling, StopReason, WorkerId
 
 
 class Verdict(StrEnum):
@@ -276,3 +277,42 @@ def _require_one_model(attempts: Sequence[AttemptStarted]) -> None:
     if len({attempt.sampling for attempt in attempts}) > 1:
         message = "the answer was begun and continued with different rules for drawing tokens"
         raise ReplayRefused(Refusal.SEVERAL_MODELS, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsAsOf:
+    """The list of jobs at a position of the log.
+
+    Attributes:
+        head: The last event.
+        at: RFC 3339 instant of its record; ``None`` for an empty log.
+        jobs: Newest acceptance first, as the jobs projection lists them.
+    """
+
+    head: LogHead
+    at: str | None
+    jobs: tuple[Job, ...]
+
+    def counts(self) -> dict[JobStatus, int]:
+        """Return the number of jobs by status, every status named."""
+        counts = dict.fromkeys(JobStatus, 0)
+        for job in self.jobs:
+            counts[job.status] += 1
+        return counts
+
+
+def fold_jobs_as_of(events: Iterable[RecordedEvent]) -> JobsAsOf:
+    """Return the list of jobs after all events of a log, or of some jobs, from the first on."""
+    views: dict[JobId, Job] = {}
+    last: RecordedEvent | None = None
+    for last in events:
+        if is_job_event(last):
+            job_id = job_id_of(last)
+            views[job_id] = fold_recorded(views.get(job_id), last)
+    return JobsAsOf(
+        head=LogHead(position=last.position, hash=last.hash)
+        if last
+        else LogHead(position=0, hash=GENESIS_HASH),
+        at=last.recorded_at if last else None,
+        jobs=tuple(reversed(views.values())),
+    )

@@ -1,4 +1,4 @@
-"""The envelope around an event, and the hash chain that binds envelopes together."""
+"""Recorded events, filters, heads, and the readers that a log needs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, Final
 
 from domain.chat.request import canonical_json
-from domain.errors import CorruptLog
+from domain.errors import CorruptLog, LogNewer
 from domain.events.event import Event
 from domain.values import Digest, EventId, Owner, StreamName
 
@@ -188,3 +188,33 @@ class EventFilter:
     since: str | None = None
     until: str | None = None
     owner: Owner | None = None
+
+
+#: What this program can read. A release that adds a type of event or a schema version increments
+#: the number once and names what it adds in ``READABLE_SINCE``.
+READER_VERSION: Final = 1
+#: ``(type, schema version)`` to the first reader version that can read it. What is not named here
+#: can be read by every program that checks the version.
+READABLE_SINCE: Mapping[tuple[str, int], int] = {}
+
+
+def reader_needed(type_name: str, schema_version: int) -> int:
+    """Return the least reader version that can read an event of this type and version."""
+    return READABLE_SINCE.get((type_name, schema_version), 1)
+
+
+def refuse_newer(reader_min: int) -> None:
+    """Refuse a log that needs a newer reader.
+
+    Args:
+        reader_min: The least reader version that the log needs.
+
+    Raises:
+        LogNewer: This program is older.
+    """
+    if reader_min > READER_VERSION:
+        msg = (
+            "a newer version of semantic wrote to the event log "
+            f"(it needs reader {reader_min}, this is reader {READER_VERSION}): update semantic"
+        )
+        raise LogNewer(msg)

@@ -1,8 +1,9 @@
-"""Which models the live workers have, loaded or about to be."""
+"""Which models the workers have, and the limits of swaps that jobs cause."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from domain.errors import ModelNotLoaded, QueueUnavailable
@@ -91,3 +92,55 @@ class LoadedModels:
 
 def _loaded(pulses: Iterable[WorkerPulse]) -> str | None:
     return next((model_of(pulse) for pulse in pulses if pulse.state == WorkerState.READY), None)
+
+
+#: Least seconds for which a model that jobs have caused serves.
+RESIDENCE_MIN_S: Final = 60.0
+#: Seconds after which a waiting job ends the turn of a model that has work.
+WAIT_MAX_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemandRules:
+    """The limits of swaps that jobs cause.
+
+    Attributes:
+        residence_min_s: Least seconds for which a model serves.
+        wait_max_s: Seconds after which a waiting job ends the turn of a model that has work.
+    """
+
+    residence_min_s: float = RESIDENCE_MIN_S
+    wait_max_s: float = WAIT_MAX_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDemand:
+    """Jobs that wait for a model.
+
+    Attributes:
+        model: The model; no worker has it.
+        waited_s: Seconds since its oldest job was accepted, or since the model left if that is
+            later.
+    """
+
+    model: str
+    waited_s: float
+
+
+def next_model(
+    rules: OnDemandRules, demands: Sequence[ModelDemand], *, served_s: float, is_busy: bool
+) -> str | None:
+    """Return the model to swap to now; ``None`` to stay with the present one.
+
+    Args:
+        rules: The limits.
+        demands: Each model that jobs wait for.
+        served_s: Seconds since the present model serves.
+        is_busy: Whether jobs wait for the present model, or run.
+    """
+    if not demands or served_s < rules.residence_min_s:
+        return None
+    longest = max(demands, key=lambda demand: demand.waited_s)
+    if is_busy and longest.waited_s < rules.wait_max_s:
+        return None
+    return longest.model

@@ -22,8 +22,7 @@ from domain.events.job import (
 )
 from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, RecordedEvent
-from domain.usage.figures import UsageFigures
-from domain.usage.histogram import Measure
+from domain.usage.figures import Measure, UsageFigures
 from domain.values import JobStatus, Usage
 
 #: Longer durations, which only a clock that was set can cause, are counted as this one (100 days).

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from domain.agent.listing import AgentPage, AgentViews
 from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
+from domain.agent.views import AgentPage, AgentViews
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import AgentExists, ConcurrencyConflict
+from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
 from domain.events.agent import (
     AGENT_HISTORY,
     AgentDeleted,
@@ -26,7 +26,6 @@ from domain.job.listing import JobViews
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
-from domain.not_found import AgentNotFound, PayloadMissing
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, Digest, JobId, JobStatus, Owner, StreamName, digest_of

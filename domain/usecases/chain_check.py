@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from domain.errors import CorruptLog
-from domain.events.log import LogArchived
+from domain.events.worker import LogArchived
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, LogHead, verify_link

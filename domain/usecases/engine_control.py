@@ -18,7 +18,7 @@ from domain.engine.control import (
     evolve,
 )
 from domain.errors import Draining, QueueUnavailable
-from domain.events.engine import EngineEvent
+from domain.events.worker import EngineEvent
 from domain.job.ports import ControlSignals, ControlTopic
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog

@@ -1,23 +1,37 @@
-"""Finds the answers that assistant turns without an id echo.
-
-A turn of text alone comes back without an id of a job. It is compared with the latest answers of
-the same agent or, in a request without an agent, of conversations with the same beginning. The
-match becomes a part of the request, so that every attempt and every later replay has the same
-prompt.
-"""
+"""Matches the turns of a request with answers that were generated here."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Final
 
-from domain.chat.conversation_id import content_id
-from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.divergence import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
-from domain.chat.request import ChatRequest
+from domain.chat.request import ChatRequest, canonical_json
 from domain.job.listing import JobViews
 from domain.job.state import Job
 from domain.values import AgentId, JobId, Owner
+
+#: Prefix of such an id.
+CONTENT_PREFIX = "auto-"
+#: Hex digits after it; a collision of two conversations costs tokens and changes no answer.
+_DIGITS = 32
+
+
+def content_id(request: ChatRequest) -> AgentId:
+    """Return an id that all turns of a conversation share: a digest of its beginning.
+
+    It is a function of the system prompt and the first text of the user. No event holds it:
+    readers of the log could find equal conversations by it (ADR 0014).
+    """
+    opening = {
+        role: next((turn.content for turn in request.messages if turn.role == role), "")
+        for role in ("system", "user")
+    }
+    digest = hashlib.sha256(b"conversation\n" + canonical_json(opening)).hexdigest()
+    return AgentId(CONTENT_PREFIX + digest[:_DIGITS])
+
 
 #: Latest jobs of an agent whose answers are compared.
 COMPARED_ANSWERS_MAX: Final = 16

@@ -11,8 +11,14 @@ from domain.errors import QueueUnavailable
 from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.codec import decode_recorded
 from domain.log.record import RecordedEvent
-from domain.model.inventory import PAST_EVENTS, InspectFiles, ModelPast, ModelStatus, take_stock
-from domain.model.registry import ModelRegistry
+from domain.model.registry import (
+    PAST_EVENTS,
+    InspectFiles,
+    ModelPast,
+    ModelRegistry,
+    ModelStatus,
+    take_stock,
+)
 from domain.ports import Clock
 from domain.values import ModelCard, WorkerId
 

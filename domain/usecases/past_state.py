@@ -10,11 +10,16 @@ from dataclasses import dataclass
 
 from domain.engine.control import ENGINE_STREAM, AdmissionState
 from domain.events.cache import AgentCacheSaved
-from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted
 from domain.events.job import JobSubmitted
 from domain.events.model import ModelLoaded, ModelUnloaded
-from domain.events.worker import WorkerLost, WorkerStopped
-from domain.job.as_of import fold_jobs_as_of
+from domain.events.worker import (
+    AdmissionPaused,
+    AdmissionResumed,
+    DrainStarted,
+    WorkerLost,
+    WorkerStopped,
+)
+from domain.job.replay import fold_jobs_as_of
 from domain.job.state import Job
 from domain.log.codec import decode_event
 from domain.log.ports import EventLog

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from domain.chat.echo import WHOLE, RecordedAnswer
+from domain.chat.divergence import WHOLE, RecordedAnswer
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
+from domain.errors import TEXT_LOST
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
-from domain.not_found import TEXT_LOST
 from domain.values import Digest, JobId, StreamName
 
 

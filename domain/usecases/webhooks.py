@@ -14,15 +14,20 @@ from datetime import timedelta
 from typing import Any, Final
 
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId, BatchState, evolve
-from domain.errors import ConcurrencyConflict, InvalidRequest
-from domain.events.batch import BatchEnded, BatchEvent, BatchFailed
+from domain.errors import ConcurrencyConflict, InvalidRequest, WebhookNotFound
+from domain.events.batch import (
+    BatchEnded,
+    BatchEvent,
+    BatchFailed,
+    WebhookEvent,
+    WebhookGivenUp,
+    WebhookRetried,
+)
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed, JobSubmitted
-from domain.events.webhook import WebhookEvent, WebhookGivenUp, WebhookRetried
 from domain.job.state import Job, fold_recorded
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
-from domain.not_found import WebhookNotFound
 from domain.ports import Clock, IdSource
 from domain.values import Owner, StreamName, rfc3339
 from domain.webhook.delivery import (
@@ -33,10 +38,10 @@ from domain.webhook.delivery import (
     Webhook,
     WebhookId,
     WebhookState,
+    WebhookStore,
     next_try,
     webhook_id,
 )
-from domain.webhook.ports import WebhookStore
 from domain.webhook.targets import parse_target
 
 #: Events read at a time.

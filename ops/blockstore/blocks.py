@@ -1,15 +1,84 @@
-"""The values that the block store takes and returns."""
+"""The values of the block store: blocks, their names and contents, events and figures."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
 
 from domain.kv.hashing import BlockHash, block_hash
-from ops.blockstore.payload import BlockPayload
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as safetensors describes it.
+
+    Attributes:
+        dtype: Name in the safetensors format: ``F32``, ``F16``, ``BF16``, ``U32``, ``U8`` …
+        shape: Lengths of the axes.
+        data: The elements in C order, little-endian; a tensor to be written may also have
+            consecutive parts, which saves joining them.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview | tuple[memoryview, ...]
+
+    @property
+    def parts(self) -> tuple[memoryview, ...]:
+        """The data as bytes, in one part or more."""
+        data = self.data if isinstance(self.data, tuple) else (memoryview(self.data),)
+        return tuple(part.cast("B") for part in data if part.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes."""
+        return sum(part.nbytes for part in self.parts)
+
+    def joined(self) -> memoryview:
+        """Return the data in one part."""
+        parts = self.parts
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+#: The tensors of one block by name.
+BlockPayload = Mapping[str, RawTensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a header; offsets count from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class BlockTarget(Protocol):
+    """Memory of the caller that the tensors of a block are read into."""
+
+    def __call__(self, tensors: Sequence[TensorEntry]) -> Iterable[memoryview] | None:
+        """Return where the bytes of some tensors belong.
+
+        Called on the reading thread, before the bytes are read and verified: what a rejected block
+        has left in this memory must not be used.
+
+        Args:
+            tensors: The tensors of the file, without the ids of the tokens, in their order.
+
+        Returns:
+            Writable parts, which together have the length of the tensors; ``None`` for a block
+            that does not fit, which is returned as any other.
+        """
+        ...
+
 
 #: Most tokens in one block; a block of the engine has 256.
 BLOCK_TOKENS_MAX = 65_536
@@ -156,3 +225,161 @@ def info_of(block: NewBlock, *, size_bytes: int, used_ns: int) -> BlockInfo:
         size_bytes=size_bytes,
         used_ns=used_ns,
     )
+
+
+#: The parent in the name of a context's first block.
+ROOT = "root"
+
+_BLOCK = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64}|root)-([1-9][0-9]{0,5})\.kv")
+_DRAFT = re.compile(r"\.([1-9][0-9]{0,9})-[0-9a-f]{16}\.tmp")
+_MODEL = re.compile(rf"[0-9a-f]{{{MODEL_CHARS}}}")
+_FAN = re.compile(r"[0-9a-f]{2}")
+
+
+class BlockName(NamedTuple):
+    """The properties in a file's name."""
+
+    hash: BlockHash
+    parent: BlockHash | None
+    tokens: int
+
+
+def block_path(root: Path, model: str, name: BlockName) -> Path:
+    """Return the path of a block of ``model`` below ``root``."""
+    digits = name.hash.hex()
+    parent = name.parent.hex() if name.parent else ROOT
+    return root / model / digits[:2] / f"{digits}-{parent}-{name.tokens}.kv"
+
+
+def parse_block(file: str) -> BlockName | None:
+    """Parse the name of a block's file; ``None`` if it is not such a name."""
+    found = _BLOCK.fullmatch(file)
+    if found is None:
+        return None
+    digits, parent, tokens = found.groups()
+    return BlockName(
+        BlockHash(bytes.fromhex(digits)),
+        None if parent == ROOT else BlockHash(bytes.fromhex(parent)),
+        int(tokens),
+    )
+
+
+def draft_path(directory: Path) -> Path:
+    """Return a unique name for a file that this process writes."""
+    return directory / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
+
+
+def parse_draft(file: str) -> int | None:
+    """Return the pid of a draft's writer; ``None`` if the name is not that of a draft."""
+    found = _DRAFT.fullmatch(file)
+    return int(found.group(1)) if found else None
+
+
+def is_model(directory: str) -> bool:
+    """Return whether a directory holds the blocks of a model."""
+    return _MODEL.fullmatch(directory) is not None
+
+
+def is_fan(directory: str) -> bool:
+    """Return whether a directory is one of the 256 of a model."""
+    return _FAN.fullmatch(directory) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRejected:
+    """A file failed a check; it is deleted and the block will be computed again."""
+
+    hash: BlockHash
+    reason: RejectReason
+    detail: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksEvicted:
+    """The least recently used blocks were deleted to make room."""
+
+    blocks: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistencePaused:
+    """The disk refused a block; blocks stay in memory only, and generation continues.
+
+    Attributes:
+        error: Name of the error number, e.g. ``ENOSPC``.
+        message: The system's error message.
+        retry_s: Seconds until the next block is tried.
+    """
+
+    error: str
+    message: str
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistenceResumed:
+    """The disk takes blocks again.
+
+    Attributes:
+        paused_s: Seconds since the pause began.
+        dropped: Blocks that were not stored during the pause.
+    """
+
+    paused_s: float
+    dropped: int
+
+
+StoreEvent: TypeAlias = BlockRejected | BlocksEvicted | PersistencePaused | PersistenceResumed
+OnStoreEvent: TypeAlias = Callable[[StoreEvent], None]
+
+
+def ignore(event: StoreEvent) -> None:
+    """Do nothing."""
+    del event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanReport:
+    """The result of the scan at the start.
+
+    Attributes:
+        blocks: Blocks of all models.
+        size_bytes: Their size, after the cap was enforced.
+        models: Blocks by the first digits of their fingerprint.
+        leftovers: Drafts of dead writers that were removed.
+        foreign: Files that do not belong to the store; they stay.
+        took_ms: Duration in milliseconds.
+    """
+
+    blocks: int
+    size_bytes: int
+    models: dict[str, int]
+    leftovers: int
+    foreign: int
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStats:
+    """Counters since the start, and the present content."""
+
+    blocks: int
+    size_bytes: int
+    budget_bytes: int
+    pinned: int
+    stored: int
+    stored_bytes: int
+    present: int
+    no_room: int
+    hits: int
+    hit_bytes: int
+    misses: int
+    rejected: int
+    evicted: int
+    evicted_bytes: int
+
+    def added(self, more: Mapping[str, int]) -> StoreStats:
+        """Return the figures with some counters increased."""
+        return replace(self, **{name: getattr(self, name) + by for name, by in more.items()})

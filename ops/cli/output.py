@@ -1,14 +1,15 @@
-"""What the commands print. No other module of the commands writes to a stream."""
+"""What the commands print, and their tables. No other module of the commands writes to a stream."""
 
 from __future__ import annotations
 
 import codecs
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import typer
 
-from ops.terminal_text import visible
+from ops.terminal_text import visible, visible_line
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -44,3 +45,27 @@ class DataOutput:
     def close(self) -> None:
         """Flush; standard output stays open."""
         self.flush()
+
+
+_GAP = "  "
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under a header line."""
+    lines = [tuple(map(visible_line, line)) for line in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        echo(_GAP.join(cells).rstrip())
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    for line in pair_lines(pairs):
+        echo(line)
+
+
+def pair_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names and values in two columns, as lines that cannot control a terminal."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name.ljust(width)}{_GAP}{visible_line(value)}".rstrip() for name, value in pairs]

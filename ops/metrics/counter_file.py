@@ -1,20 +1,17 @@
-"""Counters that go on where the process before ended, also after ``kill -9``.
-
-A process counts from 0. The file holds what the processes before have counted; the total is the sum
-of both. The owner writes the file before it publishes a total, so a published total never
-decreases. What was counted and never published may be lost. The file is not synced: after a power
-cut counters may begin anew, as Prometheus expects of any counter.
-"""
+"""Counters that outlive their process, and the memory, descriptors and threads of this one."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+import psutil
 import structlog
 
 #: Values by family, and by the value of the one label that the family has beside its owner.
@@ -85,3 +82,34 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+#: Seconds between two looks at the process.
+PROCESS_S = 5.0
+
+
+class ProcessMetrics:
+    """The memory, descriptors and threads of this process, as they were ``PROCESS_S`` ago or later.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._process = psutil.Process(os.getpid())
+        self._at_s = -PROCESS_S
+        self._values: Figures = {}
+
+    def __call__(self) -> Figures:
+        """Return the values by metric family."""
+        now_s = self._clock()
+        if now_s - self._at_s >= PROCESS_S or not self._values:
+            self._at_s, process = now_s, self._process
+            self._values = {
+                "process_resident_memory_bytes": {"": float(process.memory_info().rss)},
+                "process_open_fds": {"": float(process.num_fds())},
+                "process_threads": {"": float(process.num_threads())},
+                "process_start_time_seconds": {"": process.create_time()},
+            }
+        return self._values

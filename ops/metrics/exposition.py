@@ -1,8 +1,12 @@
-"""Renders the samples of a scrape as Prometheus or OpenMetrics text."""
+"""The samples of one scrape, and their text for Prometheus and OpenMetrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import cast
 
 from prometheus_client.exposition import choose_encoder
@@ -10,9 +14,120 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
-from ops.metrics.durations import INFINITE, SUM
+from ops.metrics.families import FAMILIES
 from ops.metrics.family import ALIAS_LABELS, Family, Kind
-from ops.metrics.readings import Reading
+
+#: Key of the bucket without an upper bound, and of the sum of all durations.
+INFINITE = "+Inf"
+SUM = "sum"
+
+
+class DurationHistogram:
+    """Counts durations by buckets; any thread may use it.
+
+    Args:
+        bounds_s: Upper bounds of the buckets in seconds, inclusive and ascending.
+    """
+
+    def __init__(self, bounds_s: Sequence[float]) -> None:
+        self._bounds_s = tuple(bounds_s)
+        self._lock = threading.Lock()
+        self._counts = [0] * (len(self._bounds_s) + 1)
+        self._sum_s = 0.0
+
+    def record(self, seconds: float) -> None:
+        """Count a duration."""
+        bucket = bisect_left(self._bounds_s, seconds)
+        with self._lock:
+            self._counts[bucket] += 1
+            self._sum_s += seconds
+
+    def read(self) -> Mapping[str, float]:
+        """Return the cumulative counts by upper bound, and the sum; none of them decreases."""
+        with self._lock:
+            counts, sum_s = tuple(self._counts), self._sum_s
+        return cumulated(self._bounds_s, counts, sum_s)
+
+
+def cumulated(
+    bounds_s: Sequence[float], counts: Sequence[int], sum_s: float
+) -> Mapping[str, float]:
+    """Return counts per bucket as cumulative counts by upper bound, and the sum.
+
+    Args:
+        bounds_s: Upper bounds in seconds, without infinity.
+        counts: Durations per bucket; the last bucket has no bound.
+        sum_s: Sum of the durations in seconds.
+    """
+    names = (*(str(float(bound)) for bound in bounds_s), INFINITE)
+    totals = accumulate(counts)
+    return {**dict(zip(names, map(float, totals), strict=True)), SUM: sum_s}
+
+
+_Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The samples of one family.
+
+    Attributes:
+        values: Of a counter or gauge, by the values of its labels.
+        buckets: Of a histogram: cumulative counts by upper bound, and the sum, by the values of its
+            labels.
+    """
+
+    family: Family
+    values: Mapping[_Labels, float]
+    buckets: Mapping[_Labels, Mapping[str, float]]
+
+
+class Readings:
+    """Collects samples; those with equal labels are added."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[_Labels, float]] = {}
+        self._buckets: dict[str, dict[_Labels, dict[str, float]]] = {}
+
+    def add(self, name: str, value: float, **labels: str) -> None:
+        """Add a sample of a counter or a gauge."""
+        samples = self._values.setdefault(name, {})
+        key = _key(FAMILIES[name], labels)
+        samples[key] = samples.get(key, 0.0) + value
+
+    def add_histogram(self, name: str, buckets: Mapping[str, float], **labels: str) -> None:
+        """Add a histogram; buckets of other bounds, of a worker of another version, are dropped."""
+        family = FAMILIES[name]
+        known = (*(str(float(bound)) for bound in family.bounds), INFINITE, SUM)
+        sums = self._buckets.setdefault(name, {}).setdefault(
+            _key(family, labels), dict.fromkeys(known, 0.0)
+        )
+        if buckets.keys() == sums.keys():
+            for bound in known:
+                sums[bound] += buckets[bound]
+
+    def merge(self, other: Readings) -> None:
+        """Add the samples of another one; both must not have the same."""
+        for name, values in other._values.items():
+            self._values.setdefault(name, {}).update(values)
+        for name, buckets in other._buckets.items():
+            self._buckets.setdefault(name, {}).update(buckets)
+
+    def all(self) -> tuple[Reading, ...]:
+        """Return the families that have a sample, in the order of the table."""
+        return tuple(
+            Reading(family, self._values.get(name, {}), self._buckets.get(name, {}))
+            for name, family in FAMILIES.items()
+            if name in self._values or name in self._buckets
+        )
+
+
+def _key(family: Family, labels: Mapping[str, str]) -> _Labels:
+    if labels.keys() != set(family.labels):
+        msg = f"{family.name} has the labels {family.labels}"
+        raise ValueError(msg)
+    return tuple(labels[name] for name in family.labels)
+
 
 #: Units that OpenMetrics names; a family of such a unit ends with it.
 _UNITS = ("seconds", "bytes", "ratio")

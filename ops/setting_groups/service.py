@@ -1,10 +1,11 @@
-"""Settings of the service: its socket, queue, engine, cache and webhooks."""
+"""Settings of the service: its socket, queue, engine, cache, disk, logs, spans and webhooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import psutil
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -230,3 +231,58 @@ class RetentionSettings(SettingGroup):
     archive_days: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="archives that were made longer ago are erased"
     )
+
+
+MB: Final = 2**20
+#: Contexts leave the disk below this multiple of the floor, so that they go before work is refused.
+_CACHE_FACTOR: Final = 2
+
+
+class DiskSettings(SettingGroup):
+    """What stays free on the disk of the event log."""
+
+    free_min_mb: int = Field(
+        default=512,
+        ge=0,
+        le=10_000_000,
+        description="2^20 bytes; below it new work is refused, and below twice as much contexts are"
+        " deleted from the disk and no more are written; 0: no floor",
+    )
+
+    @property
+    def cache_min_bytes(self) -> int:
+        """Free space below which contexts are deleted from the disk."""
+        return _CACHE_FACTOR * self.free_min_mb * MB
+
+
+#: A module of each package of the extra ``otel``.
+_NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter")
+
+
+class TracingSettings(SettingGroup):
+    """Spans of requests and attempts, for an OpenTelemetry receiver."""
+
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="base URL of the OTLP/HTTP receiver that gets the spans, as"
+        " http://localhost:4318; needs the extra otel; default: no spans",
+    )
+    texts: bool = Field(default=False, description="spans also carry prompts and answers")
+
+    @model_validator(mode="after")
+    def _have_the_extra(self) -> Self:
+        if self.endpoint is not None and not all(map(_is_installed, _NEEDED)):
+            message = (
+                "tracing.endpoint needs the extra otel: pip install opentelemetry-sdk"
+                " opentelemetry-exporter-otlp-proto-http"
+            )
+            raise ValueError(message)
+        return self
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,11 +1,23 @@
-"""The processes of a service."""
+"""The processes of a service, and their settings as environment variables."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 
-from ops.settings import Settings
+from pydantic import BaseModel, SecretStr
+
+from ops.setting_groups.api_keys import ApiKey, read_keys
+from ops.setting_groups.models import ModelsSettings
+from ops.setting_groups.places import user_config_file
+from ops.settings import USER_MODELS_ENV, Settings
 
 BROKER, WORKER, API = "broker", "worker", "api"
 #: Name of the worker's standby in the record of the service.
@@ -91,3 +103,137 @@ def parts_of(settings: Settings) -> Parts:
             grace_s=settings.server.drain_s + API_MARGIN_S,
         ),
     )
+
+
+#: Directory that holds the packages ``api``, ``worker`` and ``ops``.
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_PREFIX = "SEMANTIC_"
+#: The variables of a child hold the values of the configuration files, so it reads none of them,
+#: except the models of the user's file.
+_NO_CONFIG_FILE = {"SEMANTIC_CONFIG": os.devnull}
+#: Only commands send this key; no part needs it.
+_OWN_KEY = "SEMANTIC_API_KEY"
+#: Free memory at the end of the heap that is not given back to the system.
+_FREE_KEPT_BYTES = 2**31
+#: Variables that glibc reads when a process starts; see mallopt(3). By default glibc maps each
+#: large allocation anew and unmaps it when it is freed, so that each gather of a context pays a
+#: page fault per 4 kB. With these up to ``_FREE_KEPT_BYTES`` of free memory stay mapped.
+LARGE_ARRAYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(_FREE_KEPT_BYTES),
+        "MALLOC_TOP_PAD_": str(2**26),
+    }
+)
+#: By default glibc has eight heaps for each processor, and each keeps the memory that its threads
+#: free. One thread of Python runs at a time, so more heaps than two gain nothing.
+MANY_THREADS: Final[Mapping[str, str]] = MappingProxyType({"MALLOC_ARENA_MAX": "2"})
+
+
+def read_user_models() -> dict[str, Any]:
+    """Return ``[models]`` of the user's file; empty where the file cannot be read."""
+    try:
+        models = tomllib.loads(user_config_file().read_text()).get("models", {})
+    except (OSError, ValueError):
+        return {}
+    return models if isinstance(models, dict) else {}
+
+
+def settings_environment(settings: Settings, user_models: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that make ``load_settings()`` give the same values in a child.
+
+    ``None`` has no form in the environment and is left out: no source had set it. The part of
+    ``[models]`` that stands in the user's file is left out too: a child reads it there, and again
+    when it changes.
+
+    Args:
+        settings: The effective settings.
+        user_models: ``[models]`` of the user's file when the settings were read.
+    """
+    absolute = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
+    variables = dict(_variables(absolute, user_models))
+    return variables | {USER_MODELS_ENV: json.dumps(user_models, default=str)}
+
+
+def child_environment(
+    inherited: Mapping[str, str],
+    settings: Settings,
+    extra: Mapping[str, str],
+    user_models: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the whole environment of a part.
+
+    Args:
+        inherited: The supervisor's own; spellings of our variables in other cases are dropped,
+            since names are read without regard to case.
+        settings: The effective settings.
+        extra: Variables of this child that override all others.
+        user_models: ``[models]`` of the user's file when the settings were read; default: as it is
+            now.
+    """
+    own = read_user_models() if user_models is None else user_models
+    ours = settings_environment(_without_raw_keys(settings), own) | _NO_CONFIG_FILE | dict(extra)
+    dropped = {*ours, _OWN_KEY}
+    kept = {name: value for name, value in inherited.items() if name.upper() not in dropped}
+    search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(search), "PYTHONUNBUFFERED": "1"} | ours
+
+
+def with_keys(settings: Settings, keys: Iterable[ApiKey]) -> Settings:
+    """Return the settings with these keys only, as digests."""
+    texts = tuple(SecretStr(key.text) for key in keys)
+    server = settings.server.model_copy(update={"api_keys": texts})
+    return settings.model_copy(update={"server": server, "api_key": None})
+
+
+def _without_raw_keys(settings: Settings) -> Settings:
+    given = (key.get_secret_value() for key in settings.server.api_keys)
+    return with_keys(settings, read_keys(given))
+
+
+def allocator_environment(
+    wanted: Mapping[str, str], inherited: Mapping[str, str], platform: str = sys.platform
+) -> dict[str, str]:
+    """Return the variables of the C library's allocator for a process.
+
+    Other C libraries than glibc have none. Values that the user has set stay.
+
+    Args:
+        wanted: ``LARGE_ARRAYS`` or ``MANY_THREADS``.
+        inherited: The supervisor's own environment.
+        platform: ``sys.platform``.
+    """
+    if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
+        return {}
+    return {name: value for name, value in wanted.items() if name not in inherited}
+
+
+def with_json_logs(settings: Settings) -> Settings:
+    """Return the settings of children, which write to a pipe that their supervisor reads."""
+    return settings.model_copy(update={"log": settings.log.model_copy(update={"format": "json"})})
+
+
+def _variables(settings: Settings, user_models: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in settings:
+        if isinstance(value, ModelsSettings):
+            yield f"{_PREFIX}{name}".upper(), json.dumps(_models_elsewhere(value, user_models))
+        elif isinstance(value, BaseModel):
+            for field, inner in value:
+                if inner is not None:
+                    yield f"{_PREFIX}{name}__{field}".upper(), _encode(inner)
+        elif value is not None:
+            yield f"{_PREFIX}{name}".upper(), _encode(value)
+
+
+def _models_elsewhere(models: ModelsSettings, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of ``[models]`` that differs from the user's file."""
+    given = models.model_dump(mode="json", exclude_unset=True)
+    return {name: value for name, value in given.items() if own.get(name) != value}
+
+
+def _encode(value: object) -> str:
+    if isinstance(value, str | Path):
+        return str(value)
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value, default=_encode)

@@ -25,9 +25,7 @@ from ops.logs import add_json_lines, configure_logging, console_lines
 from ops.models.backend import missing_backend
 from ops.models.choice import choice_environment
 from ops.settings import Settings
-from ops.supervisor.address import base_url, claim_port
 from ops.supervisor.checkpoint_signer import CheckpointSigner
-from ops.supervisor.environment import with_json_logs
 from ops.supervisor.machine.launchd import LOG_NAME
 from ops.supervisor.machine.unit import log_dir_of
 from ops.supervisor.output import (
@@ -38,7 +36,16 @@ from ops.supervisor.output import (
     json_line,
     parsed,
 )
-from ops.supervisor.parts import API, BROKER, WORKER, WORKER_MARGIN_S, Parts, parts_of
+from ops.supervisor.parts import (
+    API,
+    BROKER,
+    WORKER,
+    WORKER_MARGIN_S,
+    Parts,
+    parts_of,
+    with_json_logs,
+)
+from ops.supervisor.probes import base_url, claim_port
 from ops.supervisor.serve_record import (
     CannotServe,
     ServeRecord,

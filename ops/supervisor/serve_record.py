@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops.adapters.data_dir.permissions import drop_links
-from ops.adapters.data_dir.sync import make_directory
+from ops.adapters.data_dir.permissions import drop_links, make_directory
 
 _LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"

@@ -14,25 +14,30 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from ops.broker.probe import answers
-from ops.broker.server_binary import find_server
+from ops.broker.address import answers
+from ops.broker.private_redis import find_server
 from ops.clients.claude_code import ServedModel
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 from ops.logs import Logger
 from ops.setting_groups.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
 from ops.settings import Settings
-from ops.supervisor.child import Child
-from ops.supervisor.environment import (
+from ops.supervisor.child import Child, StandbySlot
+from ops.supervisor.output import PartOutput
+from ops.supervisor.parts import (
+    API,
+    BROKER,
     LARGE_ARRAYS,
     MANY_THREADS,
+    STANDBY,
+    WORKER,
+    Part,
+    Parts,
     allocator_environment,
     child_environment,
     read_user_models,
     with_keys,
 )
-from ops.supervisor.output import PartOutput
-from ops.supervisor.parts import API, BROKER, STANDBY, WORKER, Part, Parts
 from ops.supervisor.power import PowerAssertion, awake_command
 from ops.supervisor.probes import (
     PROBE_S,
@@ -42,10 +47,8 @@ from ops.supervisor.probes import (
     served_model,
     why_not_ready,
 )
-from ops.supervisor.process_monitor import ProcessMonitor
-from ops.supervisor.restart_policy import GiveUp
+from ops.supervisor.process_monitor import GiveUp, ProcessMonitor
 from ops.supervisor.serve_record import PartRecord, ServeRecord, StartTimedOut, write_record
-from ops.supervisor.standby import StandbySlot
 from ops.supervisor.startup_banner import StartupBanner
 
 #: Time for a broker to answer after its start, in seconds.

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final
 
 from ops.logs import Logger
-from ops.setting_groups.tracing import TracingSettings
+from ops.setting_groups.service import TracingSettings
 from ops.tracing.span import NoSpans, SpanSink
 
 #: The standard variable that turns every OpenTelemetry SDK off.

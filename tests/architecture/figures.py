@@ -62,10 +62,10 @@ class Figures:
 
 #: The figures of today. Lower what has fallen; a change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=724,
-    lines=91_315,
-    statements=44_169,
-    message_files=54,
+    files=542,
+    lines=89_446,
+    statements=43_056,
+    message_files=44,
     jobs_files=19,
 )
 

@@ -53,7 +53,7 @@ def test_a_layer_that_was_not_measured_is_an_error() -> None:
 
 
 #: A process that ends at once, as those of the service may, in a directory of its own.
-CHILD = "import domain.usage.histogram, os; os._exit(0)"
+CHILD = "import domain.usage.figures, os; os._exit(0)"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)"
 
 
@@ -72,7 +72,7 @@ def test_a_process_elsewhere_is_measured_and_prints_nothing(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     measured = {path for file in tmp_path.glob("data.*") for path in paths(file)}
-    assert str(ROOT / "domain" / "usage" / "histogram.py") in measured
+    assert str(ROOT / "domain" / "usage" / "figures.py") in measured
 
 
 def paths(data: Path) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.agent.listing import AgentPage
+from domain.agent.views import AgentPage
 from domain.events.agent import AgentDeleted, AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event

@@ -15,9 +15,9 @@ from domain.job.ports import WorkerPulse
 from domain.kv.hashing import BlockHash
 from domain.kv.places import BlockPlaces, FoundBlocks
 from domain.values import JobId, ModelCard, WorkerId
-from ops.adapters.redis.block_places import BlockAnswers, RedisBlockPlaces
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import ControlListener
+from ops.adapters.redis.worker_requests import BlockAnswers, RedisBlockPlaces
 from tests.support.fakes.broker import FakeBlockPlaces, FakeWorkerPulses
 from tests.support.polling import scaled
 from tests.support.processes.brokers import client_of

@@ -11,10 +11,10 @@ import redis
 
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, QueueUnavailable
-from domain.usecases.jobs.count_tokens import TokenCounter
+from domain.usecases.jobs.prepare_prompt import TokenCounter
 from domain.values import SamplingWish
 from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.token_counts import RedisTokenCounter, TokenCountServer
+from ops.adapters.redis.worker_requests import RedisTokenCounter, TokenCountServer
 from tests.support.fakes.broker import FakeTokenCounter
 from tests.support.processes.brokers import client_of
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from domain.errors import ConcurrencyConflict
+from domain.errors import ConcurrencyConflict, PayloadMissing
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
-from domain.not_found import PayloadMissing
 from domain.values import (
     Digest,
     EventId,

@@ -9,8 +9,7 @@ import pytest
 
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event
-from domain.usage.histogram import BOUNDS_US, Measure
-from domain.usage.ports import UsageGroup
+from domain.usage.figures import BOUNDS_US, Measure, UsageGroup
 from domain.values import JobId, StreamName
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store

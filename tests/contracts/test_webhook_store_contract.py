@@ -13,9 +13,9 @@ from domain.webhook.delivery import (
     Webhook,
     WebhookId,
     WebhookState,
+    WebhookStore,
     webhook_id,
 )
-from domain.webhook.ports import WebhookStore
 from ops.adapters.webhooks.store import SqlWebhookStore
 from tests.support.builders.log_stores import STORES, new_log_of
 from tests.support.fakes.webhooks import InMemoryWebhookStore

@@ -24,7 +24,7 @@ from xml.etree import ElementTree as ET
 
 from bench.long_runs import LongRun
 from bench.report.machine import current_commit
-from ops.liveness.parent_watch import LIFELINE_ENV
+from ops.liveness.child import LIFELINE_ENV
 from tests.flakes.selection import ROOT, timed_files
 from tests.support.polling import now_s, scaled
 
@@ -44,7 +44,7 @@ _ENDED: Final = (0, 1)
 _INTERRUPTED_WITHIN_S: Final = 300.0
 _BUSY_LOOP: Final = """
 import os, sys
-from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.child import watch_lifeline
 watch_lifeline(lambda: os._exit(0))
 os.nice(int(sys.argv[1]))
 while True:

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.child import watch_lifeline
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ROOT / "tests"

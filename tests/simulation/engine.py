@@ -30,8 +30,7 @@ from domain.values import (
     Timings,
     Usage,
 )
-from worker.engine.scheduling.fair_queue import Turn
-from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
+from worker.engine.scheduling.waiting_queue import BatchRoom, Turn, WaitingQueue
 
 #: Tokens in one item; a crash can come between the two.
 ITEM_TOKENS = 2

@@ -18,7 +18,7 @@ from domain.job.commands import StartAttempt
 from domain.job.state import Job
 from domain.usecases.jobs import run_attempt as run_module
 from domain.usecases.jobs import terminal_item
-from domain.usecases.jobs.reconcile import JobReconciler
+from domain.usecases.jobs.stranded import JobReconciler
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
@@ -31,9 +31,8 @@ from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
-from worker.active_jobs import ActiveJobs
-from worker.engine.scheduling.fair_queue import FairQueue, Turn
-from worker.engine.scheduling.waiting_queue import WaitingQueue
+from worker.engine.scheduling.waiting_queue import FairQueue, Turn, WaitingQueue
+from worker.turn_scheduler import ActiveJobs
 
 Plant = Callable[[], AbstractContextManager[Any]]
 

@@ -29,7 +29,7 @@ from domain.events.job import (
 )
 from domain.log.codec import decode_recorded
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
-from ops.adapters.redis.item_merge import ItemMerge
+from ops.adapters.redis.item_hub import ItemMerge
 from ops.adapters.redis.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of, fingerprint_of

@@ -8,17 +8,22 @@ from functools import partial
 from typing import Any, Self
 
 from domain.job.fair_scheduler import Suspicion, TurnOrder
-from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import JobRunner
+from domain.usecases.jobs.stranded import JobReconciler
 from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
 from tests.simulation.engine import StepEngine
 from tests.simulation.steps import Process
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
-from worker.active_jobs import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 from worker.actors import _run_deliveries
-from worker.turn_scheduler import TurnScheduler, WaitingTurn
+from worker.turn_scheduler import (
+    ActiveJobs,
+    TurnScheduler,
+    WaitingTurn,
+    cancel_if_recorded,
+    cancel_where_recorded,
+)
 
 #: Jobs of each queue that may be in hand at once.
 THREADS = 3

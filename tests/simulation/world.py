@@ -11,11 +11,8 @@ from domain.chat.request import ChatRequest, Message
 from domain.job.new_job import NewJob
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.model.presence import LoadedModels
-from domain.usecases.jobs.cancel import JobCancellation
-from domain.usecases.jobs.expire import JobExpiry
-from domain.usecases.jobs.reconcile import JobReconciler
-from domain.usecases.jobs.retry import JobRetry
-from domain.usecases.jobs.stranded import StrandedJobs
+from domain.usecases.jobs.cancel import JobCancellation, JobRetry
+from domain.usecases.jobs.stranded import JobExpiry, JobReconciler, StrandedJobs
 from domain.usecases.jobs.submit import JobSubmission, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.absence import outlive_the_dead

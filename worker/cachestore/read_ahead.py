@@ -1,21 +1,4 @@
-"""Read-ahead: threads read and verify blocks, and the engine takes each as soon as it is there.
-
-``ReadAhead.read`` returns a ``BlockRead`` at once. Its consumer calls ``take`` until ``done``::
-
-    read = tier.read(names, fingerprint)
-    ...
-    for block in read.take(1):     # between two decode steps; never waits
-        copy_in(block)             # a StoredBlock; the last one may be Rejected or None
-
-Opening, reading, verifying and parsing run on the reading threads. Bytes that were read and not
-copied yet are bounded over all reads: a block counts from before its file is opened until the
-consumer calls ``take`` or ``wait`` for the next one, or ``cancel``. Reads take turns, block by
-block; each has at most its share of the bound, and one share stays free for the next read. A block
-that is larger than the bound is read alone.
-
-A read with ``targets`` writes the tensors into memory of its consumer, so that nothing is copied
-and no bound applies.
-"""
+"""Read-ahead: threads find, read and verify blocks, and the engine takes each."""
 
 from __future__ import annotations
 
@@ -27,11 +10,44 @@ from typing import TypeAlias
 
 import structlog
 
-from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import Rejected, StoredBlock
-from ops.blockstore.payload import BlockTarget, TensorEntry
+from domain.kv.hashing import BlockHash, common_tokens
+from ops.blockstore.blocks import BlockTarget, Rejected, StoredBlock, TensorEntry
 from ops.blockstore.store import BlockStore
-from worker.cachestore.continuation import Continuation, longest_usable
+
+#: Blocks whose tokens are compared to find the one that covers most of a continuation.
+CANDIDATES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What follows a context's last whole block.
+
+    Attributes:
+        parent: Hash of that block, ``None`` at the start.
+        token_ids: The tokens that follow, at most one block.
+        fingerprint: Block fingerprint.
+        known_tokens: Tokens that memory covers already; only a block that covers more is read.
+    """
+
+    parent: BlockHash | None
+    token_ids: Sequence[int]
+    fingerprint: str
+    known_tokens: int = 0
+
+
+def longest_usable(store: BlockStore, wanted: Continuation) -> tuple[BlockHash, ...]:
+    """Return the name of that block, whole or partial; nothing if none covers more than is known.
+
+    Opens the files of at most ``CANDIDATES_MAX`` blocks.
+    """
+    best: tuple[int, BlockHash] | None = None
+    for info in store.children(wanted.parent, wanted.fingerprint, limit=CANDIDATES_MAX):
+        token_ids = store.token_ids(info.hash) or ()
+        usable = common_tokens(token_ids, wanted.token_ids)
+        if usable > max(wanted.known_tokens, best[0] if best else 0):
+            best = usable, info.hash
+    return () if best is None else (best[1],)
+
 
 _log = structlog.get_logger(__name__)
 

@@ -11,23 +11,31 @@ from enum import StrEnum
 
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
-from ops.blockstore.blocks import BlockInfo, NewBlock, RejectReason
-from ops.blockstore.disk import DiskUnavailable
-from ops.blockstore.events import (
+from ops.blockstore.blocks import (
+    BlockInfo,
     BlockRejected,
+    NewBlock,
     OnStoreEvent,
     PersistencePaused,
     PersistenceResumed,
+    RejectReason,
+    ScanReport,
+    StoreStats,
     ignore,
 )
-from ops.blockstore.report import ScanReport, StoreStats
+from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.store import BlockStore
 from ops.metrics.counter_file import Figures
-from worker.cachestore.continuation import CANDIDATES_MAX, Continuation
-from worker.cachestore.manifest import Manifest, sealed
-from worker.cachestore.read_ahead import BlockRead, ReadAhead, ReadLimits, Targets
-from worker.cachestore.write_outcome import WriteOutcome, WriteState
-from worker.cachestore.writer import WriteBehind, WriterLimits
+from worker.cachestore.read_ahead import (
+    CANDIDATES_MAX,
+    BlockRead,
+    Continuation,
+    ReadAhead,
+    ReadLimits,
+    Targets,
+)
+from worker.cachestore.reports import Manifest, sealed
+from worker.cachestore.writer import WriteBehind, WriteOutcome, WriterLimits, WriteState
 
 #: Seconds before the scan of an unreadable directory is repeated.
 SCAN_RETRY_S = 30.0

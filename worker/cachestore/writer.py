@@ -1,38 +1,74 @@
-"""Write-behind: the engine enqueues blocks, and one thread writes them to the disk.
-
-Back-pressure delays a block and never loses it: the engine keeps the arrays and asks ``state`` (or
-``can_write``) before it copies a block; both are cheap, so it may ask at every step::
-
-    if tier.can_write(size_bytes):
-        written = tier.write(block)        # None where another thread was faster
-    ...
-    if written.done() and written.result() is not WriteOutcome.STORED:
-        ...                                # write it again once can_write is true
-
-After a failure of the disk, and while the store is full, ``state`` is ``PAUSED`` or ``FULL`` for
-some seconds, so retries are rare. The bytes in flight are bounded; the owner sets the bound with
-``limit_bytes``, and one block is accepted whatever its size when nothing else is in flight.
-"""
+"""Write-behind: the engine enqueues blocks, and one thread writes them to the store."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
-from ops.blockstore.blocks import NewBlock
+from ops.blockstore.blocks import (
+    NewBlock,
+    OnStoreEvent,
+    PersistencePaused,
+    PersistenceResumed,
+    PutOutcome,
+    ignore,
+)
 from ops.blockstore.disk import DiskUnavailable
-from ops.blockstore.events import OnStoreEvent, PersistencePaused, PersistenceResumed, ignore
 from ops.blockstore.store import BlockStore
-from ops.metrics.durations import DurationHistogram
+from ops.metrics.exposition import DurationHistogram
 from ops.metrics.worker_families import PERSIST_BOUNDS_S
-from worker.cachestore.write_outcome import WriteOutcome, WriteState, outcome_of
+
+
+class WriteState(StrEnum):
+    """Whether a block would be accepted now."""
+
+    #: It would.
+    READY = "ready"
+    #: Too many blocks or bytes are in flight; that passes within a write.
+    BUSY = "busy"
+    #: The disk failed, in a write or in the scan; it is tried again after a pause.
+    PAUSED = "paused"
+    #: The store had no room and could not evict; it is tried again after a pause.
+    FULL = "full"
+    #: The writer is closing, or the first scan of the store has not ended yet.
+    OFF = "off"
+
+
+class WriteOutcome(StrEnum):
+    """The result of writing a block."""
+
+    #: It is on disk, synced and under its name; maybe it was before.
+    STORED = "stored"
+    #: The store is full of blocks that may not be evicted.
+    NO_ROOM = "no_room"
+    #: The disk failed.
+    FAILED = "failed"
+    #: It was deleted before it was written.
+    FORGOTTEN = "forgotten"
+
+
+_OUTCOMES: Final[Mapping[PutOutcome, WriteOutcome]] = MappingProxyType(
+    {
+        PutOutcome.STORED: WriteOutcome.STORED,
+        PutOutcome.PRESENT: WriteOutcome.STORED,
+        PutOutcome.NO_ROOM: WriteOutcome.NO_ROOM,
+    }
+)
+
+
+def outcome_of(stored: PutOutcome) -> WriteOutcome:
+    """Return the outcome of a write that the store completed."""
+    return _OUTCOMES[stored]
+
 
 #: Most calls of ``when_written`` that wait at once.
 WAITERS_MAX = 1024

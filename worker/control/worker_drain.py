@@ -1,8 +1,9 @@
-"""Ends the work of a process in order: its generations, its contexts, its threads."""
+"""Ends the work of a process in order, and starts a worker without supervisor again."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from typing import NoReturn
 import structlog
 
 from ops.exit_codes import ExitCode
-from worker.active_jobs import ActiveJobs
+from ops.liveness.child import LIFELINE_ENV
+from ops.logs import Logger
+from ops.supervisor.process_monitor import PLANNED, GiveUp, decide
+from worker.actors import LOOK_S, Consumers
 from worker.cachestore.tier import DiskTier
-from worker.consumers import LOOK_S, Consumers
 from worker.engine.engine import BatchEngine
-from worker.turn_scheduler import TurnScheduler
+from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 #: Seconds after the drain time for the last events and items.
 DRAIN_GRACE_S = 5.0
@@ -129,3 +132,42 @@ def leave(
         time.sleep(_POLL_S)
     _log.critical(code.name.lower(), unrecorded=len(active))
     os._exit(int(code))
+
+
+#: Environment variable with the number of short runs in a row that ended as planned.
+_PLANNED_ENV = "SEMANTIC_PLANNED_RUNS"
+
+
+class RestartAlone:
+    """Replaces the process by a new one of the same command.
+
+    Make it at the start of the process.
+    """
+
+    def __init__(self) -> None:
+        # ``watch_lifeline`` removes the variable.
+        self._is_supervised = LIFELINE_ENV in os.environ
+        self._planned = int(os.environ.get(_PLANNED_ENV) or 0)
+        self._started_s = time.monotonic()
+
+    def after(self, code: int, logger: Logger) -> int:
+        """Start again after a planned exit; otherwise return the exit code of the process.
+
+        Args:
+            code: Of the run that has ended; its locks and files are closed.
+            logger: For the operator.
+        """
+        if self._is_supervised or code not in PLANNED:
+            return code
+        lived_s = time.monotonic() - self._started_s
+        decision = decide(code, lived_s=lived_s, short_lives=0, planned=self._planned)
+        if isinstance(decision, GiveUp):
+            logger.error("not_started_again", why=decision.reason)
+            return int(decision.exit_code)
+        logger.info("starts_again", after=ExitCode(code).name.lower(), pause_s=decision.delay_s)
+        time.sleep(decision.delay_s)
+        os.environ[_PLANNED_ENV] = str(decision.planned)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        arguments = [sys.executable, *sys.orig_argv[1:]]
+        return os.execv(sys.executable, arguments)  # noqa: S606 - the same command, no shell

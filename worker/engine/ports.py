@@ -18,7 +18,7 @@ from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
 from domain.values import ModelCard, Priority, PromptEncoding, Sampling, WaitingFor
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import ChannelFormat
+from worker.engine.output.channel_parser import ChannelFormat
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat

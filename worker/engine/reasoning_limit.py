@@ -16,7 +16,7 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from worker.engine.answer_parser import parser_for
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import ChannelFormat
+from worker.engine.output.channel_parser import ChannelFormat
 from worker.engine.output.output_parser import AnswerParser
 from worker.engine.ports import LoadedModel
 

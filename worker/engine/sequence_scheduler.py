@@ -14,10 +14,9 @@ from domain.engine.figures import RowFigures, WorkCounts
 from domain.kv.owned_tokens import cache_ids
 from domain.values import Priority, WaitingFor, WaitingJob
 from worker.engine.ports import CachedPrefix, ModelRunner, is_device_error
-from worker.engine.scheduling.fair_queue import Turn
 from worker.engine.scheduling.quarantine import Quarantine
 from worker.engine.scheduling.step_watch import StepKind, StepSize
-from worker.engine.scheduling.waiting_queue import BatchRoom, WaitingQueue
+from worker.engine.scheduling.waiting_queue import BatchRoom, Turn, WaitingQueue
 from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from domain.engine.figures import WorkCounts
-from ops.metrics.counter_file import CounterFile, Figures
+from ops.metrics.counter_file import CounterFile, Figures, ProcessMetrics
 from ops.metrics.families import FAMILIES
 from ops.metrics.family import Kind
-from ops.metrics.process_metrics import ProcessMetrics
 
 #: Reports what a part of the worker has done so far, and its present values.
 MetricSource = Callable[[], Figures]

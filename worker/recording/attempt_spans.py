@@ -1,31 +1,100 @@
-"""The spans of an attempt, built from the times that its worker and the log have recorded.
-
-request (api)
-├── queue          acceptance, or the end of the attempt before → submission to the engine
-└── chat MODEL     the attempt, linked to the attempts before it
-    ├── admission  waits for memory or a place in the batch
-    ├── restore    cached blocks return to the batch
-    ├── prefill    the rest of the prompt is computed
-    └── decode     first token → end
-
-The ids of these spans follow from the job and the attempt. A worker that finds that the one before
-died with an attempt exports the span of that attempt from the log, and links to it.
-"""
+"""The attempts of this worker: their log lines, and their spans from recorded times."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+import structlog
+from structlog.contextvars import bind_contextvars
+
+from domain.chat.generation import Outcome
+from domain.chat.request import ChatRequest, Message
 from domain.events.job import AttemptFailed, AttemptStarted, JobRetried, JobSubmitted
+from domain.events.worker import WorkerLost
 from domain.log.codec import decode_recorded
-from domain.log.trace import TraceContext, parse_traceparent
+from domain.log.ports import EventLog
+from domain.log.trace import TraceContext, parse_traceparent, trace_id_of
 from domain.usecases.jobs.attempts import AttemptReport, AttemptRun
-from domain.values import JobId, StopReason, WorkerId
-from ops.tracing.span import AttributeValue, Span
-from worker.recording.span_texts import texts_of
+from domain.usecases.jobs.commit import LoadedJob
+from domain.values import JobId, StopReason, StreamName, WorkerId
+from ops.tracing.span import AttributeValue, Span, SpanSink
+
+#: Characters of one attribute. Receivers refuse requests that are too long.
+TEXT_CHARS_MAX: Final = 65_536
+#: Characters of the text of one message.
+MESSAGE_CHARS_MAX: Final = 16_384
+_INPUT: Final = "gen_ai.input.messages"
+_OUTPUT: Final = "gen_ai.output.messages"
+
+
+def texts_of(run: AttemptRun) -> Mapping[str, AttributeValue]:
+    """Return the attributes; the oldest messages of a long prompt are left out."""
+    kept: list[str] = []
+    chars = 0
+    given = list(_input(run.request))
+    for message in reversed(given):
+        text = _json(message)
+        chars += len(text) + 1
+        if chars > TEXT_CHARS_MAX:
+            break
+        kept.append(text)
+    attributes: dict[str, AttributeValue] = {_INPUT: f"[{','.join(reversed(kept))}]"}
+    if len(kept) < len(given):
+        attributes["semantic.messages_left_out"] = len(given) - len(kept)
+    attributes[_OUTPUT] = _json([_output(run.outcome)])
+    return attributes
+
+
+def _input(request: ChatRequest) -> Iterator[dict[str, Any]]:
+    if request.raw is not None:
+        return  # it may consist of token ids
+    for message in request.messages:
+        yield {"role": message.role, "parts": list(_parts(message))}
+
+
+def _parts(message: Message) -> Iterator[dict[str, Any]]:
+    if message.tool_call_id is not None:
+        yield {
+            "type": "tool_call_response",
+            "id": message.tool_call_id,
+            "response": _cut(message.content),
+        }
+        return
+    if message.reasoning:
+        yield {"type": "reasoning", "content": _cut(message.reasoning)}
+    if message.content:
+        yield {"type": "text", "content": _cut(message.content)}
+    for call in message.tool_calls:
+        arguments = _cut(_json(call.arguments))
+        yield {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments}
+
+
+def _output(outcome: Outcome) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if outcome.thinking:
+        parts.append({"type": "reasoning", "content": _cut(outcome.thinking)})
+    if outcome.text:
+        parts.append({"type": "text", "content": _cut(outcome.text)})
+    for call in outcome.calls:
+        arguments = _cut(call.arguments)
+        one = {"type": "tool_call", "id": call.id, "name": call.name, "arguments": arguments}
+        parts.append(one)
+    return {"role": "assistant", "parts": parts, "finish_reason": outcome.stop_reason.value}
+
+
+def _cut(text: str) -> str:
+    # A lone surrogate cannot be sent.
+    sendable = text.encode("utf-8", "replace").decode()
+    return sendable if len(sendable) <= MESSAGE_CHARS_MAX else sendable[:MESSAGE_CHARS_MAX] + "…"
+
+
+def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
 
 #: Of ``gen_ai.provider.name``.
 PROVIDER: Final = "semantic"
@@ -309,3 +378,64 @@ def _ns(instant: str) -> int:
 
 def _ns_of(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000_000) * 1_000
+
+
+_log = structlog.get_logger(__name__)
+
+
+class JobObserver:
+    """``AttemptObserver`` of a worker.
+
+    Args:
+        spans: Receives the spans of sampled traces.
+        log: Knows when the workers of lost attempts were found dead.
+    """
+
+    def __init__(self, spans: SpanSink, log: EventLog) -> None:
+        self._spans = spans
+        self._log = log
+
+    def loaded(self, job: LoadedJob) -> None:
+        """Let the log lines of this thread name the request and its trace."""
+        trace_id = trace_id_of(job.job.submitted.trace)
+        bind_contextvars(request_id=job.job.correlation_id)
+        if trace_id is not None:
+            bind_contextvars(trace_id=trace_id)
+
+    def ended(self, report: AttemptReport) -> None:
+        """Log the end of an attempt; export its spans and those of attempts that died before."""
+        _log_end(report)
+        if not self._spans.is_on:
+            return
+        try:
+            losses = self._losses(report)
+            for span in spans_of(report, losses, has_texts=self._spans.has_texts):
+                self._spans.put(span)
+        except Exception:  # noqa: BLE001 - the job has ended in the log and must be delivered
+            _log.exception("spans_failed")
+
+    def _losses(self, report: AttemptReport) -> dict[WorkerId, str]:
+        workers = {lost.started.worker for lost in history_of(report).lost}
+        return {
+            worker: recorded.recorded_at
+            for worker in workers
+            for recorded in self._log.load(StreamName(worker))
+            if recorded.type == WorkerLost.__name__
+        }
+
+
+def _log_end(report: AttemptReport) -> None:
+    run = report.run
+    if run is None:
+        _log.debug("job_ended_unstarted", error=report.error)
+        return
+    usage = run.outcome.usage
+    _log.debug(
+        "attempt_ended",
+        attempt=run.task.attempt,
+        error=report.error,
+        stop_reason=run.outcome.stop_reason.value,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+    )

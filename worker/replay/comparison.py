@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import PayloadDamaged, SemanticError
+from domain.errors import PayloadDamaged, PayloadMissing, SemanticError
 from domain.job.replay import (
     Candidate,
     Recording,
@@ -25,9 +25,8 @@ from domain.job.replay import (
 )
 from domain.kv.hashing import hash_ids
 from domain.log.ports import PayloadStore
-from domain.not_found import PayloadMissing
 from domain.values import Digest, StopReason
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.solo import SoloRun
 from worker.engine.ports import LoadedModel
 from worker.engine.preparation import prepare

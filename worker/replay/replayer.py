@@ -29,7 +29,7 @@ from ops.adapters.data_dir.permissions import (
     create_private_files,
     use_own_temporary_directory,
 )
-from ops.adapters.log_admin.as_of import AsOfLog, open_as_of
+from ops.adapters.log_admin.archive import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
 from ops.logs import configure_logging
 from ops.models.hub_cache import cached_ids
@@ -37,7 +37,7 @@ from ops.models.registry import first_model, model_registry
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.model.model_handles import ModelHandles
-from worker.engine.mlx.rows.piece_tokens import piece_tokens
+from worker.engine.mlx.rows.running_sequences import piece_tokens
 from worker.recording.worker_event_recorder import library_versions
 from worker.replay.comparison import Pieces, replay
 

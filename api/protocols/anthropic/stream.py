@@ -8,8 +8,7 @@ from typing import Any, Final
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
-from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, ending_or_error
-from api.protocols.shared.answer_ids import job_hex
+from api.protocols.shared.answer import AssembledAnswer, Block, BlockKind, ending_or_error, job_hex
 from api.protocols.shared.function_tools import arguments_of
 from api.protocols.shared.parsed_request import ThinkingShown
 from api.protocols.shared.reasoning_signature import sign_reasoning

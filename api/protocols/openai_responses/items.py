@@ -1,8 +1,4 @@
-"""Items of OpenAI Responses: as the log stores them, and as domain messages.
-
-Stored items are plain JSON objects in the shape in which a reply shows them: messages, tool calls,
-tool results and reasoning. Ids such as ``msg_<job>_<n>`` name the answer that an item comes from.
-"""
+"""Items of the Responses API: input and output, and tool calls."""
 
 from __future__ import annotations
 
@@ -10,19 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from api.protocols.openai_chat.messages import text_of
-from api.protocols.openai_responses.custom_tools import INPUT
+from api.protocols.openai_chat import text_of
 from api.protocols.openai_responses.tools import (
+    INPUT,
+    custom_input,
     echoed_tool,
     found_tools_text,
     is_callable,
+    is_complete_call,
     model_tool_name,
 )
-from api.protocols.shared.answer_ids import origin_of
+from api.protocols.shared.answer import Block, origin_of
 from api.protocols.shared.function_tools import arguments_of
-from api.protocols.shared.images import newest_of_user, refuse_images
 from api.protocols.shared.reasoning_signature import signed_reasoning
-from api.protocols.shared.turns import PART_BREAK
+from api.protocols.shared.turns import PART_BREAK, newest_of_user, refuse_images
 from api.schemas.responses import InputItem
 from domain.chat.request import Message, Role, ToolCall
 from domain.errors import InvalidRequest
@@ -256,3 +253,57 @@ _PREFIXES: Final[Mapping[str, str]] = {
 def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
     # The letter i separates these ids from the ids of answers.
     return {"id": f"{_PREFIXES[item['type']]}_{names}_i{index}", **item}
+
+
+#: ``kind``, ``name`` and ``namespace`` of tools by the model's names.
+ToolKinds = Mapping[str, Mapping[str, str]]
+
+#: Prefixes of the ids of items.
+_CALL_PREFIXES: Final[Mapping[str, str]] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}
+_TYPES: Final[Mapping[str, str]] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    "tool_search": "tool_search_call",
+}
+
+
+def call_kind(block: Block, kinds: ToolKinds) -> str:
+    """Return the kind of the called tool."""
+    return kinds[block.name]["kind"] if block.name in kinds else "function"
+
+
+def is_complete(block: Block, kinds: ToolKinds) -> bool:
+    """Whether the status of a call is ``completed``.
+
+    A client cannot recognise the truncated text of a custom tool, so the status is its only sign.
+    """
+    is_text = call_kind(block, kinds) == "custom"
+    return block.is_whole and (not is_text or is_complete_call(block.text))
+
+
+def call_prefix(block: Block, kinds: ToolKinds) -> str:
+    """Return the prefix of the id of a call's item."""
+    return _CALL_PREFIXES[call_kind(block, kinds)]
+
+
+def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict[str, Any]:
+    """Return the item of a call.
+
+    Args:
+        block: The call.
+        kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
+        status: Status of the item.
+    """
+    kind = call_kind(block, kinds)
+    known = kinds.get(block.name, {"name": block.name, "namespace": ""})
+    item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}
+    if kind == "tool_search":
+        item |= {"execution": "client", "arguments": arguments_of(block.text or "{}")}
+    elif kind == "custom":
+        item |= {"name": known["name"], "input": custom_input(block.text)}
+    else:
+        arguments = block.text or ("{}" if status == "completed" else "")
+        item |= {"name": known["name"], "arguments": arguments}
+    if known["namespace"]:
+        item["namespace"] = known["namespace"]
+    return item | {"status": status}

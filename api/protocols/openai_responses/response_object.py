@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from api.protocols.openai_responses.items import Item
-from api.protocols.openai_responses.tool_calls import ToolKinds, call_item, call_prefix, is_complete
-from api.protocols.shared.answer import AssembledAnswer, Block, ending_or_error
-from api.protocols.shared.answer_ids import job_hex
+from api.protocols.openai_responses.items import (
+    Item,
+    ToolKinds,
+    call_item,
+    call_prefix,
+    is_complete,
+)
+from api.protocols.shared.answer import AssembledAnswer, Block, ending_or_error, job_hex
 from api.protocols.shared.logprobs import response_logprobs
 from api.protocols.shared.reasoning_signature import sign_reasoning
 from api.schemas.responses import ResponseFault, ResponseObject, ResponseUsage

@@ -13,8 +13,7 @@ from typing import Any, Final
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.protocols.openai_responses.custom_tools import CustomInput
-from api.protocols.openai_responses.items import Item
+from api.protocols.openai_responses.items import Item, call_kind, is_complete
 from api.protocols.openai_responses.response_object import (
     ItemStatus,
     ResponseEnvelope,
@@ -25,7 +24,7 @@ from api.protocols.openai_responses.response_object import (
     response_object,
     text_part,
 )
-from api.protocols.openai_responses.tool_calls import call_kind, is_complete
+from api.protocols.openai_responses.tools import CustomInput
 from api.protocols.shared.answer import AssembledAnswer, Block
 from api.protocols.shared.logprobs import delta_logprobs
 from domain.chat.items import Progress, StreamItem, Text, Thinking, ToolEnd, ToolInput, ToolStart

@@ -1,10 +1,11 @@
-"""The answer of a job as blocks, and its end as a typed failure."""
+"""The assembled answer of a job, and the ids and times that replies give it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal, Self
 
 from domain.chat.embedding import Vectors
@@ -28,6 +29,7 @@ from domain.errors import (
     InvalidRequest,
     LogUnavailable,
     ModelChanged,
+    ModelNotFound,
     ModelNotLoaded,
     ModelNotReady,
     ModelUnusable,
@@ -38,8 +40,7 @@ from domain.errors import (
     Unavailable,
 )
 from domain.job.state import Job
-from domain.not_found import ModelNotFound
-from domain.values import StopReason
+from domain.values import JobId, StopReason
 
 BlockKind = Literal["text", "thinking", "tool"]
 
@@ -207,3 +208,24 @@ def _error_of(ending: Failed) -> SemanticError:
     if kind in {ModelNotFound, ModelNotLoaded}:
         return kind.__new__(kind, ending.message)  # their ``__init__`` makes the message of names
     return kind(ending.message)
+
+
+#: Ids of calls (``toolu_<job>_<n>``) and of items (``msg_<job>_<n>``, ``rs_…``, ``fc_…``,
+#: ``ctc_…``, ``tsc_…``), and signatures of reasoning (``s1.<job>-<n>.…``).
+_ANSWER_ID: Final = re.compile(r"(?:(?:toolu|msg|rs|fc|ctc|tsc)_|s1\.)([0-9a-f]{32})[_-]\d")
+
+
+def origin_of(ids: Iterable[str | None]) -> str:
+    """Return the job that the ids name; "" if they name none or several."""
+    jobs = {found[1] for one in ids if one and (found := _ANSWER_ID.match(one))}
+    return f"job-{jobs.pop()}" if len(jobs) == 1 else ""
+
+
+def job_hex(job_id: JobId) -> str:
+    """Return the hexadecimal part of a job id, which the ids of its answer carry."""
+    return job_id.removeprefix("job-")
+
+
+def unix_seconds(instant: str) -> int:
+    """Return an RFC 3339 instant of the event log in Unix seconds."""
+    return int(datetime.fromisoformat(instant).timestamp())

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.protocols.shared.answer import AssembledAnswer, ending_or_error
-from api.protocols.shared.answer_ids import job_hex
+from api.protocols.shared.answer import AssembledAnswer, ending_or_error, job_hex
 from api.protocols.shared.parsed_request import RequestParser
 from api.schemas.replies import OpenAIUsage
 from domain.chat.items import Body, Failed, Finished, StreamItem

@@ -1,12 +1,12 @@
-"""Tools in OpenAI's function format, which chat templates read, and the arguments of calls."""
+"""Tools of functions, and the choice among them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from api.http.json_body import load_json
-from domain.chat.request import canonical_json
+from domain.chat.request import ToolChoice, canonical_json
 from domain.errors import InvalidRequest
 
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
@@ -51,4 +51,40 @@ def arguments_of(text: str) -> Mapping[str, Any]:
         value = None
     return (
         value if isinstance(value, dict) else {"unparsed": text.encode("utf-8", "replace").decode()}
+    )
+
+
+Mode = Literal["auto", "none", "any", "tool"]
+
+
+def choice_of(
+    mode: Mode,
+    name: str | None,
+    *,
+    parallel: bool,
+    tools: Sequence[Mapping[str, Any]],
+    field: str,
+    allowed: tuple[str, ...] | None = None,
+) -> ToolChoice:
+    """Return the choice after checking that the tools can satisfy it.
+
+    Args:
+        mode: Mode of the request.
+        name: The tool of mode ``tool``.
+        parallel: Whether one answer may contain several calls.
+        tools: The tools of the request, in function format.
+        field: Field of the request that errors name.
+        allowed: Names of the tools that may be called; ``None`` for all.
+
+    Raises:
+        InvalidRequest: The request demands a call that no tool can answer.
+    """
+    if mode == "tool" and name not in {tool["function"]["name"] for tool in tools}:
+        msg = f"there is no tool {name!r} among the tools"
+        raise InvalidRequest(msg, field=field)
+    if mode == "any" and not (tools if allowed is None else allowed):
+        msg = "a call is demanded, but there are no tools"
+        raise InvalidRequest(msg, field=field)
+    return ToolChoice(
+        mode=mode, name=name if mode == "tool" else None, parallel=parallel, allowed=allowed
     )

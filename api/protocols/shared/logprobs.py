@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from api.schemas.logprobs import ChatLogprobs, DeltaLogprob, ResponseLogprob, TokenChance
+from api.schemas.openai_chat import ChatLogprobs, DeltaLogprob, ResponseLogprob, TokenChance
 from domain.chat.logprobs import TokenLogprob
 
 

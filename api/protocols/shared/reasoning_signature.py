@@ -15,7 +15,7 @@ import hashlib
 import zlib
 from typing import Final
 
-from api.protocols.shared.answer_ids import job_hex
+from api.protocols.shared.answer import job_hex
 from domain.values import JobId
 
 _VERSION: Final = "s1"

@@ -1,11 +1,13 @@
-"""Merges the turns of a conversation into a form that every chat template renders."""
+"""Turns of a conversation, and the images in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final, Protocol
 
 from domain.chat.request import Message
+from domain.errors import InvalidRequest
 
 #: Joins the text parts of one turn.
 PART_BREAK = "\n"
@@ -71,3 +73,40 @@ def _joined(before: Message, turn: Message) -> Message:
 
 def _join_texts(first: str, second: str) -> str:
     return TURN_BREAK.join(text for text in (first, second) if text)
+
+
+IMAGE_NOTE: Final = "[image left out: this model reads text only]"
+IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
+#: Types of parts that are images, in any dialect.
+IMAGE_TYPES: Final = frozenset({"image", "image_url", "input_image"})
+
+
+class TypedPart(Protocol):
+    """A part of a content."""
+
+    @property
+    def type(self) -> str:
+        """Its type in its dialect."""
+        ...
+
+
+def newest_of_user(roles: Iterable[str | None]) -> int:
+    """Return the index of the last turn of the user, -1 if there is none."""
+    return max((index for index, role in enumerate(roles) if role == "user"), default=-1)
+
+
+def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None:
+    """Refuse a question with an image.
+
+    Args:
+        content: The newest message of the user.
+        where: Its place in the body.
+
+    Raises:
+        InvalidRequest: The error names the part.
+    """
+    if content is None or isinstance(content, str):
+        return
+    for place, part in enumerate(content):
+        if part.type in IMAGE_TYPES:
+            raise InvalidRequest(IMAGE_REFUSED, field=f"{where}.content.{place}")

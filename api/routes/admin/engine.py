@@ -7,10 +7,9 @@ from functools import partial
 from typing import Final
 
 from api.app import App
-from api.http.caller import Access
-from api.http.messages import Reply, Request
+from api.http.messages import Access, Reply, Request
 from api.http.operation import Operation
-from api.http.replies import json_reply
+from api.http.sse import json_reply
 from api.schemas.base import parse_body
 from api.schemas.engine import EngineFigures, EngineObject, EngineWorker, ReasonBody, TuningBody
 from domain.engine.control import AdmissionState, EngineControl, EngineTuning, EngineValues

@@ -11,8 +11,7 @@ from api.app import App
 from api.http.messages import Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import choice
-from api.http.replies import json_reply
-from api.http.sse import Comment, Frame, encode
+from api.http.sse import Comment, Frame, encode, json_reply
 from api.presenters.overview import history_point
 from api.schemas.overview import HistoryObject, OverviewObject
 from domain.errors import SemanticError

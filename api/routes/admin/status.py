@@ -1,4 +1,4 @@
-"""``/admin/status`` and ``/admin/key``: the state of the service, and what a key may do."""
+"""``/admin/status``, ``/admin/key``, ``/admin/usage`` and ``/metrics``: figures of the service."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import asdict
 from typing import Final
 
 from api.app import App
-from api.http.caller import Access
-from api.http.messages import Reply, Request
+from api.http.messages import Access, Reply, Request
 from api.http.operation import Operation
-from api.http.replies import json_reply
-from api.schemas.status import KeyObject, StatusObject
+from api.http.parameters import choice, moment, page_size
+from api.http.sse import json_reply
+from api.schemas.engine import KeyObject, StatusObject
+from api.schemas.overview import UsageObject
 from domain.errors import QueueUnavailable
+from domain.usage.figures import UsageGroup
+from domain.usage.report import report_usage
 from domain.values import JobStatus
 
 
@@ -69,5 +72,56 @@ STATUS_OPERATIONS: Final = (
         id="getKey",
         summary="Return the name of the key of this request, and what it may do",
         reply=KeyObject,
+    ),
+)
+
+
+#: A report by hour of 30 days has 720 rows.
+_ROWS_MAX: Final = 10_000
+
+_BY: Final = choice("by", "what the rows are", UsageGroup, default=UsageGroup.DAY)
+_SINCE: Final = moment("since", "count from the hour of this instant on; from the first by default")
+_LIMIT: Final = page_size(default=1000, most=_ROWS_MAX)
+
+
+async def get_usage(app: App, request: Request) -> Reply:
+    """Return the sums of ended jobs."""
+    report = await app.call(
+        report_usage,
+        app.metrics.usage,
+        _BY.read(request),
+        since=_SINCE.read(request),
+        limit=_LIMIT.read(request),
+        owner=request.caller.sees,
+    )
+    return json_reply(report.as_json())
+
+
+USAGE_OPERATIONS: Final = (
+    Operation(
+        "GET /admin/usage",
+        get_usage,
+        id="getUsage",
+        summary="Return jobs, tokens and times by hour, day, agent or model",
+        parameters=(_BY, _SINCE, _LIMIT),
+        reply=UsageObject,
+    ),
+)
+
+
+async def get_metrics(app: App, request: Request) -> Reply:
+    """Return all metrics, in the format that the scraper prefers."""
+    body, content_type = await app.call(app.metrics_page.scrape, request.headers.get("accept"))
+    return Reply(body=body, content_type=content_type)
+
+
+METRIC_OPERATIONS: Final = (
+    Operation(
+        "GET /metrics",
+        get_metrics,
+        id="metrics",
+        summary="Return the metrics as Prometheus or OpenMetrics text",
+        media="text/plain",
+        access=Access.READ_ALL,
     ),
 )

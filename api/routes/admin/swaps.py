@@ -9,22 +9,25 @@ from functools import partial
 from typing import Final
 
 from api.app import App
-from api.http.caller import Access
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Access, Reply, Request, StreamReply
 from api.http.operation import Operation
 from api.http.parameters import path, text, whole_number
-from api.http.replies import json_reply
-from api.http.sse import Comment, Frame, encode
-from api.presenters.swaps import swap_object
-from api.schemas.swaps import SwapObject
-from domain.errors import QueueUnavailable, SemanticError
+from api.http.sse import Comment, Frame, encode, json_reply
+from api.presenters.overview import swap_object
+from api.schemas.engine import SwapObject
+from domain.errors import (
+    ModelNotFound,
+    QueueUnavailable,
+    SemanticError,
+    SwapNotFound,
+    WorkerNotFound,
+)
 from domain.job.ports import ControlTopic
 from domain.model.registry import ModelKind, require_kind
 from domain.model.wanted_model import (
     DRAIN_S,
     Swap,
 )
-from domain.not_found import ModelNotFound, SwapNotFound, WorkerNotFound
 
 #: Longest drain, in seconds.
 DRAIN_S_MAX: Final = 24 * 3600

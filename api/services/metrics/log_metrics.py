@@ -1,30 +1,101 @@
-"""Metrics that the event log proves; they are the same for every api process."""
+"""Metrics that the event log proves and that pulses carry; the same for every api process."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from api.services.metrics.agent_totals import AgentTotals
 from domain.engine.control import AdmissionState
 from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
+from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.model.swap_totals import SwapTotals
+from domain.model.swap import SwapTotals
 from domain.model.wanted_model import MODELS_STREAM, SwapState
 from domain.ports import Clock
-from domain.usage.figures import UsageFigures
-from domain.usage.histogram import BOUNDS_US, Measure
-from domain.usage.ports import UsageViews
+from domain.usage.figures import BOUNDS_US, Measure, UsageFigures, UsageViews
+from domain.usage.fold import HOUR_CHARACTERS
 from domain.usecases.engine_control import EngineControls
-from domain.values import JobStatus, Priority
-from domain.webhook.ports import WebhookStore
-from ops.metrics.durations import DurationHistogram, cumulated
-from ops.metrics.readings import Readings
-from ops.metrics.service_families import SWAP_BOUNDS_S
+from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
+from domain.webhook.delivery import WebhookStore
+from ops.metrics.counter_file import Figures
+from ops.metrics.exposition import DurationHistogram, Readings, cumulated
+from ops.metrics.families import FAMILIES, SWAP_BOUNDS_S
+from ops.metrics.family import Kind
+
+#: The label of the agents without sums of their own.
+OTHER: Final = "other"
+#: Hours that are read again: clocks of several machines differ, and a commit may come late.
+OPEN_HOURS: Final = 3
+
+_Sums = dict[tuple[str, str], UsageFigures]
+
+
+class AgentTotals:
+    """Reads the sums. Safe to use from any thread.
+
+    The first agents of the log have sums of their own. An agent that has once been counted under
+    ``OTHER`` stays there, so that no sum decreases.
+
+    Args:
+        usage: The tables of usage.
+        clock: Now.
+        agents_max: Agents with sums of their own; 0: agents have no samples of their own.
+    """
+
+    def __init__(self, usage: UsageViews, clock: Clock, agents_max: int) -> None:
+        self._usage = usage
+        self._clock = clock
+        self._agents_max = agents_max
+        self._lock = threading.Lock()
+        self._until: str | None = None
+        self._over: _Sums = {}
+
+    def read(self) -> _Sums:
+        """Return the sums by model and by the label of the agent.
+
+        Jobs without an agent have an empty label, and so have all jobs where no
+        agent has sums of its own.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        if not self._agents_max:
+            return {(model, ""): sums for model, sums in self._usage.totals().items()}
+        with self._lock:
+            found = self._by_agent()
+        # Read after the sums: each agent in them has its row.
+        named = {"", *self._usage.first_agents(self._agents_max)}
+        totals: _Sums = {}
+        for (model, agent), sums in found.items():
+            key = model, agent if agent in named else OTHER
+            totals[key] = totals.get(key, UsageFigures()) + sums
+        return totals
+
+    def _by_agent(self) -> _Sums:
+        """Return the sums of all agents, and keep those of the hours that are over."""
+        open_from = _hour(self._clock.now() - timedelta(hours=OPEN_HOURS))
+        if self._until is None or open_from > self._until:
+            fresh = self._usage.by_agent(since=self._until, until=open_from)
+            self._over, self._until = _added(self._over, fresh), open_from
+        return _added(self._over, self._usage.by_agent(since=self._until))
+
+
+def _hour(moment: datetime) -> str:
+    return rfc3339(moment)[:HOUR_CHARACTERS]
+
+
+def _added(sums: _Sums, more: Mapping[tuple[str, str], UsageFigures]) -> _Sums:
+    totals = dict(sums)
+    for key, figures in more.items():
+        totals[key] = totals.get(key, UsageFigures()) + figures
+    return totals
+
 
 _US: Final = 1_000_000
 _FAMILY_OF: Final = {
@@ -157,3 +228,132 @@ def _add_reuse(into: Readings, figures: UsageFigures, *, model: str) -> None:
     }
     for reason, count in misses.items():
         into.add("cache_miss_total", count, model=model, reason=reason)
+
+
+#: Places whose totals are shown after their worker has gone.
+PLACES_MAX: Final = 64
+_STATES: Final = ("loading", "ready", "draining", "swapping", "unloaded")
+_DISK_STATES: Final = ("on", "paused", "scanning", "off")
+
+
+class FleetMetrics:
+    """Reads the pulses. Safe to use from any thread.
+
+    A worker is labelled by its place, which the next worker of the data directory has too. While a
+    place has no worker, its last totals stay, so that a sum over all places never decreases.
+
+    Args:
+        pulses: The living workers.
+    """
+
+    def __init__(self, pulses: WorkerPulses) -> None:
+        self._pulses = pulses
+        self._lock = threading.Lock()
+        self._totals: dict[str, Figures] = {}
+
+    def read(self, into: Readings) -> None:
+        """Add all samples.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached; the last totals were added.
+        """
+        try:
+            # A worker that was killed has a pulse for some seconds beside the next one of its
+            # place. The names of workers sort by their start.
+            alive = {place_of(one): one for one in self._pulses.alive()}
+        except BaseException:
+            self._add_totals(into)
+            raise
+        for place, pulse in alive.items():
+            self._keep_totals(place, pulse.metrics)
+            _add_values(into, place, pulse)
+        states = Counter(pulse.state for pulse in alive.values())
+        for state in _STATES:
+            into.add("workers", states[state], state=state)
+        self._add_totals(into)
+
+    def _keep_totals(self, place: str, metrics: Figures) -> None:
+        totals = {name: values for name, values in metrics.items() if _is_total(name)}
+        with self._lock:
+            self._totals.pop(place, None)
+            self._totals[place] = totals
+            if len(self._totals) > PLACES_MAX:
+                del self._totals[next(iter(self._totals))]
+
+    def _add_totals(self, into: Readings) -> None:
+        with self._lock:
+            totals = dict(self._totals)
+        for place, figures in totals.items():
+            for name, values in figures.items():
+                add_figure(into, name, values, owner=place)
+
+
+def place_of(pulse: WorkerPulse) -> str:
+    """Return the label of a worker: its place, or its name where it has none."""
+    return pulse.place or pulse.worker
+
+
+def add_figure(into: Readings, name: str, values: object, *, owner: str) -> None:
+    """Add the values of a family that a process has reported; unknown ones are ignored.
+
+    Args:
+        into: Receives the samples.
+        name: Name of the family.
+        values: Numbers by the value of the label that the family has beside its owner.
+        owner: The worker or process.
+    """
+    family = FAMILIES.get(name)
+    if family is None or not family.labels or not isinstance(values, dict):
+        return  # of a worker of another version
+    first, *others = family.labels
+    if family.kind is Kind.HISTOGRAM:
+        into.add_histogram(name, values, **{first: owner})
+        return
+    for label, value in values.items():
+        own = {others[0]: label} if others else {}
+        into.add(name, value, **{first: owner}, **own)
+
+
+def _is_total(name: str) -> bool:
+    return name in FAMILIES and FAMILIES[name].kind is not Kind.GAUGE
+
+
+def _add_values(into: Readings, place: str, pulse: WorkerPulse) -> None:
+    model = pulse.model.id if pulse.model is not None else ""
+    into.add("worker_info", 1, worker=place, host=pulse.host, model=model, state=pulse.state)
+    for name, values in pulse.metrics.items():
+        if not _is_total(name):
+            add_figure(into, name, values, owner=place)
+    reasons = Counter(job.waiting_for for job in pulse.waiting)
+    for reason in WaitingFor:
+        into.add("engine_waiting", reasons[reason], worker=place, reason=reason.value)
+    if pulse.turns is not None:
+        into.add("batch_size", pulse.running, worker=place)
+        into.add("batch_places", pulse.turns.slots, worker=place)
+    if pulse.cache is not None:
+        _add_cache(into, place, pulse.cache)
+
+
+def _add_cache(into: Readings, place: str, cache: CacheFigures) -> None:
+    budget = cache.ram_budget_bytes
+    into.add(
+        "pool_utilization_ratio", cache.ram_used_bytes / budget if budget else 0.0, worker=place
+    )
+    into.add("pool_pinned_ratio", cache.fill, worker=place)
+    into.add("pool_blocks", cache.ram_blocks, worker=place)
+    used = {
+        "weights": cache.weights_bytes,
+        "live": cache.ram_live_bytes,
+        "kept": max(0, cache.ram_used_bytes - cache.ram_live_bytes),
+    }
+    for kind, size_bytes in used.items():
+        into.add("memory_used_bytes", size_bytes, worker=place, kind=kind)
+    into.add("memory_limit_bytes", budget, worker=place, kind="contexts")
+    if cache.ceiling_bytes:
+        into.add("memory_limit_bytes", cache.ceiling_bytes, worker=place, kind="ceiling")
+    into.add("memory_wait_seconds", cache.full_s, worker=place)
+    into.add("disk_cache_used_bytes", cache.disk_used_bytes, worker=place)
+    into.add("disk_cache_limit_bytes", cache.disk_budget_bytes, worker=place)
+    into.add("disk_cache_blocks", cache.disk_blocks, worker=place)
+    for state in _DISK_STATES:
+        into.add("disk_cache_state", state == cache.disk, worker=place, state=state)

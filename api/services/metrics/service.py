@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from api.http_server.request_counts import RequestCounts
-from api.services.metrics.fleet_metrics import FleetMetrics, add_figure
-from api.services.metrics.log_metrics import LogMetrics
+from api.services.metrics.log_metrics import FleetMetrics, LogMetrics, add_figure
 from domain.errors import SemanticError
+from domain.job.listing import QueueViews
+from domain.usage.figures import UsageViews
 from domain.webhook.delivery import WebhookState
 from ops.adapters.data_dir.free_space import DiskFloor
-from ops.metrics.counter_file import CounterFile, Figures, added
-from ops.metrics.exposition import render
+from ops.metrics.counter_file import CounterFile, Figures, ProcessMetrics, added
+from ops.metrics.exposition import Readings, render
 from ops.metrics.families import FAMILIES
 from ops.metrics.family import Kind
-from ops.metrics.process_metrics import ProcessMetrics
-from ops.metrics.readings import Readings
 
 #: The ``process`` label of this process.
 OWNER: Final = "api"
@@ -123,3 +122,28 @@ class MetricsService:
                 readings.add("scrape_source_up", 1, source=name)
             readings.merge(found)
         return render(readings.all(), accept=accept, aliases=self.aliases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPorts:
+    """The sources of metrics.
+
+    Attributes:
+        queue: The open jobs.
+        usage: Sums and histograms of ended jobs.
+        writer: Returns what the log writer of this process has done.
+        counters: Totals of the api processes before this one.
+        agents_max: Agents with samples of their own; 0: agents have no samples of their own.
+        aliases: Whether metrics are repeated under the names of vLLM.
+        requests: Counts of the HTTP server.
+        tries: Tries of webhooks by their outcome.
+    """
+
+    queue: QueueViews
+    usage: UsageViews
+    writer: Callable[[], Figures] = dict
+    counters: CounterFile = field(default_factory=lambda: CounterFile(None))
+    agents_max: int = 0
+    aliases: bool = False
+    requests: RequestCounts = field(default_factory=RequestCounts)
+    tries: Counter[WebhookState] = field(default_factory=Counter)

@@ -18,12 +18,11 @@ from domain.batch.state import (
     evolve,
     fold,
 )
-from domain.errors import ConcurrencyConflict, Overloaded, RateLimited
+from domain.errors import BatchNotFound, ConcurrencyConflict, Overloaded, RateLimited
 from domain.events.batch import BatchEvent, BatchStarted, BatchSubmitted
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
-from domain.not_found import BatchNotFound
 from domain.ports import IdSource
 from domain.usage.shares import shortage
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX

@@ -1,25 +1,17 @@
-"""Runs batches: submits their lines as jobs, a window at a time, and records their ends.
-
-Every step can be repeated, by this process after a crash or by two at once: the job of a line has
-an id that follows from the line, and the log refuses a second one. Where to go on is read from the
-jobs that exist.
-
-    check the lines → submit the next lines while the queue has room → cancel or expire what must
-    not run any more → every line has ended: measure the files of the answers, record the sum
-"""
+"""Advances batches: lines become jobs within shares, and results become files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from domain.batch.files import FILE_PREFIX, FileId
 from domain.batch.jsonl import read_lines, read_numbered
-from domain.batch.ports import BatchTally, LineProtocol, Spread, one_by_one
+from domain.batch.ports import FILE_PREFIX, BatchTally, FileId, LineProtocol, Spread, one_by_one
 from domain.batch.state import (
     BATCH_PREFIX,
     Batch,
@@ -35,10 +27,12 @@ from domain.batch.state import (
 from domain.chat.items import Failed
 from domain.chat.request import canonical_json
 from domain.errors import (
+    TEXT_LOST,
     ConcurrencyConflict,
     DiskFull,
     InvalidRequest,
     JobAlreadyTerminal,
+    ModelNotFound,
     Overloaded,
     SemanticError,
 )
@@ -52,23 +46,77 @@ from domain.job.state import DEADLINE, Job
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.log.trace import new_trace, parse_traceparent
-from domain.not_found import TEXT_LOST, ModelNotFound
 from domain.ports import Clock
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.files import FileRecords
-from domain.usecases.batches.line_shares import LineShares
 from domain.usecases.history_matching import without_foreign_origins
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission, line_length, never_absent
 from domain.values import (
     ATTEMPTS_MAX,
     JobStatus,
+    Owner,
     Priority,
     SamplingWish,
     StreamName,
     digest_of,
     rfc3339,
 )
+
+
+class LineShares:
+    """One round: gives every batch a turn, with the room that is its share.
+
+    Args:
+        room: Places that are free.
+        waiting: Waiting lines of each batch that hold a place.
+        owners: The API key of each batch; batches without a key have one owner.
+    """
+
+    def __init__(
+        self,
+        room: int,
+        *,
+        waiting: Mapping[BatchId, int],
+        owners: Mapping[BatchId, Owner | None],
+    ) -> None:
+        self._room = room
+        self._waiting = waiting
+        self._owners = owners
+        self._left = list(waiting)
+        self._held = Counter[Owner | None]()
+        for batch_id, lines in waiting.items():
+            self._held[owners[batch_id]] += lines
+
+    def next(self) -> tuple[BatchId, int] | None:
+        """Return the batch whose turn it is and its share; ``None`` after the last one."""
+        if not self._left:
+            return None
+        first = min(self._left, key=lambda one: (self._held[self._owners[one]], self._waiting[one]))
+        self._left.remove(first)
+        owner = self._owners[first]
+        others = {self._owners[one] for one in self._left} - {owner}
+        share = _share(self._room, self._held[owner], (self._held[one] for one in others))
+        siblings = (self._waiting[one] for one in self._left if self._owners[one] == owner)
+        return first, _share(share, self._waiting[first], siblings)
+
+    def take(self, batch_id: BatchId, lines: int) -> None:
+        """Record how many lines of a batch became jobs; later batches share the rest."""
+        self._room -= lines
+        self._held[self._owners[batch_id]] += lines
+
+
+def _share(room: int, fewest: int, others: Iterable[int]) -> int:
+    """Return how many places the one with the fewest lines gets, so that all become as equal."""
+    lines = sorted([fewest, *others])
+    while len(lines) > 1 and _level(room, lines) <= lines[-1]:
+        lines.pop()  # it has more than the others get
+    return min(room, _level(room, lines) - fewest)
+
+
+def _level(room: int, lines: list[int]) -> int:
+    return -(-(room + sum(lines)) // len(lines))
+
 
 #: Lines that are submitted in one round. After a crash only lines of one round are missing.
 ROUND_LINES_MAX: Final = 32

@@ -6,14 +6,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from domain.batch.files import FileId, StoredFile, fold
-from domain.batch.ports import BatchViews
-from domain.errors import ConcurrencyConflict
+from domain.batch.ports import BatchViews, FileId, StoredFile, fold
+from domain.errors import ConcurrencyConflict, FileNotFound
 from domain.events.batch import FileCreated, FileDeleted, FileEvent
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
-from domain.not_found import FileNotFound
 from domain.ports import Clock, IdSource
 from domain.usecases.batches.batches import Page, fill_page
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX

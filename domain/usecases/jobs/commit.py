@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from domain.errors import ConcurrencyConflict
+from domain.errors import ConcurrencyConflict, JobNotFound
 from domain.events.job import JobEvent
 from domain.job.commands import JobCommand
 from domain.job.decisions import decide
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
-from domain.not_found import JobNotFound
 from domain.ports import IdSource
 from domain.values import Digest, JobId, StreamName
 

@@ -1,13 +1,4 @@
-"""Runs one attempt at a job.
-
-    load → (ended? cancelled?) → prepare → submit to engine → AttemptStarted → release
-                                            → … generation … → last event → terminal item
-
-The engine computes the prompt while the attempt is being recorded, and emits nothing before that.
-The last event is appended before the terminal item is published, so a client that saw the end of a
-stream finds the same end in the log. An attempt continues the tokens of an earlier one only under
-the same fingerprint; under another one the answer begins anew.
-"""
+"""Runs one attempt of a job from its lease to its end."""
 
 from __future__ import annotations
 
@@ -27,6 +18,7 @@ from domain.errors import (
     JobAlreadyTerminal,
     ModelUnusable,
     PayloadDamaged,
+    PayloadMissing,
     SemanticError,
     StaleAttempt,
 )
@@ -39,12 +31,17 @@ from domain.job.commands import (
 )
 from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion, line_of
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
-from domain.job.state import DEADLINE, Job, epoch_after
-from domain.job.suspicion import suspicion_of, worn_out
+from domain.job.state import (
+    DEADLINE,
+    Job,
+    counted_failures_now,
+    deaths_without_progress,
+    device_failures,
+    epoch_after,
+)
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.trace import trace_id_of
-from domain.not_found import PayloadMissing
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.attempts import (
     AttemptObserver,
@@ -75,6 +72,34 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
+
+#: Errors of the GPU in a row, without a new token between them, after which a job fails: each one
+#: restarts the worker, and the job probably causes them.
+DEVICE_FAILURES_MAX = 5
+
+
+def suspicion_of(job: Job, emitted_tokens: int) -> Suspicion:
+    """Return how a job with ``emitted_tokens`` may run beside others after its worker died."""
+    if job.deaths + job.active_attempt > 1:
+        return Suspicion.APART
+    has_no_progress = deaths_without_progress(job, emitted_tokens) or device_failures(
+        job, emitted_tokens
+    )
+    return Suspicion.TRIED if has_no_progress else Suspicion.NONE
+
+
+def worn_out(job: Job, emitted_tokens: int) -> str | None:
+    """Return why the job must not get another attempt, ``None`` if it may."""
+    assert job.submitted is not None, "only an accepted job runs"
+    deaths = deaths_without_progress(job, emitted_tokens)
+    if deaths >= job.submitted.worker_deaths_max:
+        return f"{deaths} workers in a row died on this job before it emitted a token"
+    failures = device_failures(job, emitted_tokens)
+    if failures >= DEVICE_FAILURES_MAX:
+        return f"the device failed {failures} times in a row before it emitted a token"
+    if counted_failures_now(job) >= job.submitted.attempts_max:
+        return f"{job.attempt} attempts took their worker down or failed"
+    return None
 
 
 class RunResult(StrEnum):

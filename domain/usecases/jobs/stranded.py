@@ -1,4 +1,4 @@
-"""Ends jobs that are bound to a model which no worker has: some at once, others in time."""
+"""Finds jobs that are overdue, lost or without a model, and ends or enqueues them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from domain.errors import (
     EngineLost,
     JobAlreadyTerminal,
     ModelChanged,
+    ModelNotFound,
     ModelNotLoaded,
     SemanticError,
 )
 from domain.job.commands import FailAttempt
+from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
-from domain.job.state import MODEL_ABSENT, Job
+from domain.job.ports import JobQueue
+from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.model.presence import LoadedModels
-from domain.not_found import ModelNotFound
 from domain.ports import Clock
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.commit import commit, load_job
 from domain.usecases.jobs.terminal_item import read_emitted
-from domain.values import JobId, rfc3339
+from domain.values import JobId, Priority, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
@@ -153,3 +155,71 @@ class StrandedJobs:
             return False
         ports.publish_end(after)
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExpiry:
+    """Expires overdue jobs; one per process.
+
+    Attributes:
+        views: Lists the overdue jobs.
+        clock: The present.
+        cancellation: Ends a job.
+    """
+
+    views: JobViews
+    clock: Clock
+    cancellation: JobCancellation
+
+    def expire_overdue(self) -> tuple[JobId, ...]:
+        """Cancel every open job whose deadline has passed.
+
+        A waiting job expires here. A running job is stopped like a cancelled one and expires with
+        the items that it has emitted. Safe at any time and in several processes at once.
+
+        Returns:
+            The jobs whose end is recorded as requested.
+
+        Raises:
+            LogUnavailable: A request was not recorded; the remaining jobs wait for the next call.
+        """
+        late = tuple(view.id for view in self.views.overdue(rfc3339(self.clock.now())))
+        for job_id in late:
+            self.cancellation.cancel(job_id, reason=DEADLINE)
+        return late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReconciler:
+    """Compares the unfinished jobs of the log with the queue; one per process.
+
+    Attributes:
+        views: Lists the unfinished jobs.
+        queue: Receives those that no queue and no worker holds.
+    """
+
+    views: JobViews
+    queue: JobQueue
+
+    def reconcile(self) -> tuple[JobId, ...]:
+        """Enqueue every unfinished job that no queue and no worker holds.
+
+        ``JobQueue.enqueue`` ignores a job that is queued or in hand, so this is safe at any time
+        and in several processes at once.
+
+        Returns:
+            The jobs that were lost and are enqueued again.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        return tuple(
+            view.id
+            for view in self.views.unfinished()
+            if self.queue.enqueue(
+                view.id,
+                Priority(view.submitted.priority),
+                line=line_of(view.submitted.agent, view.submitted.owner),
+                model=view.submitted.bound_model,
+            )
+        )

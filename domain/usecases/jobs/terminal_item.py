@@ -19,10 +19,10 @@ from domain.chat.items import (
 )
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.stored_answer import StoredAnswer
+from domain.errors import TEXT_LOST
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.state import Job
 from domain.log.ports import PayloadStore
-from domain.not_found import TEXT_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

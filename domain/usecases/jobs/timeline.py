@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from domain.errors import TEXT_LOST
 from domain.job.timeline import Timeline, build_timeline
 from domain.log.ports import PayloadStore
 from domain.log.record import RecordedEvent
-from domain.not_found import TEXT_LOST
 from domain.values import Digest, JobId, StreamName, WorkerId
 
 

@@ -1,14 +1,11 @@
-"""Permissions of the service's files: for their owner only.
-
-A directory that existed before may be readable by other users, and so may the files that an earlier
-version wrote into it. Only names that the service uses itself are changed there, since the
-directory may have other files of the user.
-"""
+"""Files of the data directory: for their owner only, and durable."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -149,3 +146,61 @@ def _close(path: Path) -> None:
         os.fchmod(descriptor, mode & ~PRIVATE_UMASK)
     finally:
         os.close(descriptor)
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory, readable by the owner only, whose name survives a power cut.
+
+    Missing directories above it are created too; an existing directory stays as it is.
+    """
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in reversed(missing):
+        sync_directory(one.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Sync a file, so that its content survives a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_drive(descriptor: int) -> None:
+    """Sync an open file and the cache of its drive, so that no later write overtakes it."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync a directory, so that its entries survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_once(file: Path, text: str) -> None:
+    """Write a file that only its owner may read; an existing file stays as it is.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    make_directory(file.parent)
+    # Written under another name first, so that no process reads an incomplete secret.
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass  # another process has written it first
+    finally:
+        draft.unlink()
+    # Data signed with the secret survives a power cut, so the secret must too.
+    sync_directory(file.parent)

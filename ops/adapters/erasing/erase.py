@@ -1,14 +1,10 @@
-"""Erases texts that no owner needs from every file of the log, while it may be written to.
-
-Events hold digests, so the chain verifies without the texts, and an event explains why they are
-missing. The log is read before the transaction that deletes; whatever an event since then refers to
-stays. SQLite overwrites deleted rows with zeros, and the write-ahead log, which holds earlier
-versions of pages, is truncated. Earlier copies, and blocks that the disk keeps, are out of reach.
-"""
+"""Erases texts that no owner needs from every file of the log, and finds the blocks of agents."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentForgotten
-from domain.events.log import TextsErased
+from domain.events.cache import AgentCacheSaved
+from domain.events.worker import TextsErased
 from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job, without_text
 from domain.log.record import AGENT_STREAM
@@ -28,18 +25,19 @@ from domain.log.text_owners import LifeEvent, RetentionCut
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, JobId, StreamName, Usage
-from ops.adapters.data_dir.sync import sync_directory, sync_file
+from ops.adapters.data_dir.permissions import sync_directory, sync_file
 from ops.adapters.erasing.rewrite import RewriteFailed, rewrite
-from ops.adapters.erasing.saved_blocks import own_blocks
 from ops.adapters.erasing.text_map import (
     TextMap,
     read_text_map,
     stored_sizes,
     texts_named_since,
 )
+from ops.adapters.event_log.archives import read_archives, read_events
 from ops.adapters.event_log.database import (
     database_file,
     reader_engine,
+    reading,
     reason_of,
     writer_engine,
 )
@@ -47,8 +45,59 @@ from ops.adapters.event_log.projections.jobs import job_columns, job_of
 from ops.adapters.event_log.row_codec import PAYLOAD, storable
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, PAYLOADS
+from ops.adapters.event_log.tables import EVENTS, JOBS, NEXT_JOBS, PAYLOADS
 from ops.adapters.event_log.transaction import append_event
+
+_BLOCK: Final = re.compile(r'"([0-9a-f]{64})"')
+_PAGE_ROWS: Final = 500
+
+
+def own_blocks(engine: Engine, url: str, gone_at: Mapping[str, int]) -> frozenset[str]:
+    """Return the names of blocks that no other context has, 64 hex digits each.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log, for its archives.
+        gone_at: Position by agent; contexts that it saved later count as another's.
+
+    Raises:
+        LogUnavailable: The database or an archive cannot be read.
+    """
+    if not gone_at:
+        return frozenset()
+    own, others = set[str](), set[str]()
+    for position, stream, data in itertools.chain(_saved(engine), _archived(engine, url)):
+        agent = stream.removeprefix(AGENT_STREAM)
+        names = own if position <= gone_at.get(agent, -1) else others
+        names.update(_BLOCK.findall(data))
+    return frozenset(own - others)
+
+
+def _saved(engine: Engine) -> Iterator[tuple[int, str, str]]:
+    after = 0
+    while True:
+        query = select(EVENTS.c.position, EVENTS.c.stream, EVENTS.c.data).where(
+            EVENTS.c.type == AgentCacheSaved.__name__, EVENTS.c.position > after
+        )
+        with reading(engine) as connection:
+            rows = connection.execute(query.order_by(EVENTS.c.position).limit(_PAGE_ROWS)).all()
+        yield from ((position, stream, data) for position, stream, data in rows)
+        if len(rows) < _PAGE_ROWS:
+            return
+        after = rows[-1][0]
+
+
+def _archived(engine: Engine, url: str) -> Iterator[tuple[int, str, str]]:
+    if database_file(url) is None:
+        return  # only a log in a file has archives
+    with reading(engine) as connection:
+        archives = read_archives(connection)
+    for archive in archives:
+        path = archive.path(url)
+        for event in read_events(path) if path.exists() else ():
+            if event.type == AgentCacheSaved.__name__:
+                yield event.position, event.stream, json.dumps(event.data)
+
 
 #: How long to wait for a reader that still needs the old pages.
 WAL_WAIT_MAX_S = 2.0

@@ -1,34 +1,33 @@
-"""Erases what was deleted, and what a rule of retention overtakes.
-
-All state is in the log: a sweep that a kill ends is completed by the next one. Two processes may
-sweep at once, since each transaction looks again at what was written meanwhile.
-"""
+"""Erases what was deleted, and what a rule of retention overtakes; decides when."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
+
+from sqlalchemy import Engine, func, select
 
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentDeleted
-from domain.events.log import ArchiveErased, LogArchived, TextsErased
+from domain.events.batch import BatchDeleted, FileDeleted
+from domain.events.job import JobHidden
+from domain.events.worker import ArchiveErased, LogArchived, TextsErased
 from domain.log.record import AGENT_STREAM, EventFilter
 from domain.log.text_owners import RetentionCut, cut_to_size
 from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
-from ops.adapters.data_dir.sync import sync_directory
-from ops.adapters.erasing.deletions import last_deletion, last_sweep
+from ops.adapters.data_dir.permissions import sync_directory
 from ops.adapters.erasing.erase import (
     LOG_STREAM,
     Doomed,
     erase_texts,
     find_doomed,
+    own_blocks,
     remove_traces,
     writing,
 )
-from ops.adapters.erasing.saved_blocks import own_blocks
 from ops.adapters.erasing.text_map import (
     TextMap,
     erased_archives,
@@ -38,9 +37,36 @@ from ops.adapters.erasing.text_map import (
 )
 from ops.adapters.event_log.archives import Archive, directory_of, read_archives
 from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
-from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.tables import EVENTS
 from ops.adapters.event_log.transaction import append_event
 from ops.setting_groups.service import RetentionSettings
+
+_DELETIONS: Final = tuple(
+    cls.__name__ for cls in (AgentDeleted, BatchDeleted, FileDeleted, JobHidden)
+)
+
+
+def last_deletion(reader: Engine) -> int:
+    """Return the position of the last deletion, 0 if there is none.
+
+    Raises:
+        LogUnavailable: The log cannot be read.
+    """
+    query = select(func.max(EVENTS.c.position)).where(EVENTS.c.type.in_(_DELETIONS))
+    with reading(reader) as connection:
+        return int(connection.scalar(query) or 0)
+
+
+def last_sweep(reader: Engine) -> tuple[int, int]:
+    """Return the position of the last sweep that erased, and how many jobs and texts it left.
+
+    Raises:
+        LogUnavailable: The log cannot be read.
+    """
+    last = EventQuery(reader, EventFilter(types=(TextsErased.__name__,))).last(1)
+    return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
+
 
 _DAY_S: Final = 24 * 3600.0
 #: Seconds between two sweeps for the rules of retention.
@@ -256,3 +282,102 @@ class TextSweeper:
                 engine.dispose()
         archive.path(self._url).unlink(missing_ok=True)
         sync_directory(directory_of(self._url))
+
+
+#: A sweep reads the whole log: the next one comes after this many times what that took.
+PACE: Final = 10
+#: Time between two looks for deleted jobs that were still open, in seconds.
+WAITING_S: Final = 30.0
+#: Sweeps once; returns whether rows of the database were deleted.
+Sweep = Callable[[ItemsEraser, BlocksEraser], bool]
+_Given = TypeVar("_Given")
+
+
+class PacedSweeps:
+    """Sweeps when something was deleted, or when a rule is due.
+
+    Args:
+        clock: The present.
+        sweep: Sweeps once.
+        erase_items: Erases the items of jobs.
+        erase_blocks: Deletes blocks in memory and on disk.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        rules: RetentionRules,
+        *,
+        clock: Clock,
+        sweep: Sweep,
+        erase_items: ItemsEraser,
+        erase_blocks: BlocksEraser,
+    ) -> None:
+        self._url = url
+        self._rules = rules
+        self._clock = clock
+        self._sweep = sweep
+        self._erase_items = erase_items
+        self._erase_blocks = erase_blocks
+        self._reader = reader_engine(url)
+        self._swept_at: float | None = None
+        self._took_s = 0.0
+        self._waited_s = 0.0
+        #: Whether files of the database may have what was deleted; a process before may have died.
+        self._has_traces = last_erasure(self._reader)[1] > 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.dispose()
+
+    def run(self) -> None:
+        """Sweep if something was deleted or a rule is due; call it every few seconds.
+
+        Raises:
+            LogUnavailable: The log cannot be read or written, or a reader needs old pages.
+            QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
+        """
+        if self._is_due():
+            self._run_sweep()
+        if self._has_traces:
+            self._remove_traces()
+
+    def _run_sweep(self) -> None:
+        started_s, self._waited_s = self._clock.monotonic(), 0.0
+        try:
+            is_erased = self._sweep(self._timed(self._erase_items), self._timed(self._erase_blocks))
+            self._has_traces = self._has_traces or is_erased
+        finally:
+            self._swept_at = self._clock.monotonic()
+            # Waits for the broker do not count: they cost the log nothing.
+            self._took_s = self._swept_at - started_s - self._waited_s
+
+    def _timed(self, erase: Callable[[_Given], object]) -> Callable[[_Given], object]:
+        """Return an eraser whose time is not counted as that of the sweep."""
+
+        def erase_timed(given: _Given) -> None:
+            started_s = self._clock.monotonic()
+            erase(given)
+            self._waited_s += self._clock.monotonic() - started_s
+
+        return erase_timed
+
+    def _is_due(self) -> bool:
+        position, waiting = last_sweep(self._reader)
+        is_deleted = last_deletion(self._reader) > position
+        if self._swept_at is None:
+            return is_deleted or self._rules.is_on or waiting > 0
+        passed_s = self._clock.monotonic() - self._swept_at
+        if passed_s < PACE * self._took_s:
+            return False
+        if is_deleted:
+            return True
+        return (waiting > 0 and passed_s >= WAITING_S) or (
+            self._rules.is_on and passed_s >= self._rules.interval_s
+        )
+
+    def _remove_traces(self) -> None:
+        started_s = self._clock.monotonic()
+        remove_traces(self._url, is_served=True)
+        self._took_s += self._clock.monotonic() - started_s
+        self._has_traces = False

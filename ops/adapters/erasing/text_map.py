@@ -24,7 +24,7 @@ from domain.events.job import (
     JobHidden,
     JobSubmitted,
 )
-from domain.events.log import ArchiveErased, TextsErased
+from domain.events.worker import ArchiveErased, TextsErased
 from domain.log.codec import TEXT_FIELDS, text_digests
 from domain.log.record import EventFilter
 from domain.log.text_owners import (
@@ -34,11 +34,10 @@ from domain.log.text_owners import (
     RetentionCut,
     TextOwners,
 )
-from ops.adapters.event_log.archives import Archive, read_archives
+from ops.adapters.event_log.archives import Archive, read_archives, read_events
 from ops.adapters.event_log.database import database_file, reading
-from ops.adapters.event_log.event_file import read_events
-from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.projections.jobs import job_of
+from ops.adapters.event_log.reader import EventQuery
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 #: Fields that name a text, by type of event.

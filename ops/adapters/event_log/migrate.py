@@ -1,9 +1,4 @@
-"""Upgrades the tables of the event log with Alembic.
-
-Alembic finds the migrations by the name of their package, so an installed wheel works too and this
-module need not import them. A database at the newest schema is recognised without Alembic, whose
-import and set-up take longer than every other step of a start.
-"""
+"""Upgrades the tables of the event log with Alembic; a log names the readers that it needs."""
 
 from __future__ import annotations
 
@@ -16,11 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, bindparam, create_engine, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogNewer, LogUnavailable
-from ops.adapters.data_dir.sync import make_directory
+from domain.log.record import refuse_newer
+from ops.adapters.data_dir.permissions import make_directory
 from ops.adapters.event_log.database import (
     database_file,
     reader_engine,
@@ -28,8 +24,37 @@ from ops.adapters.event_log.database import (
     reason_of,
     writer_engine,
 )
-from ops.adapters.event_log.log_format import refuse_newer_log
+from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.sqlite_driver import SchemaEntry, driver_module, read_schema
+from ops.adapters.event_log.tables import LOG_FORMAT
+
+READER_MIN: Final = "reader_min"
+_READ = HotStatement(select(LOG_FORMAT.c.version).where(LOG_FORMAT.c.name == bindparam("row")))
+_RAISE = HotStatement(
+    update(LOG_FORMAT).where(LOG_FORMAT.c.name == bindparam("row")), columns=("version",)
+)
+
+
+def read_reader_min(connection: Connection) -> int:
+    """Return the least reader version that a log of the present schema needs."""
+    row = _READ.row(connection, {"row": READER_MIN})
+    return 1 if row is None else int(row[0])
+
+
+def raise_reader_min(connection: Connection, version: int) -> None:
+    """Record that the log needs a newer reader from now on; the caller commits."""
+    _RAISE.run(connection, {"row": READER_MIN, "version": version})
+
+
+def refuse_newer_log(connection: Connection) -> None:
+    """Refuse a log of any schema that needs a newer reader.
+
+    Raises:
+        LogNewer: This program is older than the one that wrote to the log.
+    """
+    if inspect(connection).has_table(LOG_FORMAT.name):
+        refuse_newer(read_reader_min(connection))
+
 
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0

@@ -12,16 +12,15 @@ from domain.events.new_work import is_new_work
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
-from ops.adapters.data_dir.reserve import Reserve
+from ops.adapters.data_dir.free_space import Reserve
 from ops.adapters.event_log.database import database_file, reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
-from ops.adapters.event_log.projections.agent_views import SqlAgentViews
-from ops.adapters.event_log.projections.batch_views import SqlBatchViews
-from ops.adapters.event_log.projections.job_views import SqlJobViews
-from ops.adapters.event_log.projections.owner_views import SqlOwners
+from ops.adapters.event_log.projections.agents import SqlAgentViews
+from ops.adapters.event_log.projections.jobs import SqlJobViews
+from ops.adapters.event_log.projections.owners import SqlBatchViews, SqlOwners
 from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_projections
-from ops.adapters.event_log.projections.usage_views import SqlUsageViews
+from ops.adapters.event_log.projections.usage import SqlUsageViews
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.transaction import Append
 from ops.adapters.event_log.writer import LogWriter

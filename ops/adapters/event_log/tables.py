@@ -271,7 +271,7 @@ def _sums(name: str, *keys: str) -> Table:
 
 
 def _buckets(name: str) -> Table:
-    """Return a table with the filled buckets of ``domain.usage.histogram``."""
+    """Return a table with the filled buckets of ``domain.usage.figures``."""
     return Table(
         name,
         METADATA,

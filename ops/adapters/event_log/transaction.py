@@ -17,14 +17,18 @@ from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
 from domain.events.new_work import begins_work
-from domain.log.reader_version import reader_needed, refuse_newer
-from domain.log.record import Draft, LogHead, RecordedEvent
+from domain.log.record import Draft, LogHead, RecordedEvent, reader_needed, refuse_newer
 from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName, rfc3339
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.log_format import raise_reader_min, read_reader_min
-from ops.adapters.event_log.projections.checkpoints import read_checkpoint, write_checkpoint
-from ops.adapters.event_log.projections.fold import LIVE, ProjectionFold, catch_up
+from ops.adapters.event_log.migrate import raise_reader_min, read_reader_min
+from ops.adapters.event_log.projections.fold import (
+    LIVE,
+    ProjectionFold,
+    catch_up,
+    read_checkpoint,
+    write_checkpoint,
+)
 from ops.adapters.event_log.row_codec import (
     event_of,
     event_values,

@@ -20,11 +20,11 @@ from domain.errors import DiskFull, LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.ports import Clock
 from domain.values import rfc3339
-from ops.adapters.data_dir.reserve import Reserve
+from ops.adapters.data_dir.free_space import Reserve
 from ops.adapters.event_log.database import is_disk_full, reason_of
 from ops.adapters.event_log.transaction import Append, LogTransaction
 from ops.metrics.counter_file import Figures
-from ops.metrics.durations import DurationHistogram
+from ops.metrics.exposition import DurationHistogram
 from ops.metrics.worker_families import COMMIT_BOUNDS_S
 
 #: Limits of the queue: appends, and bytes of their payloads.

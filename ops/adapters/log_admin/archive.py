@@ -1,11 +1,9 @@
-"""Moves the beginning of the log into a file, except the events that readers still need.
-
-The file is complete and verified before one transaction deletes its events from the table, so a
-killed process leaves the old state or the new one. An event in the log records the archive.
-"""
+"""Moves the beginning of the log into a file, and opens a log with the events of its archives."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,16 +26,30 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
-from domain.log.record import EventFilter, LogHead
+from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
-from ops.adapters.data_dir.sync import make_directory
-from ops.adapters.event_log.archives import THINNED, Archive, directory_of, read_anchor
-from ops.adapters.event_log.database import reader_engine, reading, reason_of, writer_engine
-from ops.adapters.event_log.event_file import verify_file, write_events
-from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.projections.rebuild_turn import rebuild_turn
-from ops.adapters.event_log.reader import LogReader
+from ops.adapters.data_dir.permissions import make_directory
+from ops.adapters.event_log.archives import (
+    THINNED,
+    Archive,
+    archived_stream,
+    directory_of,
+    each_event,
+    read_anchor,
+    verify_file,
+    write_events,
+)
+from ops.adapters.event_log.database import (
+    database_file,
+    reader_engine,
+    reading,
+    reason_of,
+    writer_engine,
+)
+from ops.adapters.event_log.migrate import refuse_newer_program
+from ops.adapters.event_log.projections.rebuild import rebuild_turn
+from ops.adapters.event_log.reader import EventQuery, LogReader
 from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
 
@@ -208,3 +220,58 @@ def _has_unsent_webhook() -> ColumnElement[bool]:
         func.json_extract(first.data, "$.webhook").is_not(None),
     )
     return and_(JOBS.c.position > read.scalar_subquery(), has_receiver)
+
+
+class AsOfLog(LogReader):
+    """A log reader that also finds archived streams; a service may write to the log meanwhile.
+
+    Args:
+        engine: From ``reader_engine``.
+        url: Of the log, beside which its archives lie.
+    """
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        super().__init__(engine)
+        self._url = url
+
+    def each(self) -> Iterator[RecordedEvent]:
+        """Yield every event from the first on, also those of the archives.
+
+        Raises:
+            LogUnavailable: A file or the database cannot be read.
+            CorruptLog: An event cannot be read.
+        """
+        return each_event(self._engine, self._url)
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """See ``EventLog.load``; an archived stream is read from the archives that are present.
+
+        Raises:
+            LogUnavailable: A file or the database cannot be read.
+            CorruptLog: An event cannot be read.
+        """
+        stored = super().load(stream, after_version=after_version)
+        if stored:
+            return stored
+        archived = archived_stream(self._engine, self._url, stream)
+        return tuple(event for event in archived if event.version > after_version)
+
+
+@contextmanager
+def open_as_of(url: str) -> Iterator[AsOfLog]:
+    """Open an existing log.
+
+    Raises:
+        LogNewer: A newer program has written to the log.
+        LogUnavailable: There is no log at ``url``.
+    """
+    file = database_file(url)
+    if file is not None and not file.exists():
+        msg = f"there is no event log at {file}"
+        raise LogUnavailable(msg)
+    refuse_newer_program(url)
+    engine = reader_engine(url)
+    try:
+        yield AsOfLog(engine, url)
+    finally:
+        engine.dispose()

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
-from ops.adapters.data_dir.sync import make_directory, sync_directory, sync_file
+from ops.adapters.data_dir.permissions import make_directory, sync_directory, sync_file
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.reader import LogReader

@@ -21,8 +21,7 @@ from domain.log.checkpoints import (
 from domain.log.record import LogHead
 from domain.ports import Clock
 from domain.values import rfc3339
-from ops.adapters.data_dir.secret_file import write_once
-from ops.adapters.data_dir.sync import sync_directory, sync_drive
+from ops.adapters.data_dir.permissions import sync_directory, sync_drive, write_once
 from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.reader import LogReader

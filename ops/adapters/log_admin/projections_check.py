@@ -22,10 +22,14 @@ from domain.job.state import with_erased_texts
 from domain.log.record import EventFilter, LogHead, RecordedEvent
 from ops.adapters.event_log.archives import Archive, archived_stretch, read_anchor, read_archives
 from ops.adapters.event_log.database import reading, snapshot
-from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.projections.checkpoints import read_checkpoint
-from ops.adapters.event_log.projections.fold import CATCH_UP_EVENTS_MAX, LIVE, fold_in
+from ops.adapters.event_log.projections.fold import (
+    CATCH_UP_EVENTS_MAX,
+    LIVE,
+    fold_in,
+    read_checkpoint,
+)
 from ops.adapters.event_log.projections.jobs import job_columns, job_of
+from ops.adapters.event_log.reader import EventQuery
 from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, METADATA

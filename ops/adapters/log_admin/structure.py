@@ -12,11 +12,10 @@ from typing import Final
 from sqlalchemy import Connection, Engine, select, text
 
 from domain.errors import CorruptLog, LogUnavailable
-from domain.log.reader_version import reader_needed
+from domain.log.record import reader_needed
 from ops.adapters.event_log.archives import ArchiveReport
 from ops.adapters.event_log.database import database_file, snapshot
-from ops.adapters.event_log.log_format import READER_MIN, read_reader_min
-from ops.adapters.event_log.migrate import current, made_tables
+from ops.adapters.event_log.migrate import READER_MIN, current, made_tables, read_reader_min
 from ops.adapters.event_log.row_codec import read_head, row_digest
 from ops.adapters.event_log.sqlite_driver import SchemaEntry, read_schema
 from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, JOBS, LOG_FORMAT, NEXT_JOBS, WEBHOOKS

@@ -8,10 +8,9 @@ from sqlalchemy import Engine
 
 from domain.log.record import LogHead
 from ops.adapters.event_log.archives import ArchiveReport, verify_archives
-from ops.adapters.log_admin.payloads import VerifiedPayloads, verify_payloads
 from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
 from ops.adapters.log_admin.structure import verify_structure
-from ops.adapters.log_admin.verify import Progress, verify_log
+from ops.adapters.log_admin.verify import Progress, VerifiedPayloads, verify_log, verify_payloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from domain.values import (
     WaitingJob,
     WorkerId,
 )
-from ops.adapters.redis.block_places import KIND as BLOCKS
 from ops.adapters.redis.client import Keys, broker_errors
+from ops.adapters.redis.worker_requests import KIND as BLOCKS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,13 +1,11 @@
-"""``domain.webhook.ports.WebhookSender`` over HTTP, which refuses addresses that are not public.
-
-A name is resolved once, each of its addresses is checked, and the connection goes to one of the
-checked addresses, so a name that resolves differently later (DNS rebinding) has no effect. The
-``Host`` header and the TLS server name stay those of the URL.
-"""
+"""``domain.webhook.delivery.WebhookSender`` over HTTP; refuses addresses that are not public."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import os
 import socket
 import ssl
 from collections import Counter
@@ -17,12 +15,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
 import httpx
 import standardwebhooks
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, LogUnavailable
 from domain.ports import Clock
 from domain.values import Owner
 from domain.webhook.delivery import (
@@ -42,6 +41,8 @@ from domain.webhook.targets import (
     refuse_literal,
     why_refused,
 )
+from ops.adapters.data_dir.permissions import write_once
+from ops.setting_groups.service import WebhookSettings
 
 #: Most addresses of a name that are tried.
 ADDRESSES_MAX: Final = 4
@@ -218,3 +219,52 @@ def _retry_after_s(value: str | None, now: datetime) -> float | None:
             moment = moment.replace(tzinfo=UTC)
         return max(0.0, (moment - now).total_seconds())
     return None
+
+
+KEY_NAME: Final = "webhooks.key"
+_PREFIX: Final = "whsec_"
+_SECRET_BYTES: Final = 32
+#: Bytes of a secret, as Standard Webhooks bounds them.
+_BYTES_MIN: Final = 24
+_BYTES_MAX: Final = 64
+
+
+def webhook_secret(settings: WebhookSettings, data_dir: Path) -> str:
+    """Return the secret, or several separated by spaces; generate one if there is none.
+
+    Raises:
+        LogUnavailable: The file cannot be read or written, or its content is no secret.
+    """
+    if settings.secret is not None:
+        return _checked(settings.secret.get_secret_value(), "webhooks.secret")
+    file = data_dir / KEY_NAME
+    try:
+        if not file.exists():
+            key = base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
+            write_once(file, f"{_PREFIX}{key}\n")
+        return _checked(file.read_text("ascii").strip(), str(file))
+    except (OSError, UnicodeError) as error:
+        msg = f"the secret of the webhooks cannot be read: {error}"
+        raise LogUnavailable(msg) from error
+
+
+def _checked(text: str, where: str) -> str:
+    secrets = text.split()
+    if not secrets:
+        msg = f"{where}: there is no webhook secret"
+        raise LogUnavailable(msg)
+    if not all(map(_is_secret, secrets)):
+        msg = (
+            f"{where}: a webhook secret is {_PREFIX} and the base64 of {_BYTES_MIN} to"
+            f" {_BYTES_MAX} bytes"
+        )
+        raise LogUnavailable(msg)
+    return text
+
+
+def _is_secret(word: str) -> bool:
+    try:
+        key = base64.b64decode(word.removeprefix(_PREFIX), validate=True)
+    except binascii.Error:
+        return False
+    return word.startswith(_PREFIX) and _BYTES_MIN <= len(key) <= _BYTES_MAX

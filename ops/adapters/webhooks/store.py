@@ -1,4 +1,4 @@
-"""``domain.webhook.ports.WebhookStore`` on the database of the event log.
+"""``domain.webhook.delivery.WebhookStore`` on the database of the event log.
 
 An index finds the due webhooks. ``claim`` takes them by a conditional update in a transaction that
 holds the write lock, so two processes never start the same attempt.

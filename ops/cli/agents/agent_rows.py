@@ -15,8 +15,7 @@ from ops.clients.http_client import HttpClient, Refused, Unreachable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from domain.agent.listing import AgentPage, AgentViews
-    from domain.agent.views import AgentView
+    from domain.agent.views import AgentPage, AgentView, AgentViews
 
 #: Most agents of a page of the service.
 _PAGE_MAX: Final = 100
@@ -44,7 +43,7 @@ def read_page(limit: int, as_of: str | None, data_dir: Path | None) -> AgentPage
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.agent.listing import AgentPage  # noqa: PLC0415 - keeps --help fast
+    from domain.agent.views import AgentPage  # noqa: PLC0415 - keeps --help fast
 
     with _projection(as_of, data_dir) as views:
         if views is not None:
@@ -102,7 +101,7 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
 @contextmanager
 def _projection(as_of: str | None, data_dir: Path | None) -> Iterator[AgentViews | None]:
     """Yield the projection; ``None`` if the past is wanted, or it does not hold every event."""
-    from ops.adapters.event_log.projections.agent_views import SqlAgentViews  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.projections.agents import SqlAgentViews  # noqa: PLC0415 - keeps --help fast
 
     if as_of is not None:
         yield None

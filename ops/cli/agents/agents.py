@@ -19,8 +19,7 @@ from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.log.as_of import AsOfOption
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo
-from ops.cli.table import print_pairs, print_table
+from ops.cli.output import echo, print_pairs, print_table
 
 if TYPE_CHECKING:
     from domain.agent.views import AgentView

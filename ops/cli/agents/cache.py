@@ -13,8 +13,7 @@ import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo
-from ops.cli.table import print_pairs, print_table
+from ops.cli.output import echo, print_pairs, print_table
 
 if TYPE_CHECKING:
     from ops.blockstore.blocks import BlockInfo, Rejected

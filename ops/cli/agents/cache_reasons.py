@@ -10,15 +10,15 @@ from ops.cli.options import overrides, settings_or_exit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from domain.usecases.cache_diagnostics import CacheDiagnosis
+    from domain.usecases.recent_ends import CacheDiagnosis
     from domain.values import JobId
 
 
 def read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
-    from domain.usecases.cache_diagnostics import diagnose_cache  # noqa: PLC0415 - keeps --help fast
+    from domain.usecases.recent_ends import diagnose_cache  # noqa: PLC0415 - keeps --help fast
     from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
 
     engine = reader_engine(settings_or_exit(overrides(data_dir=data_dir)).log_url)

@@ -19,8 +19,7 @@ import typer
 from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import DataOutput, echo
-from ops.cli.table import print_pairs, print_table
+from ops.cli.output import DataOutput, echo, print_pairs, print_table
 from ops.clients.http_client import HttpClient, Unreachable, UploadBody
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]

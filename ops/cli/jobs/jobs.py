@@ -16,8 +16,7 @@ from ops.cli.jobs.timeline import StoryOption, print_story
 from ops.cli.jobs.webhooks import webhook_line
 from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, echo_data
-from ops.cli.table import print_pairs, print_table
+from ops.cli.output import echo, echo_data, print_pairs, print_table
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import json as jsonlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,13 +12,103 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.jobs.replay_report import print_replayed, print_table_of
 from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
-from ops.cli.output import echo
+from ops.cli.output import echo, print_pairs, print_table
 from ops.liveness.line_child import LineChild
 
 if TYPE_CHECKING:
     from ops.settings import Settings
+
+
+_HASH_CHARS = 12
+_FINGERPRINT_CHARS = len("sha256:") + _HASH_CHARS
+
+
+def print_replayed(result: dict[str, Any]) -> None:
+    """Print the replay result of one job."""
+    verdict = result["verdict"]
+    if verdict == "replayed":
+        echo(result["text"])
+        return
+    if verdict == "refused":
+        echo(f"{result['job']} cannot be replayed: {result['message']}", err=True)
+        return
+    print_pairs(_pairs(result))
+    if result["divergence"] is not None:
+        echo("")
+        _print_divergence(result["divergence"])
+
+
+def print_table_of(results: Sequence[dict[str, Any]]) -> None:
+    """Print the replay results of many jobs and the number of each kind."""
+    rows = [
+        (
+            result["job"],
+            result["verdict"],
+            f"{result['tokens']:,}",
+            str(result["attempts"] or ""),
+            f"{result['took_ms'] / 1000:,.1f} s" if result["took_ms"] else "",
+            _note(result),
+        )
+        for result in results
+    ]
+    print_table(("job", "verdict", "tokens", "attempts", "took", "note"), rows)
+    verdicts = [result["verdict"] for result in results]
+    counts = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
+    echo(", ".join(counts) or "no completed jobs")
+
+
+def _pairs(result: dict[str, Any]) -> list[tuple[str, str]]:
+    then, now = result["versions_then"], result["versions"]
+    libraries = now if then in {None, now} else f"{now}; then {then}"
+    pairs = [
+        ("job", result["job"]),
+        ("verdict", f"{result['verdict']}: {result['message']}"),
+        ("token hash", result["token_hash"]),
+        ("model", f"{result['model']} {result['fingerprint'][:_FINGERPRINT_CHARS]}"),
+        (
+            "then",
+            f"attempts {result['attempts']}, {result['cached_tokens']:,} prompt tokens cached",
+        ),
+        ("libraries", libraries),
+        ("took", f"{result['took_ms']:,.0f} ms"),
+    ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def _print_divergence(divergence: dict[str, Any]) -> None:
+    echo(f"after …{_quoted(divergence['context'])}")
+    rows = [(name, *_candidate(divergence[name])) for name in ("stored", "replayed")]
+    print_table((f"index {divergence['index']}", "id", "text", "log-prob"), rows)
+    echo(_gaps(divergence))
+
+
+def _candidate(candidate: dict[str, Any]) -> tuple[str, str, str]:
+    if candidate["id"] is None:
+        return "", "the end", _number(candidate["logprob"])
+    return str(candidate["id"]), _quoted(candidate["text"]), _number(candidate["logprob"])
+
+
+def _gaps(divergence: dict[str, Any]) -> str:
+    gap, draw_gap = _number(divergence["gap"]), _number(divergence["draw_gap"])
+    return f"gap {gap} in log-probability, {draw_gap} in the draw"
+
+
+def _note(result: dict[str, Any]) -> str:
+    if result["verdict"] == "refused":
+        return f"{result['reason']}: {result['message']}"
+    if result["divergence"] is None:
+        return "" if result["verdict"] == "same" else str(result["message"])
+    return f"at index {result['divergence']['index']}, {_gaps(result['divergence'])}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6f}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
 
 #: Jobs read at a time.
 _PAGE = 500
@@ -97,7 +188,7 @@ def _completed(settings: Settings, since: str | None, sample: int | None) -> lis
     from domain.errors import LogUnavailable  # noqa: PLC0415 - the same
     from domain.values import JobStatus  # noqa: PLC0415 - the same
     from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
     from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
 
     instant = since and parse_instant(since, datetime.now(UTC))
@@ -158,8 +249,10 @@ def _replayed(
 @contextmanager
 def _child(settings: Settings) -> Iterator[LineChild]:
     """Start ``worker.replay`` as a process; ``ops`` must not import ``worker``."""
-    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
-    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
+        child_environment,
+        module_argv,
+    )
 
     # A model that is not on this machine is refused, not downloaded.
     environment = child_environment(os.environ, settings, {"HF_HUB_OFFLINE": "1"})

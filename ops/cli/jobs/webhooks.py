@@ -11,8 +11,7 @@ import typer
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo
-from ops.cli.table import print_table
+from ops.cli.output import echo, print_table
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
 
@@ -76,7 +75,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
 def secret(json: Json = False, data_dir: DataDir = None) -> None:
     """Print the secret of the signatures; draws one if there is none."""
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.webhooks.secret import webhook_secret  # noqa: PLC0415 - the same
+    from ops.adapters.webhooks.sender import webhook_secret  # noqa: PLC0415 - the same
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:

@@ -10,16 +10,15 @@ import typer
 
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import fail, operator_settings, overrides
-from ops.cli.output import echo
-from ops.cli.table import print_pairs, print_table
+from ops.cli.output import echo, print_pairs, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from domain.job.as_of import JobsAsOf
+    from domain.job.replay import JobsAsOf
     from domain.log.record import RecordedEvent
-    from ops.adapters.log_admin.as_of import AsOfLog
+    from ops.adapters.log_admin.archive import AsOfLog
 
 AsOfOption = Annotated[
     str | None,
@@ -103,7 +102,7 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
 
 
 def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
-    from domain.job.as_of import fold_jobs_as_of  # noqa: PLC0415 - keeps --help fast
+    from domain.job.replay import fold_jobs_as_of  # noqa: PLC0415 - keeps --help fast
 
     return folded(fold_jobs_as_of, as_of, data_dir)
 
@@ -119,7 +118,7 @@ def folded(
         data_dir: Directory of the log, if not that of the settings.
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.log_admin.as_of import open_as_of  # noqa: PLC0415 - the same
+    from ops.adapters.log_admin.archive import open_as_of  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
 
     settings = operator_settings(overrides(data_dir=data_dir))

@@ -12,7 +12,7 @@ import typer
 
 from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.event_file import verify_file
+from ops.adapters.event_log.archives import verify_file
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.projections_check import ProjectionState

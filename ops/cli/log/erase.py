@@ -1,31 +1,246 @@
-"""``semantic log erase``: remove texts from log, broker and cache."""
+"""``semantic log erase`` and ``log sweep``: what is erased from log, broker and cache."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final
 
 import typer
 
 from domain.errors import LogUnavailable
 from domain.usecases.jobs.cancel import JobCancellation
-from domain.values import AgentId
+from domain.values import AgentId, JobId
+from ops.adapters.data_dir.lock import DataDirLocked
+from ops.adapters.data_dir.permissions import sync_directory
 from ops.adapters.erasing.erase import erase_agent
+from ops.adapters.erasing.sweep import (
+    BlocksEraser,
+    ItemsEraser,
+    RetentionRules,
+    SweepPlan,
+    TextSweeper,
+    rules_of,
+)
 from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.redis.client import BrokerClient, Keys
-from ops.adapters.redis.control import RedisControlSignals
+from ops.adapters.log_admin.stored import StoredBytes, measure_stored
+from ops.adapters.redis.client import BrokerClient, Keys, connect
+from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.cli.log.erasers import erasers
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemEraser, RedisItemSink
+from ops.adapters.redis.worker_requests import RedisBlockPlaces
+from ops.blockstore.erase import erase_blocks
+from ops.broker.address import is_private, resolve_broker_url
+from ops.cli.log.exclusive import nothing_runs
 from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
-from ops.cli.log.retention import sweep
 from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
 from ops.settings import Settings
+from ops.supervisor.serve_record import read_record
 from ops.supervisor.startup_banner import without_password
+
+#: How long to wait for the broker of a running service, in seconds.
+BROKER_WAIT_S = 5.0
+#: Data files of the private redis-server.
+_BROKER_DATA = ("appendonlydir", "dump.rdb", "appendonly.aof")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasers:
+    """Erases what the log's database does not hold.
+
+    Attributes:
+        items: Erases the stream items of jobs.
+        blocks: Deletes blocks, and returns how many files were deleted.
+        client: The broker; ``None`` where no service runs and the broker is private.
+        is_served: Whether a service runs.
+    """
+
+    items: Callable[[Sequence[JobId]], None]
+    blocks: Callable[[frozenset[str]], int]
+    client: BrokerClient | None
+    is_served: bool
+
+
+@contextmanager
+def erasers(settings: Settings) -> Iterator[Erasers]:
+    """Connect to the service that runs, or keep one from starting.
+
+    Raises:
+        LogUnavailable: Parts of a service are still ending.
+        QueueUnavailable: A service runs and its broker does not answer.
+    """
+    keys = Keys(settings.redis.prefix)
+    with ExitStack() as stack:
+        is_served = not _is_exclusive(settings, stack)
+        if settings.redis.url is None and not is_served:
+            yield Erasers(
+                items=partial(_empty_broker, settings),
+                blocks=partial(erase_blocks, places=None, root=settings.cache_dir),
+                client=None,
+                is_served=False,
+            )
+            return
+        client = connect(resolve_broker_url(settings, wait_s=BROKER_WAIT_S))
+        stack.callback(client.close)
+        places = RedisBlockPlaces(client, keys, RedisWorkerPulses(client, keys))
+        eraser = RedisItemEraser(client, keys, is_private=is_private(settings))
+        yield Erasers(
+            items=eraser.erase,
+            blocks=partial(erase_blocks, places=places, root=settings.cache_dir),
+            client=client,
+            is_served=is_served,
+        )
+
+
+def _is_exclusive(settings: Settings, stack: ExitStack) -> bool:
+    try:
+        stack.enter_context(nothing_runs(settings))
+    except DataDirLocked:
+        return False  # a worker runs on its own
+    except LogUnavailable:
+        if read_record(settings.data_dir) is None:
+            raise
+        return False
+    return True
+
+
+def _empty_broker(settings: Settings, jobs: Sequence[JobId]) -> None:
+    """Delete the files of a private broker that does not run: they keep even what was deleted.
+
+    Its state is rebuilt from the log.
+
+    Raises:
+        LogUnavailable: A file cannot be deleted.
+    """
+    if not jobs:
+        return
+    try:
+        for name in _BROKER_DATA:
+            path = settings.broker_dir / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        if settings.broker_dir.is_dir():
+            sync_directory(settings.broker_dir)  # a power cut could bring the files back
+    except OSError as error:
+        msg = f"not all is erased, repeat this: {error}"
+        raise LogUnavailable(msg) from error
+
+
+def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json: bool) -> None:
+    """Erase now what was deleted and what the rules overtake, or show what would go.
+
+    Args:
+        settings: Name the log and the rules.
+        text_days: In place of ``retention.text_days``.
+        dry_run: Print how much is stored, the rules and what would go; erase nothing.
+        as_json: Print JSON.
+    """
+    if dry_run:
+        _show(settings, text_days, as_json=as_json)
+        return
+    with errors_as_one_line():
+        with log_engine(settings):
+            pass  # there is one
+        with _sweeper(settings, text_days=text_days, erases=True) as sweeper:
+            plan = sweeper.sweep()
+    if as_json:
+        echo(json.dumps({"dry_run": False} | _report(plan)))
+    else:
+        _print(plan, "erased")
+
+
+def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None:
+    with errors_as_one_line():
+        with log_engine(settings):
+            stored = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
+        with _sweeper(settings, text_days=text_days) as sweeper:
+            plan = sweeper.plan()
+    if as_json:
+        shown = {"stored": _stored(stored), "rules": _rules(settings)}
+        echo(json.dumps({"dry_run": True} | _report(plan) | shown))
+        return
+    for name, size in _stored(stored).items():
+        echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
+    rules = {name: value for name, value in _rules(settings).items() if value is not None}
+    named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    echo(f"rules            {named or 'none: only deletions erase'}")
+    _print(plan, "a sweep would erase")
+
+
+@contextmanager
+def _sweeper(
+    settings: Settings, *, text_days: float | None = None, erases: bool = False
+) -> Iterator[TextSweeper]:
+    rules = rules_of(settings.retention, text_days=text_days)
+    if not erases:
+        with closing(_made(settings, rules, lambda _: None, lambda _: None)) as made:
+            yield made
+        return
+    with (
+        erasers(settings) as beside,
+        closing(_made(settings, rules, beside.items, beside.blocks)) as made,
+    ):
+        yield made
+        made.remove_traces(is_served=beside.is_served)
+
+
+def _made(
+    settings: Settings, rules: RetentionRules, items: ItemsEraser, blocks: BlocksEraser
+) -> TextSweeper:
+    return TextSweeper(
+        settings.log_url,
+        rules,
+        clock=SystemClock(),
+        ids=RandomIds(),
+        erase_items=items,
+        erase_blocks=blocks,
+    )
+
+
+def _stored(stored: StoredBytes) -> dict[str, int]:
+    return {
+        "texts": stored.texts,
+        "log": stored.log,
+        "archives": stored.archives,
+        "broker": stored.broker,
+        "cache": stored.cache,
+    }
+
+
+def _rules(settings: Settings) -> dict[str, float | None]:
+    return settings.retention.model_dump()
+
+
+def _report(plan: SweepPlan) -> dict[str, Any]:
+    return {
+        "texts": len(plan.doomed.sizes),
+        "text_bytes": sum(plan.doomed.sizes.values()),
+        "kept_bytes": plan.doomed.kept_bytes,
+        "jobs": len(plan.doomed.jobs),
+        "blocks": len(plan.blocks),
+        "archives": [archive.file for archive in plan.archives],
+        "ended_before": plan.doomed.cut.ended_before,
+    }
+
+
+def _print(plan: SweepPlan, verb: str) -> None:
+    report = _report(plan)
+    echo(
+        f"{verb}: {report['texts']:,} texts ({report['text_bytes']:,} bytes) of "
+        f"{report['jobs']:,} jobs, {report['blocks']:,} blocks of context, "
+        f"{len(report['archives']):,} archives"
+    )
+
 
 #: How long to wait until the workers have ended cancelled jobs, in seconds.
 _ENDS_MAX_S: Final = 10.0

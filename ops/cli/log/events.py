@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from domain.log.record import RecordedEvent
-from ops.adapters.event_log.event_file import event_line, write_events
-from ops.adapters.event_log.event_query import EventQuery
-from ops.adapters.event_log.reader import LogReader, follow
+from ops.adapters.event_log.archives import event_line, write_events
+from ops.adapters.event_log.reader import EventQuery, LogReader, follow
 from ops.cli.log import LOG_HELP, archive, check, db, erase
 from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
@@ -32,8 +31,7 @@ from ops.cli.log.log_options import (
     wanted,
 )
 from ops.cli.options import DataDir
-from ops.cli.output import echo, echo_data
-from ops.cli.table import print_pairs
+from ops.cli.output import echo, echo_data, print_pairs
 
 #: Events that ``ls`` prints by default, and of those that are there with ``--follow``.
 LS_EVENTS = 100

@@ -22,7 +22,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
         data_dir: Directory of the log, if not that of the settings.
     """
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.event_log.projections.checkpoints import are_current  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.fold import are_current  # noqa: PLC0415 - the same
 
     url = operator_settings(overrides(data_dir=data_dir)).log_url
     file = database_file(url)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from domain.usage.ports import UsageGroup
+from domain.usage.figures import UsageGroup
 from ops.cli.client import whole_service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo
-from ops.cli.table import print_table
+from ops.cli.output import echo, print_table
 from ops.clients.http_client import Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
     """Read the report from the log; needs no service."""
     from domain.errors import SemanticError  # noqa: PLC0415 - most calls ask the service
     from domain.usage.report import report_usage  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.usage_views import SqlUsageViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.usage import SqlUsageViews  # noqa: PLC0415 - the same
     from ops.cli.log.projections import current_projections  # noqa: PLC0415 - the same
 
     with current_projections(data_dir) as engine:

@@ -1,30 +1,105 @@
-"""``semantic models``: the registered models, their states and the memory they take."""
+"""``semantic models``: the registered models, their states, their memory, and swaps."""
 
 from __future__ import annotations
 
 import json as jsonlib
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
 from domain.kv.plan import size_text
-from ops.cli.access import access_or_exit
-from ops.cli.client import client_of
+from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.models.download import pull
-from ops.cli.models.edit import add, rm
+from ops.cli.models.edit import add, pull, rm
 from ops.cli.models.plan import plan
-from ops.cli.models.swap import swap
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo
-from ops.cli.table import print_pairs, print_table
-from ops.clients.http_client import HTTP_NOT_FOUND, Refused, Unreachable
+from ops.cli.output import echo, print_pairs, print_table
+from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.models.summary import ModelSummaries, ModelSummary
+    from ops.models.registry import ModelSummaries, ModelSummary
     from ops.settings import Settings
+
+
+#: Pause between two reads of the swap, in seconds.
+LOOK_S: Final = 0.2
+#: Reads in a row that may fail before the command gives up, so that the api may restart.
+MISSES_MAX: Final = 100
+#: Longest time without a worker that takes part, in seconds.
+NOTICE_MAX_S: Final = 60.0
+#: What each state means for the user.
+_TEXTS: Final = {
+    "requested": "waiting for the worker",
+    "draining": "running answers finish",
+    "saving": "contexts go to the disk",
+    "restarting": "the worker starts again",
+    "loading": "the model loads",
+}
+
+
+def swap(
+    name: Annotated[str, typer.Argument(help="A registered name or an alias.")],
+    drain: Annotated[
+        int,
+        typer.Option("--drain", min=0, max=86_400, help="Seconds that running answers may take."),
+    ] = 300,
+    worker: Annotated[
+        str | None,
+        typer.Option("--worker", help="Only this worker; its id or place: semantic engine."),
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve another model: drain, save, restart the worker, load.
+
+    Open streams go on after the swap. The same name loads new weights. Exits with
+    0 once the model serves, with 1 if it could not be loaded: the one before
+    serves again.
+    """
+    with service(data_dir) as client:
+        path = f"/admin/models/{quote(name, safe='')}/load"
+        params = {"drain_s": drain, **({} if worker is None else {"worker": worker})}
+        begun = client.ask("POST", path, params=params)
+        ended = _followed(client, begun, shows=not json)
+    if json:
+        echo(jsonlib.dumps(ended, indent=2))
+    elif ended["state"] == "done":
+        echo(f"{ended['model']} serves after {ended['timings_ms']['total'] / 1000:.1f} s")
+    if ended["state"] != "done":
+        fail(_reason(ended), ExitCode.FAILED)
+
+
+def _followed(client: HttpClient, swap: dict[str, Any], *, shows: bool) -> dict[str, Any]:
+    """Return the swap at its end; print each state that it enters."""
+    begun_s, state, misses = time.monotonic(), None, 0
+    while True:
+        if swap["state"] != state:
+            state = swap["state"]
+            if shows and state in _TEXTS:
+                echo(f"{time.monotonic() - begun_s:6.1f} s  {state:<10}  {_TEXTS[state]}")
+        if swap["ended_at"] is not None:
+            return swap
+        if state == "requested" and time.monotonic() - begun_s > NOTICE_MAX_S:
+            fail("no worker takes part; the swap happens once one starts", ExitCode.FAILED)
+        time.sleep(LOOK_S)
+        try:
+            swap = client.ask("GET", f"/admin/swaps/{swap['id']}")
+            misses = 0
+        except (Unreachable, Refused):
+            misses += 1
+            if misses > MISSES_MAX:
+                raise
+
+
+def _reason(swap: dict[str, Any]) -> str:
+    if swap["state"] == "superseded":
+        return f"a later swap took the place of that to {swap['model']}"
+    return f"{swap['model']} cannot be served, {swap['before']} is loaded: {swap['why']}"
+
 
 #: Time limit of the request to a service that may not run, in seconds.
 _ASK_S = 10.0
@@ -133,10 +208,14 @@ def _found_here(settings: Settings) -> ModelSummaries:
     from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.migrate import current  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.models.files import inspect_files  # noqa: PLC0415 - the same
-    from ops.models.hub_cache import cached_ids  # noqa: PLC0415 - the same
-    from ops.models.registry import model_registry  # noqa: PLC0415 - the same
-    from ops.models.summary import model_summaries  # noqa: PLC0415 - the same
+    from ops.models.hub_cache import (  # noqa: PLC0415 - the same
+        cached_ids,
+        inspect_files,
+    )
+    from ops.models.registry import (  # noqa: PLC0415 - the same
+        model_registry,
+        model_summaries,
+    )
 
     registry = model_registry(settings, cached_ids())
     has_log = current(settings.log_url) is not None

@@ -14,8 +14,7 @@ import typer
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo
-from ops.cli.table import print_pairs
+from ops.cli.output import echo, print_pairs
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -134,8 +133,10 @@ def _memory_or_exit(text: str) -> int:
 
 def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the plan from ``worker.plan``, a process: ``ops`` must not import ``worker``."""
-    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - keeps --help fast
-    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
+        child_environment,
+        module_argv,
+    )
 
     environment = child_environment(os.environ, settings, {"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
     try:

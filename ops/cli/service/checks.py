@@ -18,9 +18,8 @@ from ops.adapters.data_dir.permissions import open_to_others
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
-from ops.adapters.log_admin.server_report import report_server
-from ops.adapters.log_admin.stored import measure_stored
-from ops.broker.server_binary import find_server
+from ops.adapters.log_admin.stored import measure_stored, report_server
+from ops.broker.private_redis import find_server
 from ops.models.backend import (
     BACKENDS,
     clashing_backends,
@@ -28,12 +27,11 @@ from ops.models.backend import (
     missing_backend,
     slow_blas,
 )
-from ops.models.files import directory_of
-from ops.models.hub_cache import is_hub_id
+from ops.models.hub_cache import directory_of, is_hub_id
 from ops.models.registry import first_model
 from ops.setting_groups.models import DEMO_MODEL
 from ops.settings import Settings
-from ops.supervisor.address import claim_port
+from ops.supervisor.probes import claim_port
 from ops.supervisor.serve_record import CannotServe, read_record
 from ops.supervisor.startup_banner import without_password
 

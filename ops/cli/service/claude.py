@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ops.cli.access import access_or_exit
-from ops.cli.client import service
+from ops.cli.client import access_or_exit, service
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo

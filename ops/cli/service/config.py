@@ -20,8 +20,7 @@ from ops.cli.options import (
     settings_or_exit,
     with_directory_file,
 )
-from ops.cli.output import echo
-from ops.cli.table import print_table
+from ops.cli.output import echo, print_table
 
 Directory = Annotated[Path, typer.Argument(help="The directory of the semantic.toml.")]
 

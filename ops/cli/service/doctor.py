@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.access import access_of
-from ops.cli.client import client_of, health_of
+from ops.cli.client import access_of, client_of, health_of
 from ops.cli.exit_codes import ExitCode
 from ops.cli.options import (
     DataDir,
@@ -21,8 +20,7 @@ from ops.cli.options import (
     overrides,
     settings_or_exit,
 )
-from ops.cli.output import echo
-from ops.cli.table import print_table
+from ops.cli.output import echo, print_table
 
 #: Time limit of the running service's answer, in seconds.
 ANSWER_S = 10.0

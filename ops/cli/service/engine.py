@@ -11,8 +11,7 @@ import typer
 from ops.cli.client import ask, service
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo
-from ops.cli.table import print_pairs
+from ops.cli.output import echo, print_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

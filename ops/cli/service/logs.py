@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ops.adapters.data_dir.log_files import LogFileReader
-from ops.cli.access import access_or_exit
+from ops.cli.client import access_or_exit
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo

@@ -13,8 +13,7 @@ import typer
 
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo
-from ops.cli.table import print_pairs
+from ops.cli.output import echo, print_pairs
 
 if TYPE_CHECKING:
     from ops.supervisor.machine.manager import MachineService

@@ -67,8 +67,10 @@ def _become(part: Only, given: dict[str, Any], *, is_explicit: bool) -> NoReturn
         echo(f"semantic: {missing}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG))
     settings = operator_settings(given)
-    from ops.supervisor.environment import child_environment  # noqa: PLC0415 - the same
-    from ops.supervisor.parts import module_argv  # noqa: PLC0415 - the same
+    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
+        child_environment,
+        module_argv,
+    )
 
     further = choice_environment(is_explicit=is_explicit) if part is Only.WORKER else {}
     sys.stdout.flush()

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ops.cli.access import access_or_exit
-from ops.cli.client import client_of, health_of
+from ops.cli.client import access_or_exit, client_of, health_of
 from ops.cli.exit_codes import ExitCode
 from ops.cli.log.as_of import AsOfOption, print_past_status
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo
-from ops.cli.table import pair_lines, print_pairs
+from ops.cli.output import echo, pair_lines, print_pairs
 from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.supervisor.serve_record import read_record
 
@@ -154,7 +152,7 @@ def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
     from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.job_views import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
     from ops.cli.options import overrides, settings_or_exit  # noqa: PLC0415 - the same
 

@@ -42,7 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         env=with_constants(
             {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "1"},
             {
-                "worker.consumers.INTERACTIVE_THREADS": 2,
+                "worker.actors.INTERACTIVE_THREADS": 2,
                 # Only what is looked for at once is found in time.
                 "worker.process.RECONCILE_S": 3600.0,
             },

@@ -257,8 +257,8 @@ def test_job_that_kills_its_worker_twice_before_a_word_is_given_up(
         **with_constants(
             {"SEMANTIC_MODEL__ID": str(model), "SEMANTIC_CACHE__DISK_BUDGET_GB": "0"},
             {
-                "worker.engine.mlx.rows.piece_tokens.CPU_PIECE_TOKENS": 16,
-                "worker.engine.mlx.rows.piece_tokens.GPU_PIECE_TOKENS": 16,
+                "worker.engine.mlx.rows.running_sequences.CPU_PIECE_TOKENS": 16,
+                "worker.engine.mlx.rows.running_sequences.GPU_PIECE_TOKENS": 16,
             },
         )
     )

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.http.caller import Access
+from api.http.messages import Access
 from api.http.operation import Operation
 from api.routes.table import OPERATIONS
 from tests.support.clients.webhook_receiver import Reply, receiver

@@ -19,8 +19,7 @@ from tests.support.builders.blocks import FINGERPRINT, make_chain
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify
 from tests.support.processes.killed import killed_at_every_step
-from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextSaved
+from worker.cachestore.reports import ContextSaved, Manifest
 from worker.cachestore.tier import DiskTier
 from worker.recording.cache_event_recorder import CacheEventRecorder
 

@@ -9,8 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ops.blockstore.blocks import StoredBlock
-from ops.blockstore.names import parse_draft
+from ops.blockstore.blocks import StoredBlock, parse_draft
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_chain

@@ -17,9 +17,8 @@ import redis
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.broker.address import resolve_broker_url
-from ops.broker.probe import answers
-from ops.liveness.parent_watch import LIFELINE_ENV
+from ops.broker.address import answers, resolve_broker_url
+from ops.liveness.child import LIFELINE_ENV
 from ops.settings import Settings
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.brokers import NO_REDIS_PATH, redis_server
@@ -105,7 +104,7 @@ def test_broker_without_redis_on_the_path_is_the_bundled_one(data_dir: Path) -> 
 
 
 def test_a_machine_without_any_server_is_told_what_to_install(data_dir: Path) -> None:
-    no_wheel = {"ops.broker.server_binary.PACKAGE": "no_such_package"}
+    no_wheel = {"ops.broker.private_redis.PACKAGE": "no_such_package"}
     done = subprocess.run(
         [sys.executable, "-m", "ops.broker"],
         env=with_constants({"PATH": NO_REDIS_PATH, "SEMANTIC_DATA_DIR": str(data_dir)}, no_wheel),

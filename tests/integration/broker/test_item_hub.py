@@ -17,8 +17,12 @@ from domain.errors import QueueUnavailable
 from domain.values import JobId, StopReason, Usage
 from ops.adapters.redis import item_hub as redis_hub
 from ops.adapters.redis.client import Keys, connect, connect_async
-from ops.adapters.redis.item_hub import ItemFollower, RedisItemHub
-from ops.adapters.redis.item_merge import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
+from ops.adapters.redis.item_hub import (
+    BUFFER_BYTES_MAX,
+    BUFFER_ITEMS_MAX,
+    ItemFollower,
+    RedisItemHub,
+)
 from ops.adapters.redis.items import RedisItemSink
 from ops.broker.private_redis import PrivateRedis
 from tests.support.polling import eventually, scaled, wait_until

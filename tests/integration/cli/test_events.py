@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
-from ops.adapters.event_log import event_query
+from ops.adapters.event_log import reader
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import expected
 from ops.adapters.event_log.reader import LogReader, tail
@@ -75,7 +75,7 @@ def test_ls_pages_through_more_than_one_page(
     log: SqlEventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert log
-    monkeypatch.setattr(event_query, "PAGE_EVENTS", 3)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 3)
     listed = _objects(_run("log", "ls", "--json", "--limit", "8"))
     assert [one["position"] for one in listed] == list(range(1, 9))
 

@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from api.schemas.overview import UsageMeans, UsageSums
 from domain.events.event import Event
 from domain.events.job import JobFailed
-from domain.usage.figures import UsageFigures
-from domain.usage.ports import UsageGroup
+from domain.usage.figures import UsageFigures, UsageGroup
 from domain.usage.report import UsageRow, report_usage
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log

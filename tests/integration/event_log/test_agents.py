@@ -23,7 +23,7 @@ from domain.events.job import JobFailed, JobRetried, JobSubmitted
 from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName, Usage
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.reader import EventQuery
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.agents.agents import row_of
 from ops.cli.main import build_app

@@ -16,7 +16,7 @@ from domain.log.text_owners import RetentionCut
 from domain.values import StreamName, digest_of
 from ops.adapters.erasing import text_map
 from ops.adapters.erasing.text_map import read_text_map
-from ops.adapters.event_log import archives, event_query
+from ops.adapters.event_log import archives, reader
 from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.projections import fold, rebuild
@@ -79,7 +79,7 @@ def test_a_rebuild_folds_what_is_archived_meanwhile(
 def test_every_event_is_read_once_while_they_are_archived(
     url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (archives, event_query):
+    for module in (archives, reader):
         monkeypatch.setattr(module, "PAGE_EVENTS", PAGE_EVENTS)
     events = each_event(engine, url)
     positions = [next(events).position]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from domain.events.job import JobEvent
-from domain.job.as_of import fold_jobs_as_of
+from domain.job.replay import fold_jobs_as_of
 from domain.job.state import Job
 from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.event_query import EventQuery
+from ops.adapters.event_log.reader import EventQuery
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock

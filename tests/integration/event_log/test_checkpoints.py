@@ -16,8 +16,8 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import ForgedCheckpoint, sign_checkpoint
 from domain.log.record import LogHead
 from domain.values import StreamName
+from ops.adapters.event_log.archives import event_line, read_events
 from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.event_file import event_line, read_events
 from ops.adapters.event_log.row_codec import link
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.log_admin.backup import back_up

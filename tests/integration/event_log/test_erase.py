@@ -11,13 +11,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from domain.agent.state import Profile
-from domain.errors import CorruptLog
+from domain.errors import AgentNotFound, CorruptLog, PayloadMissing
 from domain.events.agent import AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import AttemptFailed, JobFailed
 from domain.log.codec import ERASED_TEXT, decode_recorded
-from domain.not_found import AgentNotFound, PayloadMissing
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
 from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log.database import reader_engine

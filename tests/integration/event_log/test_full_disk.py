@@ -16,7 +16,7 @@ import pytest
 from domain.errors import DiskFull
 from domain.events.event import Event
 from domain.values import StreamName, digest_of
-from ops.adapters.data_dir.reserve import Reserve
+from ops.adapters.data_dir.free_space import Reserve
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.transaction import LogTransaction
 from ops.clock import SystemClock

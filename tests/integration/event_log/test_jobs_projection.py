@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from domain.events.job import JobEvent
 from domain.job.state import Job, fold_recorded
 from domain.values import JobId, JobStatus, StreamName
-from ops.adapters.event_log.projections import checkpoints
+from ops.adapters.event_log.projections import fold
 from ops.adapters.event_log.projections import fold as projection_fold
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
@@ -179,8 +179,8 @@ def test_a_list_of_another_version_is_rebuilt_when_the_log_is_opened(
         good = _listed(log)
     with closing(raw_connection(url)) as raw:
         raw.execute("UPDATE jobs SET model = 'spoiled'")
-    later = checkpoints.PROJECTIONS_VERSION + 1
-    monkeypatch.setattr(checkpoints, "PROJECTIONS_VERSION", later)
+    later = fold.PROJECTIONS_VERSION + 1
+    monkeypatch.setattr(fold, "PROJECTIONS_VERSION", later)
 
     with open_log(url, clock=SystemClock()) as log:
         assert _listed(log) == good

@@ -22,7 +22,7 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.backup import verify_copy
-from ops.adapters.log_admin.payloads import VerifiedPayloads, verify_payloads
+from ops.adapters.log_admin.verify import VerifiedPayloads, verify_payloads
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection, verify

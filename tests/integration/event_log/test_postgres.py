@@ -18,20 +18,18 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from domain.errors import CorruptLog, LogUnavailable
+from domain.errors import CorruptLog, LogUnavailable, PayloadMissing
 from domain.events.job import JobCancelRequested
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter
-from domain.not_found import PayloadMissing
 from domain.values import AgentId, JobId, StreamName
 from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.event_log import postgres_driver
 from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine, writer_engine
-from ops.adapters.event_log.event_query import EventQuery
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.reader import tail
+from ops.adapters.event_log.reader import EventQuery, tail
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log

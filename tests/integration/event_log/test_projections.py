@@ -25,10 +25,10 @@ from domain.events.cache import (
     AgentCacheSaved,
 )
 from domain.events.event import Event
-from domain.usage.ports import UsageGroup
+from domain.usage.figures import UsageGroup
 from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
 from ops.adapters.event_log.database import reader_engine, reading, writer_engine
-from ops.adapters.event_log.projections import fold, rebuild, rebuild_turn
+from ops.adapters.event_log.projections import fold, rebuild
 from ops.adapters.event_log.projections.fold import LIVE, NEXT
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import open_log
@@ -195,7 +195,7 @@ def test_a_second_rebuild_waits_for_the_first(
             has_waited.set()
             pause(pause_s, reason="the product waits with it")
 
-    monkeypatch.setattr(rebuild_turn, "time", Time)
+    monkeypatch.setattr(rebuild, "time", Time)
     second = threading.Thread(target=rebuild_projections, args=(url,))
 
     def while_the_first_is_at_work(done: int, total: int) -> None:

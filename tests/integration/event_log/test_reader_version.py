@@ -16,14 +16,13 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from domain.errors import LogNewer
-from domain.log import codec, reader_version
+from domain.log import codec, record
 from domain.log.codec import decode_event
 from domain.values import StreamName
 from ops.adapters.event_log.database import writer_engine
-from ops.adapters.event_log.log_format import read_reader_min
-from ops.adapters.event_log.migrate import current, upgrade
+from ops.adapters.event_log.migrate import current, read_reader_min, upgrade
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.as_of import open_as_of
+from ops.adapters.log_admin.archive import open_as_of
 from ops.adapters.log_admin.backup import back_up, restore
 from ops.cli.log import events
 from ops.cli.service.checks import check_log_version
@@ -46,9 +45,9 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Release:
 
     def be(reader: int) -> None:
         is_newer = reader > 1
-        monkeypatch.setattr(reader_version, "READER_VERSION", reader)
+        monkeypatch.setattr(record, "READER_VERSION", reader)
         monkeypatch.setattr(
-            reader_version, "READABLE_SINCE", {("WorkerDraining", 2): 2} if is_newer else {}
+            record, "READABLE_SINCE", {("WorkerDraining", 2): 2} if is_newer else {}
         )
         monkeypatch.setattr(codec, "SCHEMA_VERSIONS", {"WorkerDraining": 2} if is_newer else {})
 
@@ -179,7 +178,7 @@ def test_the_copy_of_a_newer_program_is_not_restored(
 
 def _of_a_newer_program(url: str) -> None:
     with closing(raw_connection(url)) as raw:
-        needed = reader_version.READER_VERSION + 1
+        needed = record.READER_VERSION + 1
         raw.execute("UPDATE log_format SET version = ?", (needed,))
 
 

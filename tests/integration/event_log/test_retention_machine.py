@@ -27,8 +27,8 @@ from ops.adapters.event_log.database import reader_engine, reading
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.tables import PAYLOADS
 from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.payloads import verify_payloads
 from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
+from ops.adapters.log_admin.verify import verify_payloads
 from ops.clock import RandomIds
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, verify

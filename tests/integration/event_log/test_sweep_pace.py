@@ -13,8 +13,7 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters.erasing.sweep import RetentionRules
-from ops.adapters.erasing.sweep_pace import PacedSweeps
+from ops.adapters.erasing.sweep import PacedSweeps, RetentionRules
 from ops.adapters.erasing.sweep_process import sweep_in_process
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted

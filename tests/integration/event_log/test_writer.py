@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from domain.errors import ConcurrencyConflict, LogUnavailable
-from domain.not_found import PayloadMissing
+from domain.errors import ConcurrencyConflict, LogUnavailable, PayloadMissing
 from domain.values import JobId, StreamName, digest_of
 from ops.adapters.event_log import writer as log_writer
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log

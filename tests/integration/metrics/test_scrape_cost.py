@@ -10,15 +10,14 @@ from typing import Any
 
 from sqlalchemy import event
 
-from api.services.metrics.agent_totals import AgentTotals
-from api.services.metrics.log_metrics import LogMetrics
+from api.services.metrics.log_metrics import AgentTotals, LogMetrics
 from domain.usecases.engine_control import EngineControls
 from domain.values import AgentId, StreamName
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.clock import RandomIds, SystemClock
-from ops.metrics.readings import Readings
+from ops.metrics.exposition import Readings
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.broker import FakeBroker
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.liveness.parent_watch import LIFELINE_ENV, watch_lifeline
+from ops.liveness.child import LIFELINE_ENV, watch_lifeline
 from tests.support.polling import scaled, unscaled
 
 _DEADLINE_S = 60
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[3]
 #: Prints its pid when it watches, and leaves with 5 when its supervisor is gone.
 _CHILD = """
 import os, threading
-from ops.liveness.parent_watch import watch_lifeline
+from ops.liveness.child import watch_lifeline
 watch_lifeline(lambda: os._exit(5))
 print(os.getpid(), flush=True)
 threading.Event().wait()

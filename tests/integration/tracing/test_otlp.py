@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from domain.log.trace import TraceContext, new_trace
-from ops.setting_groups.tracing import TracingSettings
+from ops.setting_groups.service import TracingSettings
 from ops.tracing.open import open_spans, sample_ratio
 from ops.tracing.span import NoSpans, Span, SpanKind, SpanSink
 from tests.support.clients.otlp_receiver import OtlpReceiver, otlp_receiver

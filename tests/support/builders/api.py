@@ -18,7 +18,7 @@ from api.background.tasks import BoundedCalls
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
 from api.routes.table import routes
-from api.services.metrics.ports import MetricPorts
+from api.services.metrics.service import MetricPorts
 from api.submission.job_limits import JobLimits
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
@@ -30,9 +30,8 @@ from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.cancel import JobCancellation, JobRetry
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ServingModels
 from domain.usecases.model_swaps import ModelSwaps

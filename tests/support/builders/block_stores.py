@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ops.blockstore.blocks import NewBlock
+from ops.blockstore.blocks import NewBlock, StoreEvent
 from ops.blockstore.disk import Disk
-from ops.blockstore.events import StoreEvent
 from ops.blockstore.store import BlockStore
 from tests.support.fakes.time import FakeClock
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from domain.kv.hashing import BlockHash, block_hash
-from ops.blockstore.blocks import NewBlock
+from ops.blockstore.blocks import NewBlock, RawTensor
 from ops.blockstore.disk import Disk
-from ops.blockstore.payload import RawTensor
 
 FINGERPRINT = "sha256:" + "a1" * 32
 OTHER_FINGERPRINT = "sha256:" + "b2" * 32

@@ -9,11 +9,10 @@ from domain.chat.items import StreamItem, Text
 from domain.chat.request import ChatRequest, Message
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.state import Job
-from domain.usecases.jobs.cancel import JobCancellation
+from domain.usecases.jobs.cancel import JobCancellation, JobRetry
 from domain.usecases.jobs.commit import load_job
-from domain.usecases.jobs.expire import JobExpiry
-from domain.usecases.jobs.retry import JobRetry
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
+from domain.usecases.jobs.stranded import JobExpiry
 from domain.usecases.jobs.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.builders.new_jobs import new_job
@@ -21,8 +20,7 @@ from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
-from worker.active_jobs import ActiveJobs, cancel_if_recorded
-from worker.turn_scheduler import TurnScheduler
+from worker.turn_scheduler import ActiveJobs, TurnScheduler, cancel_if_recorded
 
 
 class JobWorld:

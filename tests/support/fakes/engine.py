@@ -16,7 +16,7 @@ from domain.values import ModelCard, WaitingFor
 from ops.clock import SystemClock
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
-from worker.engine.output.channel_format import ChannelFormat
+from worker.engine.output.channel_parser import ChannelFormat
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import (

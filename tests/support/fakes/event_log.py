@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable, PayloadMissing
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
@@ -22,7 +22,6 @@ from domain.log.record import (
     Ownership,
     RecordedEvent,
 )
-from domain.not_found import PayloadMissing
 from domain.ports import Clock
 from domain.usage.fold import UsageChange, usage_of
 from domain.values import (

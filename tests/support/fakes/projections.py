@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from domain.agent.as_of import fold_agents
-from domain.agent.listing import AgentPage
-from domain.agent.views import AgentView
+from domain.agent.views import AgentPage, AgentView
 from domain.log.ports import EventLog
-from domain.usage.figures import UsageFigures
+from domain.usage.figures import BOUNDS_US, Histogram, Measure, UsageFigures, UsageGroup, bucket_of
 from domain.usage.fold import DAY_CHARACTERS, UsageChange
-from domain.usage.histogram import BOUNDS_US, Histogram, Measure, bucket_of
-from domain.usage.ports import UsageGroup
 from domain.values import AgentId, Owner
 
 

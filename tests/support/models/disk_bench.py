@@ -9,10 +9,15 @@ from typing import Any
 
 from domain.kv.hashing import BlockHash
 from domain.values import Sampling
-from ops.blockstore.blocks import NewBlock, PutOutcome, Rejected, StoredBlock
+from ops.blockstore.blocks import (
+    BlockTarget,
+    NewBlock,
+    PutOutcome,
+    Rejected,
+    StoredBlock,
+    StoreEvent,
+)
 from ops.blockstore.disk import Disk
-from ops.blockstore.events import StoreEvent
-from ops.blockstore.payload import BlockTarget
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import make_block

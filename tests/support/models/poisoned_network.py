@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 
 
 def poisoned(weights: LoadedWeights, tokens: AbstractSet[int]) -> LoadedWeights:

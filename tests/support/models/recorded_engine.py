@@ -28,7 +28,7 @@ from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx import runner as runner_module
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.mlx.sampling.sampler import BatchSampler
 from worker.engine.output.detokenizer import ByteDetokenizer

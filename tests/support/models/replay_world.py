@@ -23,20 +23,19 @@ from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.as_of import open_as_of
+from ops.adapters.log_admin.archive import open_as_of
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import draft
 from tests.support.builders.log_files import new_log, raw_connection
 from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker
-from worker.active_jobs import ActiveJobs
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.engine.mlx.runner import BatchRunner
 from worker.replay.comparison import Pieces
 from worker.replay.replayer import Replayer
-from worker.turn_scheduler import TurnScheduler
+from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 STEP_TOKENS = 512
 

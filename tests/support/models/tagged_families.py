@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from worker.engine.output.tool_calls.keyword_calls import parse_keyword_calls, parse_numbered_calls
-from worker.engine.output.tool_calls.reader import JsonCallStyle, ToolFormat
-from worker.engine.output.tool_calls.tool_syntax import (
+from worker.engine.output.tool_calls.reader import (
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
+    JsonCallStyle,
+    ToolFormat,
 )
 
 

@@ -12,12 +12,14 @@ from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.values import JobId
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser, ThinkTags
-from worker.engine.output.tool_calls.reader import CallRules, Parse, ToolFormat
-from worker.engine.output.tool_calls.tool_syntax import (
+from worker.engine.output.tool_calls.reader import (
     GLM_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
+    CallRules,
+    Parse,
+    ToolFormat,
 )
 from worker.engine.text_assembler import TextAssembler
 

@@ -19,9 +19,8 @@ import pytest
 import redis
 
 from ops.adapters.redis.client import Keys, connect
-from ops.broker import server_binary
-from ops.broker.private_redis import PrivateRedis
-from ops.broker.server_binary import ServerBinary
+from ops.broker import private_redis
+from ops.broker.private_redis import PrivateRedis, ServerBinary
 
 #: A ``PATH`` without redis-server, so that a private broker is the bundled Valkey.
 NO_REDIS_PATH = "/nonexistent"
@@ -29,7 +28,7 @@ NO_REDIS_PATH = "/nonexistent"
 
 def redis_server() -> ServerBinary:
     """Return the redis-server, or skip; without one in CI that is a failure."""
-    server = server_binary.redis_server()
+    server = private_redis.redis_server()
     if server is None:
         if os.environ.get("CI"):
             pytest.fail("CI must have redis-server")
@@ -39,7 +38,7 @@ def redis_server() -> ServerBinary:
 
 def valkey_server() -> ServerBinary:
     """Return the bundled server."""
-    server = server_binary.bundled_server()
+    server = private_redis.bundled_server()
     assert server is not None
     return server
 

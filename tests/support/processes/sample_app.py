@@ -17,8 +17,7 @@ from api.framework.lifecycle import Service, serve
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.limits import ServerLimits
 from api.http_server.listener import open_listener_or_exit
-from domain.errors import EngineFailure, Overloaded
-from domain.not_found import JobNotFound
+from domain.errors import EngineFailure, JobNotFound, Overloaded
 from ops.logs import configure_logging
 from ops.setting_groups.service import ServerSettings
 from tests.support.polling import eventually, now_s, pause_task, scaled

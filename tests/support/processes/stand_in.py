@@ -19,9 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ops.liveness.heartbeat import take_heartbeat
-from ops.liveness.parent_watch import watch_lifeline
-from ops.liveness.standby import STANDBY_ENV, wait_for_activation
+from ops.liveness.child import STANDBY_ENV, take_heartbeat, wait_for_activation, watch_lifeline
 from tests.support.polling import pause
 
 _BEAT_S = 0.1

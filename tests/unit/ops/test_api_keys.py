@@ -21,8 +21,8 @@ from ops.setting_groups.api_keys import (
 from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 from ops.settings import Settings, load_settings
-from ops.supervisor.address import claim_port
-from ops.supervisor.environment import child_environment, settings_environment
+from ops.supervisor.parts import child_environment, settings_environment
+from ops.supervisor.probes import claim_port
 from ops.supervisor.serve_record import CannotServe
 
 KEY = "correct-horse-battery-staple"

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ops.cli.access import ServiceAccess, read_access
+from ops.cli.client import ServiceAccess, read_access
 from ops.setting_groups.places import user_config_file
 from ops.setting_groups.trusted_files import trust
 from ops.settings import ConfigFileError, Settings, load_settings

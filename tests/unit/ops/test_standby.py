@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ops.liveness.standby import STANDBY_ENV, wait_for_activation
+from ops.liveness.child import STANDBY_ENV, wait_for_activation
 
 
 def test_process_that_is_no_standby_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ops.cli.output import pair_lines, print_table
 from ops.cli.service.logs import _plain
-from ops.cli.table import pair_lines, print_table
 from ops.logs import configure_logging, console_lines
 from ops.supervisor.output import json_line
 from ops.supervisor.serve import _as_it_is, _console_line

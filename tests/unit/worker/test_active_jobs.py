@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.values import JobId
-from worker.active_jobs import ActiveJobs
+from worker.turn_scheduler import ActiveJobs
 
 JOB = JobId("job-1")
 

@@ -16,7 +16,7 @@ from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys, queue_name
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from tests.support.polling import now_s, scaled
-from worker.consumers import Consumers, queues_of
+from worker.actors import Consumers, queues_of
 
 PATIENCE_S = 60.0
 MODEL = "a model"

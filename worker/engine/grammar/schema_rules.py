@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from domain.chat.schema_bounds import LISTED, NAMED, SINGLE, excess_of
-from worker.engine.output.tool_calls.json_types import types_of
+from worker.engine.output.tool_calls.json_text import types_of
 
 _STRICT: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False,

@@ -28,9 +28,8 @@ from worker.engine.grammar.text_grammar import (
     text_terminal,
     without,
 )
-from worker.engine.output.tool_calls.json_types import STRING_ONLY, type_of, types_of
-from worker.engine.output.tool_calls.reader import Tool
-from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
+from worker.engine.output.tool_calls.json_text import STRING_ONLY, type_of, types_of
+from worker.engine.output.tool_calls.reader import Tool, ToolSyntax
 
 #: Most bits in the parameter of a rule; with more arguments the order is fixed.
 ORDERED_MAX: Final = 64

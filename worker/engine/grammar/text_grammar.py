@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from domain.chat.schema_bounds import resolve_reference
-from worker.engine.output.tool_calls.json_types import SchemaTypes
+from worker.engine.output.tool_calls.json_text import SchemaTypes
 
 ANY_TEXT: Final = "/(?s:.*)/"
 _REFERENCES_MAX: Final = 16

@@ -14,7 +14,7 @@ import structlog
 from domain.kv.checkpoints import CheckpointKind
 from domain.kv.hashing import BlockHash
 from domain.kv.spec import LayerKind
-from worker.cachestore.manifest import Manifest
+from worker.cachestore.reports import Manifest
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.context_saver import ContextEnd, ContextSaver
 from worker.engine.mlx.kv.context_store import ContextStore

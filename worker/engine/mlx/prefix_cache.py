@@ -22,10 +22,9 @@ from domain.kv.hashing import BlockHash, pack_ids
 from domain.kv.owned_tokens import cache_ids, context_of
 from domain.kv.spec import BLOCK_TOKENS
 from domain.values import WaitingFor
-from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextSaved, ContextStarted, OnContext, ignore
+from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
-from worker.cachestore.write_outcome import WriteState
+from worker.cachestore.writer import WriteState
 from worker.engine.mlx.context_ends import ContextEnds
 from worker.engine.mlx.fingerprint import fingerprint_of_blocks
 from worker.engine.mlx.kv.codec import BlockCodec

@@ -19,13 +19,17 @@ from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
-from worker.engine.mlx.rows.piece_tokens import is_on_gpu, piece_tokens
-from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
-from worker.engine.mlx.rows.running_sequences import PrefillProgress, RunningSequences
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.rows.running_sequences import (
+    PrefillProgress,
+    RunningSequences,
+    is_on_gpu,
+    piece_tokens,
+)
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
-from worker.engine.mlx.speculation.speculation import Speculation
+from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import (
     Admission,
     Admitted,

@@ -10,7 +10,7 @@ import mlx.core as mx
 from domain.errors import EngineFailure
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores

@@ -1,30 +1,25 @@
-"""Folds events into a set of projections, inside the caller's transaction.
-
-There are two sets of tables: readers query ``LIVE``, a rebuild fills ``NEXT``.
-"""
+"""Folds events into a set of projections, inside the caller's transaction, and notes how far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Engine, Table, bindparam, delete, insert, select, update
 
+from domain.errors import LogUnavailable
 from domain.log.record import RecordedEvent
 from domain.usage.fold import usage_of
+from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.agents import AgentFold
-from ops.adapters.event_log.projections.checkpoints import (
-    Checkpoint,
-    delete_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
 from ops.adapters.event_log.projections.jobs import JobFold, named_job
 from ops.adapters.event_log.projections.owners import OwnerFold
 from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
-from ops.adapters.event_log.row_codec import event_of, with_texts
+from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.tables import (
     AGENTS,
+    CHECKPOINTS,
     EVENTS,
     JOBS,
     NEXT_AGENTS,
@@ -38,6 +33,68 @@ from ops.adapters.event_log.tables import (
     USAGE_HOURS,
     USAGE_TOTALS,
 )
+
+#: Version of the folds and of the bounds of histograms; a change of them needs a rebuild.
+PROJECTIONS_VERSION = 1
+
+_CHECKPOINT = HotStatement(
+    select(CHECKPOINTS.c.version, CHECKPOINTS.c.position).where(
+        CHECKPOINTS.c.name == bindparam("name")
+    )
+)
+_MOVE_CHECKPOINT = HotStatement(
+    update(CHECKPOINTS).where(CHECKPOINTS.c.name == bindparam("table")),
+    columns=("version", "position"),
+)
+_FIRST_CHECKPOINT = HotStatement(
+    insert(CHECKPOINTS).inline(), columns=("name", "version", "position")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The last position that the projections have read, and the version of the code that wrote."""
+
+    version: int = PROJECTIONS_VERSION
+    position: int = 0
+
+    @property
+    def is_current_version(self) -> bool:
+        """Whether this code wrote the projections."""
+        return self.version == PROJECTIONS_VERSION
+
+
+def are_current(engine: Engine) -> bool:
+    """Whether the projections hold every event; false for a log of another version."""
+    try:
+        with reading(engine) as connection:
+            head = read_head(connection).position  # first: a service may append meanwhile
+            checkpoint = read_checkpoint(connection, JOBS)
+            return checkpoint.is_current_version and checkpoint.position >= head
+    except LogUnavailable:
+        return False  # tables are missing
+
+
+def read_checkpoint(connection: Connection, jobs: Table) -> Checkpoint:
+    """Return the checkpoint of the projections with the jobs in ``jobs``; 0 if it has none."""
+    row = _CHECKPOINT.row(connection, {"name": jobs.name})
+    if row is None:
+        return Checkpoint(version=PROJECTIONS_VERSION)
+    version, position = row
+    return Checkpoint(version=version, position=position)
+
+
+def write_checkpoint(connection: Connection, jobs: Table, position: int) -> None:
+    """Set the checkpoint of the projections with the jobs in ``jobs``."""
+    values = {"version": PROJECTIONS_VERSION, "position": position}
+    if not _MOVE_CHECKPOINT.run(connection, {"table": jobs.name, **values}):
+        _FIRST_CHECKPOINT.run(connection, {"name": jobs.name, **values})
+
+
+def delete_checkpoint(connection: Connection, jobs: Table) -> None:
+    """Delete the checkpoint of the projections with the jobs in ``jobs``."""
+    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == jobs.name))
+
 
 #: Events folded in one transaction when the projections catch up.
 CATCH_UP_EVENTS_MAX = 1000

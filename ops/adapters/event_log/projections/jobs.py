@@ -1,15 +1,31 @@
-"""Folds events into a jobs table, inside the caller's transaction."""
+"""The jobs table: folded from events, and read as ``domain.job.listing.JobViews``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    bindparam,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlmodel import select as rows
+from sqlmodel.sql.expression import SelectOfScalar
 
+from domain.job.listing import JobPage
 from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
+from domain.values import Digest, JobId, JobStatus, Owner, Priority
+from ops.adapters.event_log.database import reading, reading_rows
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import record_of, record_text, storable
 from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, JobRow
@@ -126,3 +142,147 @@ def job_columns(job: Job) -> dict[str, Any]:
 def job_of(record: str) -> Job:
     """Return the job of a column ``record``."""
     return record_of(Job, record)
+
+
+#: Upper limit of the rows of one page.
+PAGE_ROWS_MAX = 1000
+_OPEN = [status.value for status in JobStatus if not status.is_terminal]
+_KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
+_ALIKE = HotStatement(
+    select(JOBS.c.record)
+    .where(JOBS.c.asked == bindparam("asked"))
+    .order_by(JOBS.c.accepted_position.desc())
+    .limit(bindparam("rows"))
+)
+_COUNT_WAITING = (
+    select(JOBS.c.bound_model, func.count())
+    .where(JOBS.c.status == JobStatus.QUEUED.value, JOBS.c.priority == bindparam("priority"))
+    .group_by(JOBS.c.bound_model)
+)
+_WAITING = HotStatement(_COUNT_WAITING)
+_WAITING_OF = HotStatement(_COUNT_WAITING.where(JOBS.c.owner == bindparam("owner")))
+# Read once a second and more by an idle service.
+_OVERDUE = HotStatement(
+    select(JOBS.c.record)
+    .where(
+        JOBS.c.status.in_([literal(status) for status in _OPEN]),
+        JOBS.c.due_at <= bindparam("now"),
+    )
+    .order_by(JOBS.c.accepted_position)
+    .limit(PAGE_ROWS_MAX)
+)
+_BOUND_MODELS = HotStatement(
+    select(JOBS.c.bound_model)
+    .distinct()
+    .where(
+        JOBS.c.status.in_([literal(status) for status in _OPEN]), JOBS.c.bound_model.is_not(None)
+    )
+    .order_by(JOBS.c.bound_model)
+)
+
+
+class SqlJobViews:
+    """Queries the jobs projection.
+
+    Args:
+        engine: From ``reader_engine``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def get(self, job_id: JobId) -> Job | None:
+        """See ``JobViews.get``."""
+        with reading(self._engine) as connection:
+            return read_job(connection, JOBS, job_id)
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: JobId | None = None,
+        status: JobStatus | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        priority: Priority | None = None,
+        since: str | None = None,
+        owner: Owner | None = None,
+    ) -> JobPage:
+        """See ``JobViews.page``."""
+        rows_max = max(1, min(limit, PAGE_ROWS_MAX))
+        query = rows(JobRow)
+        if before is not None:
+            accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
+            if owner is not None:
+                accepted = accepted.where(JOBS.c.owner == owner)
+            query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
+        wanted = {
+            "status": status and status.value,
+            "agent": agent,
+            "model": model,
+            "priority": priority and priority.value,
+            "owner": owner,
+        }
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(JOBS.c[name] == value)
+        if since is not None:
+            query = query.where(JOBS.c.created_at >= since)
+        jobs = self._jobs(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
+        return JobPage(jobs=jobs[:rows_max], has_more=len(jobs) > rows_max)
+
+    def unfinished(self) -> tuple[Job, ...]:
+        """See ``JobViews.unfinished``."""
+        query = rows(JobRow).where(JOBS.c.status.in_(_OPEN))
+        return self._jobs(query.order_by(JOBS.c.accepted_position))
+
+    def overdue(self, now: str) -> tuple[Job, ...]:
+        """See ``JobViews.overdue``."""
+        with reading(self._engine) as connection:
+            return tuple(job_of(row[0]) for row in _OVERDUE.rows(connection, {"now": now}))
+
+    def keyed(self, key: Digest) -> Job | None:
+        """See ``JobViews.keyed``."""
+        with reading(self._engine) as connection:
+            row = _KEYED.row(connection, {"key": key})
+            return None if row is None else job_of(row[0])
+
+    def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
+        """See ``JobViews.alike``."""
+        with reading(self._engine) as connection:
+            found = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
+            return tuple(job_of(row[0]) for row in found)
+
+    def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
+        """See ``JobViews.waiting``."""
+        statement, values = _WAITING, {"priority": priority.value}
+        if owner is not None:
+            statement, values = _WAITING_OF, values | {"owner": owner}
+        with reading(self._engine) as connection:
+            found = statement.rows(connection, values)
+        return {model: int(count) for model, count in found}
+
+    def counts(self) -> dict[JobStatus, int]:
+        """See ``JobViews.counts``."""
+        query = select(JOBS.c.status, func.count()).group_by(JOBS.c.status)
+        with reading(self._engine) as connection:
+            found = {str(row[0]): int(row[1]) for row in connection.execute(query)}
+        return {status: found.get(status.value, 0) for status in JobStatus}
+
+    def bound_models(self) -> tuple[str, ...]:
+        """See ``JobViews.bound_models``."""
+        with reading(self._engine) as connection:
+            return tuple(str(row[0]) for row in _BOUND_MODELS.rows(connection, {}))
+
+    def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
+        """See ``JobViews.bound``."""
+        has_begun = JOBS.c.status == JobStatus.RUNNING.value
+        is_due = or_(~JOBS.c.waits_for_model, JOBS.c.created_at < accepted_before, has_begun)
+        query = rows(JobRow).where(
+            JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, is_due
+        )
+        return self._jobs(query.order_by(JOBS.c.accepted_position).limit(limit))
+
+    def _jobs(self, query: SelectOfScalar[JobRow]) -> tuple[Job, ...]:
+        with reading_rows(self._engine) as session:
+            return tuple(job_of(row.record) for row in session.scalars(query))

@@ -23,7 +23,7 @@ from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finish
 from tests.support.models.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
+from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import LoadedModel, RenderedPrompt, StepResult

@@ -12,7 +12,7 @@ from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.output.channel_format import MUSE_SPARK
+from worker.engine.output.channel_parser import MUSE_SPARK
 
 _BASH: dict[str, Any] = {
     "type": "function",

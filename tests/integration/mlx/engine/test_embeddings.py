@@ -20,11 +20,9 @@ from domain.kv.plan import DeviceMemory
 from domain.model.registry import ModelEntry, ModelKind, Pooling
 from domain.values import JobId, SamplingWish, StopReason
 from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
-from worker.engine.mlx.embedding.account import EmbeddingAccount
-from worker.engine.mlx.embedding.computation import VectorComputation
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import SLICE_TOKENS_MIN, EmbeddingLane
-from worker.engine.mlx.embedding.network import EmbeddingNetwork, read_shape
+from worker.engine.mlx.embedding.lane import SLICE_TOKENS_MIN, EmbeddingAccount, EmbeddingLane
+from worker.engine.mlx.embedding.network import EmbeddingNetwork, VectorComputation, read_shape
 from worker.engine.mlx.memory.device import ProcessDevice
 
 pytestmark = pytest.mark.mlx

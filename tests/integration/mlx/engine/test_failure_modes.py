@@ -24,7 +24,7 @@ from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.rows import decode_rows, running_sequences
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
-from worker.engine.scheduling.fair_queue import PASSES_MAX
+from worker.engine.scheduling.waiting_queue import PASSES_MAX
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from domain.chat.echo import RecordedAnswer
+from domain.chat.divergence import RecordedAnswer
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.chat.stored_answer import StoredAnswer
@@ -21,7 +21,7 @@ from tests.support.models.engine_probe import CollectingSink, finished, submit
 from tests.support.models.tiny_harmony import make_tiny_harmony
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
-from worker.engine.output.channel_format import HARMONY
+from worker.engine.output.channel_parser import HARMONY
 
 _POINT: dict[str, Any] = {
     "type": "object",

@@ -13,7 +13,7 @@ from domain.values import SamplingWish
 from tests.support.models.tiny_harmony import make_tiny_harmony
 from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.output.channel_format import HARMONY
+from worker.engine.output.channel_parser import HARMONY
 
 _BASH: dict[str, Any] = {
     "type": "function",

@@ -10,17 +10,17 @@ from structlog.testing import capture_logs
 
 import worker.demo_model
 from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory
-from worker.engine.mlx.embedding.account import EmbeddingAccount
+from worker.engine.mlx.embedding.lane import EmbeddingAccount
 from worker.engine.mlx.memory import at_load
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.report import measured_budget, report_memory
-from worker.engine.mlx.memory.step_file import StepFile
+from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.model.sizing import size_model
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
-from worker.plan.config_file import read_config
+from worker.plan.planner import read_config
 
 MB = 10**6
 DEMO = Path(worker.demo_model.__file__).parent

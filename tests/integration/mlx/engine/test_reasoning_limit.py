@@ -14,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.generation import GenerationTask, Outcome, ThinkingLimit
 from domain.chat.ports import GenerationHandle
-from domain.chat.reasoning_limit import ThinkingLimit
 from domain.chat.request import ChatRequest, Message
 from domain.job.replay import Verdict
 from domain.values import JobId, SamplingWish, StopReason

@@ -22,9 +22,9 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 from worker.engine.grammar.ports import Constraint
+from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.leaves import leaves
-from worker.engine.mlx.speculation import speculation as module
-from worker.engine.mlx.speculation.pass_times import PassTimes
+from worker.engine.mlx.speculation import PassTimes
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)

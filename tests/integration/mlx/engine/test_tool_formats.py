@@ -14,7 +14,7 @@ from domain.values import SamplingWish
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.tool_families import tool_format_of
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.output.tool_calls.tool_syntax import GLM_LINES_SYNTAX, GLM_SYNTAX
+from worker.engine.output.tool_calls.reader import GLM_LINES_SYNTAX, GLM_SYNTAX
 
 _TURNS = """\
 {%- for message in messages -%}

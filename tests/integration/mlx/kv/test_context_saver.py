@@ -26,8 +26,7 @@ from tests.support.models.tiny_architectures import (
 )
 from tests.support.polling import scaled
 from worker.cachestore.reports import ContextSaved
-from worker.cachestore.write_outcome import WriteState
-from worker.cachestore.writer import WriterLimits
+from worker.cachestore.writer import WriterLimits, WriteState
 
 PROMPTS = [random_tokens(10 * BLOCK + 5, seed) for seed in (1, 2)]
 QUICK = WriterLimits(retry_min_s=0.01, retry_max_s=0.01)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from domain.kv.hashing import BlockHash, pack_ids
-from ops.blockstore.blocks import RejectReason
-from ops.blockstore.events import (
+from ops.blockstore.blocks import (
     BlockRejected,
     BlocksEvicted,
     PersistencePaused,
     PersistenceResumed,
+    RejectReason,
 )
 from tests.support.builders.blocks import FailingDisk, make_block
 from tests.support.models.disk_bench import DiskBench
@@ -23,8 +23,7 @@ from tests.support.models.runner_probe import BLOCK
 from tests.support.models.tiny_architectures import GEMMA3, LLAMA, Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.tier import TierState
-from worker.cachestore.write_outcome import WriteState
-from worker.cachestore.writer import WriterLimits
+from worker.cachestore.writer import WriterLimits, WriteState
 
 PROMPT = random_tokens(5 * BLOCK + 5, 21)
 #: The block that is damaged, counted from 0; the blocks before it stay good.

@@ -250,7 +250,7 @@ def test_a_disk_that_answers_too_late_changes_nothing_that_was_computed(
             buffer[:] = bytes(buffer.nbytes)
         return found
 
-    monkeypatch.setattr("ops.blockstore.reader.PIECE_BYTES", 8 << 10)
+    monkeypatch.setattr("ops.blockstore.format.PIECE_BYTES", 8 << 10)
     monkeypatch.setattr(RegularFile, "read_into", late)
     monkeypatch.setattr("worker.engine.mlx.kv.row_opening.STALLED_S_MAX", 0.05)
     run = second.join(prompt, 30)

@@ -10,9 +10,14 @@ import pytest
 
 from domain.kv.hashing import pack_ids
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
-from ops.blockstore.blocks import NewBlock, RejectReason, StoredBlock
-from ops.blockstore.events import BlockRejected
-from ops.blockstore.payload import BlockPayload, RawTensor
+from ops.blockstore.blocks import (
+    BlockPayload,
+    BlockRejected,
+    NewBlock,
+    RawTensor,
+    RejectReason,
+    StoredBlock,
+)
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import block_difference, random_tokens
 from tests.support.models.runner_probe import BLOCK

@@ -10,7 +10,7 @@ from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, Architecture
-from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from domain.kv.spec import LayerKind, ModelCacheSpec
-from ops.blockstore.payload import BlockPayload, RawTensor
+from ops.blockstore.blocks import BlockPayload, RawTensor
 from tests.support.models.kv_sequences import block_difference, random_tokens
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,

@@ -22,8 +22,7 @@ from tests.support.models.tiny_architectures import (
 )
 from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.window_cache import WindowKVCache, make_row_caches
-from worker.engine.mlx.rows.ragged_attention import install_ragged_attention
-from worker.engine.mlx.rows.ragged_cache import ragged_caches
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention, ragged_caches
 
 #: Rounding of float32 under another order of the keys, as a difference of logits.
 ROUNDING = 1e-3

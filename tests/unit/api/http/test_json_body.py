@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.http import json_bounds
-from api.http.json_body import NESTING_MAX, load_json
-from api.http.json_bounds import BATCH, REQUEST, JsonBounds
+from api.http import json_body
+from api.http.json_body import BATCH, NESTING_MAX, REQUEST, JsonBounds, load_json
 from domain.errors import InvalidRequest
 
 
@@ -55,8 +54,8 @@ def test_escaped_pair_and_deepest_nesting_pass() -> None:
 def test_count_of_values_ignores_what_stands_in_texts(value: Any, slice_bytes: int) -> None:
     body = json.dumps(value, separators=(",", ":")).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_bounds, "_SLICE_BYTES", slice_bytes)
-        found = b"".join(json_bounds._marks(body))
+        patch.setattr(json_body, "_SLICE_BYTES", slice_bytes)
+        found = b"".join(json_body._marks(body))
     assert found.count(b",") + found.count(b"[") + found.count(b"{") == marks_of(value)
     assert found.count(b"[") + found.count(b"{") == found.count(b"{") + lists_of(value)
 

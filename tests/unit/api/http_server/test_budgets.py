@@ -10,8 +10,7 @@ from itertools import count
 import pytest
 
 from api.access.access_control import AccessControl
-from api.http.caller import KEYLESS, UNIDENTIFIED, Caller
-from api.http.messages import Reply, Request
+from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply, Request
 from api.http_server.body_budget import FREE_BYTES, BodyBudget
 from api.http_server.errors import BrokenFraming
 from api.http_server.limits import ServerLimits

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from api.http.caller import Caller
-from api.http.messages import Reply
+from api.http.messages import Caller, Reply
 from api.streaming.log_backfill import JobRecords
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.items import Finished, Started

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from domain.events.cache import AgentCacheSaved
-from domain.events.engine import AdmissionPaused
 from domain.events.event import Event
-from domain.events.log import LogArchived
 from domain.events.model import ModelLoaded, ModelUnloaded
+from domain.events.worker import AdmissionPaused, LogArchived
 from domain.values import JobId, StreamName, WorkerId
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply
-from api.routes.log.events import WRITER_LAG_S
+from api.routes.events import WRITER_LAG_S
 from domain.errors import LogUnavailable
 from domain.values import StreamName
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of

@@ -12,7 +12,7 @@ from api.http.messages import StreamReply
 from api.streaming.log_backfill import JobRecords
 from domain.errors import LogUnavailable
 from domain.job.request_dedup import Readership
-from domain.usecases.cache_diagnostics import CacheDiagnosis
+from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import JobId, JobStatus
 from tests.support.builders.api import PATIENCE_S, fake_api, pieces_of
 from tests.support.builders.generation_requests import (

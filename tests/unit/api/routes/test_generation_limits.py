@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from api.http.caller import Caller
-from api.http.messages import Reply, Request, StreamReply
+from api.http.messages import Caller, Reply, Request, StreamReply
 from domain.chat.items import Progress, Text
 from domain.chat.request import ChatRequest
 from ops.setting_groups.api_keys import KeyScope

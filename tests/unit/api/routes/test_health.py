@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from api.http.caller import KEYLESS, Access, Caller
-from api.http.messages import Reply, Request
+from api.http.messages import KEYLESS, Access, Caller, Reply, Request
 from domain.engine.control import ENGINE_STREAM
-from domain.events.engine import AdmissionPaused, DrainStarted
+from domain.events.worker import AdmissionPaused, DrainStarted
 from domain.job.ports import WorkerPulse
 from domain.model.swap import (
     Configure,

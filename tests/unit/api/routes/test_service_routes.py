@@ -13,14 +13,12 @@ import openai.types
 import pytest
 from pydantic import TypeAdapter
 
-from api.http.caller import UNIDENTIFIED
-from api.http.messages import Reply, Request
+from api.http.messages import UNIDENTIFIED, Reply, Request
 from api.presenters.openapi import openapi_document
 from api.routes.table import OPERATIONS, get_openapi
 from domain.chat.items import Finished, Text
 from domain.events.model import ModelLoaded, ModelLoadFailed
-from domain.model.inventory import ModelFiles
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.registry import ModelEntry, ModelFiles, ModelRegistry
 from domain.values import Priority, SamplingWish, StopReason, StreamName, Usage, WorkerId
 from tests.support.builders.api import CARD, REGISTRY, FakeApi, fake_api
 from tests.support.builders.job_events import draft

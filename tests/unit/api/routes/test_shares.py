@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from api.background.batches import BatchLimits
-from api.http.caller import Caller
-from api.http.messages import Reply, Request
+from api.http.messages import Caller, Reply, Request
 from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import BODY

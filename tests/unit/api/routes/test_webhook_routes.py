@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.access.webhook_policy import WebhookPolicy
-from api.background.webhooks import batch_message
+from api.background.webhook_thread import batch_message
 from api.http.messages import Reply
 from api.routes.job_objects import summarise_job
 from domain.usecases.webhooks import WebhookCollector

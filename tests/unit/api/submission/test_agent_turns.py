@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from api.http.messages import Request
-from api.schemas.agents import TurnBody
+from api.schemas.jobs import TurnBody
 from domain.agent.state import Profile
 from domain.chat.request import ChatRequest
-from domain.errors import AgentExists, AgentTurnConflict, InvalidRequest
+from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.cache import AgentCacheSaved
 from domain.log.record import Draft
-from domain.not_found import AgentNotFound
 from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.builders.api import FakeApi

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.agent.state import Agent, AgentOptions, Profile, evolve, next_turn, require_turn
-from domain.errors import AgentTurnConflict, InvalidRequest
+from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.agent import (
     AgentDeleted,
     AgentEvent,
@@ -14,7 +14,6 @@ from domain.events.agent import (
     AgentRegistered,
     AgentTurnAdded,
 )
-from domain.not_found import AgentNotFound
 from domain.values import AgentId, Digest, JobId, JobStatus, digest_of
 
 A, B = AgentId("a"), AgentId("b")

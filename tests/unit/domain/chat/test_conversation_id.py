@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from domain.chat.conversation_id import content_id
 from domain.chat.request import ChatRequest, Message, Role
+from domain.usecases.history_matching import content_id
 from domain.values import AgentId, SamplingWish
 
 

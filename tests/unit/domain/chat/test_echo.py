@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.echo import is_echo
+from domain.chat.divergence import is_echo
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from domain.chat.embedding import EmbeddingInputs
-from domain.chat.reasoning_limit import ThinkingLimit
+from domain.chat.generation import ThinkingLimit
 from domain.chat.request import (
     ChatRequest,
     Message,

@@ -21,7 +21,7 @@ from domain.engine.control import (
     evolve,
 )
 from domain.errors import InvalidRequest
-from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted, EngineTuned
+from domain.events.worker import AdmissionPaused, AdmissionResumed, DrainStarted, EngineTuned
 
 SETTINGS = EngineValues(batch_window_ms=10, max_batch_size=8, gap_max_ms=100)
 AT = "2026-11-22T10:00:00.000000Z"

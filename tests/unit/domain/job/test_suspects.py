@@ -12,7 +12,7 @@ from domain.errors import EngineLost
 from domain.events.job import AttemptFailed
 from domain.job.fair_scheduler import Suspicion, TurnOrder
 from domain.job.state import Job, counted_failures_now, evolve, fold
-from domain.job.suspicion import suspicion_of, worn_out
+from domain.usecases.jobs.run_attempt import suspicion_of, worn_out
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_events import started, submitted
 

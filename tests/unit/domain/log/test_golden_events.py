@@ -9,7 +9,7 @@ import pytest
 
 from domain.events.event import Event
 from domain.log.codec import SCHEMA_VERSIONS, decode_event, encode_event
-from domain.log.reader_version import READABLE_SINCE, READER_VERSION
+from domain.log.record import READABLE_SINCE, READER_VERSION
 from tests.support.golden.events import FIXTURES, Golden, current, path_of, read_all, shape
 
 TYPES = {cls.__name__ for cls in typing.get_args(Event)}
@@ -66,7 +66,7 @@ def test_what_older_programs_cannot_read_needs_a_newer_reader() -> None:
         for version in range(first.get(one.type, 0) + 1, one.schema_version + 1):
             assert (one.type, version) in READABLE_SINCE, (
                 f"programs of reader 1 cannot read {one.type} of version {version}: name it in "
-                "domain.log.reader_version.READABLE_SINCE under the reader version of the next "
+                "domain.log.record.READABLE_SINCE under the reader version of the next "
                 "release; before the first release, write it into readers.json"
             )
     assert max(READABLE_SINCE.values(), default=1) == READER_VERSION

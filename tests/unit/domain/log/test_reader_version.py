@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from domain.errors import LogNewer
-from domain.log import reader_version
-from domain.log.reader_version import READER_VERSION, reader_needed, refuse_newer
+from domain.log import record
+from domain.log.record import READER_VERSION, reader_needed, refuse_newer
 
 
 def test_every_event_needs_the_version_that_added_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_version, "READABLE_SINCE", {("WorkerDraining", 2): 3})
+    monkeypatch.setattr(record, "READABLE_SINCE", {("WorkerDraining", 2): 3})
     assert reader_needed("WorkerDraining", 1) == 1
     assert reader_needed("WorkerDraining", 2) == 3
     assert reader_needed("JobSubmitted", 2) == 1

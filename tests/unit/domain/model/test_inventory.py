@@ -8,8 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from domain.events.model import ModelLoaded, ModelLoadFailed, ModelUnloaded
-from domain.model.inventory import ModelFiles, ModelPast, ModelState, take_stock
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.registry import (
+    ModelEntry,
+    ModelFiles,
+    ModelPast,
+    ModelRegistry,
+    ModelState,
+    take_stock,
+)
 from domain.values import ModelCard, WorkerId
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, ModelNotFound
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
-from domain.not_found import ModelNotFound
 
 QWEN = ModelEntry(name="qwen", source="org/Qwen", aliases=("big", "gpt-4o"))
 DEMO = ModelEntry(name="semantic-demo", source="semantic-demo", aliases=("qwen", "big"))

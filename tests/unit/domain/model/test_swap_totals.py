@@ -11,7 +11,7 @@ from domain.events.model import (
     ModelSwapRolledBack,
     WantedModelEvent,
 )
-from domain.model.swap_totals import SwapTotals
+from domain.model.swap import SwapTotals
 from domain.model.wanted_model import SwapState
 from domain.values import WorkerId
 

@@ -18,10 +18,8 @@ from domain.events.job import (
     JobFailed,
     JobRetried,
 )
-from domain.usage.figures import UsageFigures
+from domain.usage.figures import BOUNDS_US, Measure, UsageFigures, UsageGroup, bucket_of
 from domain.usage.fold import DURATION_MAX_US
-from domain.usage.histogram import BOUNDS_US, Measure, bucket_of
-from domain.usage.ports import UsageGroup
 from domain.values import JobId, Owner, StreamName, Timings, Usage
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from domain.usage.histogram import BOUNDS_US, Histogram, Measure, bucket_of, histogram_of
+from domain.usage.figures import BOUNDS_US, Histogram, Measure, bucket_of, histogram_of
 
 PHASE_MS = (
     *(5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 30_000, 60_000),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from domain.usage.figures import UsageFigures
-from domain.usage.rates import hour_name, rates_of_hour
+from domain.usage.report import hour_name, rates_of_hour
 
 SUMS = UsageFigures(
     completed=2,

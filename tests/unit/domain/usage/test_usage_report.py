@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from domain.usage.figures import UsageFigures
+from domain.usage.figures import UsageFigures, UsageGroup
 from domain.usage.fold import UsageChange, UsageKey
-from domain.usage.ports import UsageGroup
 from domain.usage.report import COUNTS, UsageReport, UsageRow, report_usage
 from domain.values import Owner
 from tests.support.fakes.projections import InMemoryUsageViews

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from domain.agent.state import Agent, AgentOptions, Profile
-from domain.errors import AgentExists, ConcurrencyConflict, InvalidRequest
+from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, InvalidRequest
 from domain.events.agent import AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobFailed
-from domain.not_found import AgentNotFound
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, JobId, Owner, StreamName, digest_of
 from tests.support.builders.agent_world import AgentWorld

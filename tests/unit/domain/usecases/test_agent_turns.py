@@ -6,12 +6,11 @@ import pytest
 
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import Message
-from domain.errors import AgentTurnConflict, ConcurrencyConflict
+from domain.errors import AgentNotFound, AgentTurnConflict, ConcurrencyConflict, PayloadMissing
 from domain.events.agent import AgentDeleted, AgentRegistered, AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobFailed
-from domain.not_found import AgentNotFound, PayloadMissing
 from domain.usecases.agents import PlannedTurn
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, JobId, StreamName, Usage, digest_of

@@ -8,12 +8,17 @@ from domain.agent.state import Agent, AgentOptions, Profile
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import AgentExists, ConcurrencyConflict, LogUnavailable
+from domain.errors import (
+    AgentExists,
+    AgentNotFound,
+    ConcurrencyConflict,
+    LogUnavailable,
+    PayloadMissing,
+)
 from domain.events.agent import AgentDeleted, AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import JobFailed
-from domain.not_found import AgentNotFound, PayloadMissing
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import AgentId, JobId, JobStatus, Owner, StreamName, digest_of
 from tests.support.builders.agent_world import AgentWorld

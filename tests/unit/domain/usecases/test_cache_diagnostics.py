@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from api.presenters.cache_diagnostics import cache_header, cache_object
+from api.presenters.jobs import cache_header, cache_object
 from domain.chat.divergence import Cause
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest
-from domain.usecases.cache_diagnostics import CacheDiagnosis, diagnose_cache
+from domain.usecases.recent_ends import CacheDiagnosis, diagnose_cache
 from domain.values import AgentId, JobId, Owner
 from tests.support.builders.job_world import JobWorld
 

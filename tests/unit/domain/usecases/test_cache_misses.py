@@ -10,7 +10,7 @@ import pytest
 
 from domain.chat.divergence import Cause, PromptDivergence
 from domain.chat.request import ChatRequest, Message
-from domain.usecases.cache_diagnostics import (
+from domain.usecases.recent_ends import (
     COMPARED_JOBS_MAX,
     MISSED_TOKENS_MIN,
     CacheDiagnosis,

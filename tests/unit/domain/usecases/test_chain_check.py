@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.events.log import LogArchived
+from domain.events.worker import LogArchived
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.usecases.chain_check import CheckedStretch, check_stretch
 from domain.values import StreamName

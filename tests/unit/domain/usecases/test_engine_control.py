@@ -9,7 +9,7 @@ import pytest
 
 from domain.engine.control import ENGINE_STREAM, AdmissionState, EngineTuning
 from domain.errors import Draining, InvalidRequest, LogUnavailable
-from domain.events.engine import EngineEvent, EngineTuned
+from domain.events.worker import EngineEvent, EngineTuned
 from domain.job.ports import ControlTopic
 from domain.log.record import Draft, RecordedEvent
 from domain.usecases.engine_control import EngineControls

@@ -11,8 +11,7 @@ import pytest
 from domain.events.model import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from domain.job.ports import WorkerPulse, WorkerState
 from domain.log.record import RecordedEvent
-from domain.model.inventory import ModelFiles, ModelState, ModelStatus
-from domain.model.registry import ModelEntry, ModelRegistry
+from domain.model.registry import ModelEntry, ModelFiles, ModelRegistry, ModelState, ModelStatus
 from domain.usecases.model_stock import RENEWAL_S, ModelStock, ServingModels
 from domain.values import ModelCard, StreamName, WorkerId
 from tests.support.builders.job_events import worker_event

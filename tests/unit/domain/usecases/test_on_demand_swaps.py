@@ -11,8 +11,7 @@ from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.errors import ModelNotLoaded, QueueUnavailable
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import ControlTopic, WorkerPulse
-from domain.model.on_demand import OnDemandRules
-from domain.model.presence import LoadedModels
+from domain.model.presence import LoadedModels, OnDemandRules
 from domain.model.swap import (
     AdvanceSwap,
     Configure,
@@ -20,8 +19,7 @@ from domain.model.swap import (
     RollBack,
 )
 from domain.model.wanted_model import SwapState
-from domain.usecases.model_swaps import ModelSwaps
-from domain.usecases.on_demand_swaps import FAILED_S, OnDemandSwaps
+from domain.usecases.model_swaps import FAILED_S, ModelSwaps, OnDemandSwaps
 from domain.values import JobId, WorkerId
 from tests.support.builders.job_world import JobWorld
 

@@ -9,10 +9,16 @@ import pytest
 
 from domain.engine.control import AdmissionState
 from domain.events.cache import AgentCacheRestored, AgentCacheSaved
-from domain.events.engine import AdmissionPaused, AdmissionResumed, DrainStarted, EngineTuned
 from domain.events.event import Event
 from domain.events.model import ModelLoaded, ModelUnloaded
-from domain.events.worker import WorkerLost, WorkerStopped
+from domain.events.worker import (
+    AdmissionPaused,
+    AdmissionResumed,
+    DrainStarted,
+    EngineTuned,
+    WorkerLost,
+    WorkerStopped,
+)
 from domain.log.record import GENESIS_HASH, EventFilter, LogHead, RecordedEvent
 from domain.usecases.past_state import MODEL_EVENTS_MAX, PastAgent, PastState, read_past_state
 from domain.values import AgentId, JobId, JobStatus, WorkerId

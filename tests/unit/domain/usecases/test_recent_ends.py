@@ -10,12 +10,12 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelled, JobExpired, JobFailed, JobRetried
 from domain.log.record import LogHead
-from domain.usecases.cache_diagnostics import CacheDiagnosis
 from domain.usecases.recent_ends import (
     BEHIND_MAX,
     DIAGNOSED_MAX,
     KEPT_MAX,
     PAGE_EVENTS,
+    CacheDiagnosis,
     RecentEnds,
 )
 from domain.values import JobId, JobStatus, Owner, Usage

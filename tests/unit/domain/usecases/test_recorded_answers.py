@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.chat.echo import RecordedAnswer
+from domain.chat.divergence import RecordedAnswer
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import PayloadDamaged

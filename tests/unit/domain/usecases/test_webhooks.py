@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from domain.batch.state import Batch, BatchId
-from domain.errors import LogUnavailable
+from domain.errors import LogUnavailable, WebhookNotFound
 from domain.events.batch import BatchCancelRequested, BatchEnded, BatchFailed, BatchSubmitted
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
 from domain.job.state import Job
 from domain.log.trace import new_trace, parse_traceparent
-from domain.not_found import WebhookNotFound
 from domain.usecases.webhooks import (
     PAGE_EVENTS,
     WebhookCollector,

@@ -12,9 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import NewBlock, PutOutcome, StoredBlock
+from ops.blockstore.blocks import (
+    BlocksEvicted,
+    NewBlock,
+    PutOutcome,
+    StoredBlock,
+    StoreEvent,
+    ignore,
+)
 from ops.blockstore.disk import Disk, SpaceFloor
-from ops.blockstore.events import BlocksEvicted, StoreEvent, ignore
 from ops.blockstore.format import encode
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain, make_checkpoint

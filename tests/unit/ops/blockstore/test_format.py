@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import deserialize
 
-from ops.blockstore.blocks import NewBlock, Rejected, RejectReason, StoredBlock
+from ops.blockstore.blocks import NewBlock, RawTensor, Rejected, RejectReason, StoredBlock
 from ops.blockstore.format import HEADER_BYTES_MAX, decode, decode_head, encode
-from ops.blockstore.payload import RawTensor
 from tests.support.builders.blocks import FINGERPRINT, OTHER_FINGERPRINT, make_block
 
 BEFORE = make_block((1, 2))

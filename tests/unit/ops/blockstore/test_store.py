@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from ops.blockstore.blocks import (
+    BlockRejected,
     PutOutcome,
     Rejected,
     RejectReason,
     StoredBlock,
+    TensorEntry,
 )
 from ops.blockstore.disk import Disk
-from ops.blockstore.events import BlockRejected
-from ops.blockstore.payload import TensorEntry
 from tests.support.builders.block_stores import StoreWorld
 from tests.support.builders.blocks import (
     FINGERPRINT,
@@ -326,7 +326,7 @@ def test_a_store_that_never_was_is_empty(tmp_path: Path) -> None:
 def test_a_block_is_read_into_the_memory_of_its_caller(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    monkeypatch.setattr("ops.blockstore.reader.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("ops.blockstore.format.PIECE_BYTES", piece_bytes)
     block = make_block(size_bytes=6000)
     world.store.put(block)
     memory = bytearray(6000)

@@ -9,10 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from ops.metrics.durations import DurationHistogram
-from ops.metrics.exposition import render
+from ops.metrics.exposition import DurationHistogram, Readings, render
 from ops.metrics.families import FAMILIES
-from ops.metrics.readings import Readings
 
 OPENMETRICS = "text/html;q=0.1,application/openmetrics-text;version=1.0.0"
 HOSTILE = 'a"b\\c\n{d}é'

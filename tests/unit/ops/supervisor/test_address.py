@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ops.supervisor.address import base_url, claim_port
+from ops.supervisor.probes import base_url, claim_port
 from ops.supervisor.serve_record import CannotServe
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ops.setting_groups.places import user_config_file
 from ops.settings import ConfigFileError, Settings, load_part_settings, load_settings
-from ops.supervisor.environment import (
+from ops.supervisor.parts import (
     LARGE_ARRAYS,
     MANY_THREADS,
     allocator_environment,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.exit_codes import FINAL, ExitCode
-from ops.supervisor.restart_policy import (
+from ops.supervisor.process_monitor import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     HEALTHY_AFTER_S,

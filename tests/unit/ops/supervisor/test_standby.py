@@ -1,4 +1,4 @@
-"""The slot of a standby, with a stand-in for its process."""
+"""The slot of a child, with a stand-in for its process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ops.supervisor import standby
-from ops.supervisor.child import Child
+from ops.supervisor import child
+from ops.supervisor.child import Child, StandbySlot
 from ops.supervisor.parts import Part
-from ops.supervisor.standby import StandbySlot
 from tests.support.polling import let_tasks_run
 
 _PART = Part(name="worker", argv=("w",), grace_s=1.0, standby_argv=("s",), standby_after_s=0.0)
@@ -137,7 +136,7 @@ def test_refill_and_close_leave_no_standby_behind() -> None:
 def test_standby_that_ends_is_reported_and_replaced_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(standby, "STANDBY_RETRY_S", 0.0)
+    monkeypatch.setattr(child, "STANDBY_RETRY_S", 0.0)
 
     async def story() -> None:
         stage = Stage()
@@ -156,7 +155,7 @@ def test_standby_that_ends_is_reported_and_replaced_later(
 
 
 def test_standby_that_cannot_be_started_is_tried_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "STANDBY_RETRY_S", 0.0)
+    monkeypatch.setattr(child, "STANDBY_RETRY_S", 0.0)
 
     async def story() -> None:
         stage = Stage()

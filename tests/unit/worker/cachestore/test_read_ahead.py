@@ -12,14 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import NewBlock, PutOutcome, Rejected, StoredBlock
-from ops.blockstore.payload import BlockTarget
+from ops.blockstore.blocks import BlockTarget, NewBlock, PutOutcome, Rejected, StoredBlock
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, FailingDisk, make_block, make_chain
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import scaled, wait_until
-from worker.cachestore.continuation import Continuation
-from worker.cachestore.read_ahead import BlockRead, Loaded, ReadAhead, ReadLimits
+from worker.cachestore.read_ahead import BlockRead, Continuation, Loaded, ReadAhead, ReadLimits
 
 WAIT_S = 60.0
 _BIG = 4000

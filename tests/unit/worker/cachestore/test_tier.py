@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import NewBlock, StoredBlock
-from ops.blockstore.disk import Disk
-from ops.blockstore.events import (
+from ops.blockstore.blocks import (
     BlockRejected,
+    NewBlock,
     PersistencePaused,
     PersistenceResumed,
+    StoredBlock,
     StoreEvent,
 )
+from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain
 from tests.support.polling import scaled, wait_until
 from worker.cachestore import tier as tier_module
-from worker.cachestore.continuation import Continuation
+from worker.cachestore.read_ahead import Continuation
 from worker.cachestore.tier import DiskTier, TierState
-from worker.cachestore.write_outcome import WriteOutcome, WriteState
+from worker.cachestore.writer import WriteOutcome, WriteState
 
 WAIT_S = 60.0
 

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from domain.kv.hashing import BlockHash
-from ops.blockstore.blocks import NewBlock, PutOutcome
-from ops.blockstore.events import PersistencePaused, PersistenceResumed, StoreEvent
+from ops.blockstore.blocks import (
+    NewBlock,
+    PersistencePaused,
+    PersistenceResumed,
+    PutOutcome,
+    StoreEvent,
+)
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import (
     FINGERPRINT,
@@ -22,9 +27,8 @@ from tests.support.builders.blocks import (
 )
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import scaled
-from worker.cachestore.manifest import Manifest, sealed
-from worker.cachestore.write_outcome import WriteOutcome, WriteState
-from worker.cachestore.writer import WriteBehind, WriterLimits
+from worker.cachestore.reports import Manifest, sealed
+from worker.cachestore.writer import WriteBehind, WriteOutcome, WriterLimits, WriteState
 
 WAIT_S = 60.0
 

@@ -13,7 +13,7 @@ from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from ops.exit_codes import ExitCode
 from tests.support.polling import scaled, unscaled
-from worker.consumers import Consumers
+from worker.actors import Consumers
 from worker.control import worker_drain
 from worker.control.worker_drain import (
     SAVE_S,

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from domain.chat.items import Text, logprobs_of
 from domain.chat.logprobs import TokenLogprob
 from tests.unit.worker.engine.test_text_assembler import MIXED, TAGS, tokenised
-from worker.engine.logprob_tracker import LogprobTracker
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.output_parser import SectionParser
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.ports import TokenLikelihood
-from worker.engine.text_assembler import ItemBody, TextAssembler
+from worker.engine.text_assembler import ItemBody, LogprobTracker, TextAssembler
 
 CALLS = CallRules(
     format=ToolFormat(start="<call>", end="</call>", parse=lambda text, _: _call(text)),

@@ -13,7 +13,7 @@ from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.values import JobId, Sampling
 from tests.support.fakes.engine import ScriptedRunner
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK
+from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import LoadedModel
 from worker.engine.reasoning_limit import with_reasoning_limit

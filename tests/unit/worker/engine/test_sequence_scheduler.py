@@ -17,7 +17,7 @@ from domain.chat.items import Progress
 from domain.values import JobId, Priority, Sampling, WaitingFor
 from tests.support.fakes.memory_runner import SmallMemoryRunner
 from worker.engine.ports import Admission, CachedPrefix
-from worker.engine.scheduling.fair_queue import PASSES_MAX
+from worker.engine.scheduling.waiting_queue import PASSES_MAX
 from worker.engine.sequence import Handle, Sequence, SequenceTimes
 from worker.engine.sequence_scheduler import (
     PREEMPTION_PAUSE_S,

@@ -14,10 +14,10 @@ from tests.support.builders.job_events import draft, started
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
-from worker.active_jobs import ActiveJobs
 from worker.liveness.idle import IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.worker_metrics import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder
+from worker.turn_scheduler import ActiveJobs
 
 JOB = JobId("job-1")
 TTL_S = 300.0

@@ -8,7 +8,7 @@ import pytest
 
 from domain.values import WorkerId
 from worker.engine.scheduling.step_watch import StepKind, StepSize
-from worker.liveness.last_step import LastStepFile, read_last_step
+from worker.liveness.stuck_step import LastStepFile, read_last_step
 
 MINE, OTHER = WorkerId("worker-" + "a" * 32), WorkerId("worker-" + "b" * 32)
 STEP = StepSize(StepKind.PREFILL, 3, 2051)

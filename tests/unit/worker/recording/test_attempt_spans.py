@@ -18,9 +18,13 @@ from domain.values import JobId, StreamName, Timings, WorkerId
 from ops.tracing.span import NoSpans, Span
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
-from worker.recording.attempt_observer import JobObserver
-from worker.recording.attempt_spans import attempt_span, spans_of
-from worker.recording.span_texts import TEXT_CHARS_MAX, texts_of
+from worker.recording.attempt_spans import (
+    TEXT_CHARS_MAX,
+    JobObserver,
+    attempt_span,
+    spans_of,
+    texts_of,
+)
 
 TRACE = new_trace(sampled=True)
 

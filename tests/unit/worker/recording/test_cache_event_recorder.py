@@ -9,19 +9,18 @@ import pytest
 
 from domain.kv.hashing import BlockHash
 from domain.values import JobId, StreamName, WorkerId
-from ops.blockstore.blocks import RejectReason
-from ops.blockstore.events import (
+from ops.blockstore.blocks import (
     BlockRejected,
     BlocksEvicted,
     PersistencePaused,
     PersistenceResumed,
+    RejectReason,
 )
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds
-from worker.cachestore.manifest import Manifest
-from worker.cachestore.reports import ContextSaved, ContextStarted
+from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest
 from worker.recording import cache_event_recorder as recorder_module
 from worker.recording.cache_event_recorder import CacheEventRecorder
 

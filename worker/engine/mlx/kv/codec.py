@@ -11,7 +11,7 @@ from types import MappingProxyType
 import mlx.core as mx
 
 from domain.kv.spec import ModelCacheSpec
-from ops.blockstore.payload import BlockPayload
+from ops.blockstore.blocks import BlockPayload
 from worker.cachestore.tier import Storage
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
 from worker.engine.mlx.kv.raw import BadPayload, check_fit, from_raw, to_raw

@@ -15,9 +15,9 @@ from domain.kv.checkpoints import CacheCheckpoint, CheckpointKind
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
 from ops.blockstore.blocks import NewBlock
-from worker.cachestore.manifest import Manifest
+from worker.cachestore.reports import Manifest
 from worker.cachestore.tier import DiskTier
-from worker.cachestore.write_outcome import WriteOutcome, WriteState
+from worker.cachestore.writer import WriteOutcome, WriteState
 from worker.engine.mlx.kv.arrays import BlockArrays
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.context_store import ContextStore

@@ -14,7 +14,7 @@ from math import prod
 import mlx.core as mx
 
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
-from ops.blockstore.payload import BlockPayload, RawTensor
+from ops.blockstore.blocks import BlockPayload, RawTensor
 from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
 
 _DTYPES = {

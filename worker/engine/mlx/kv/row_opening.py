@@ -17,8 +17,7 @@ from domain.kv.contexts import Context, Piece
 from domain.kv.hashing import BlockHash, common_tokens
 from domain.kv.spec import ModelCacheSpec
 from ops.blockstore.blocks import StoredBlock
-from worker.cachestore.continuation import Continuation
-from worker.cachestore.read_ahead import BlockRead
+from worker.cachestore.read_ahead import BlockRead, Continuation
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.codec import BlockCodec
 from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import mlx.core as mx
 
 from domain.kv.spec import LayerSpec
-from ops.blockstore.payload import BlockTarget, TensorEntry
+from ops.blockstore.blocks import BlockTarget, TensorEntry
 from worker.engine.mlx.kv.arrays import key_name, value_name
 from worker.engine.mlx.kv.raw import DTYPE_NAMES, dtype_name, layers_of
 

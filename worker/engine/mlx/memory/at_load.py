@@ -21,15 +21,14 @@ from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory.device import Device
 from worker.engine.mlx.memory.report import (
+    MemoryWatch,
     measured_budget,
     parameter_bytes,
     report_disk,
     report_memory,
     usual_tokens,
 )
-from worker.engine.mlx.memory.step import measure_step
-from worker.engine.mlx.memory.step_file import StepFile
-from worker.engine.mlx.memory.watch import MemoryWatch
+from worker.engine.mlx.memory.step import StepFile, measure_step
 from worker.engine.ports import ModelLoadError, is_device_error
 
 _log = structlog.get_logger(__name__)

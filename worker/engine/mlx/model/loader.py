@@ -1,4 +1,4 @@
-"""Find a model, load it, and describe it."""
+"""Find a model, check its files, load it, and describe it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import mlx_lm.utils
 import structlog
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
 
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
 from domain.values import ModelCard, Sampling, SamplingWish
-from ops.models.files import context_length_of
-from ops.models.hub_cache import HUB_FILES, WEIGHTS
+from ops.models.hub_cache import HUB_FILES, WEIGHTS, context_length_of, has_weights
 from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
@@ -29,14 +29,34 @@ from worker.engine.grammar.guidance import grammars_for
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.cpu import computes_on_cpu, in_single_precision, use_openblas
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
-from worker.engine.mlx.model.tool_families import channel_format_of, end_ids_of, tool_format_of
-from worker.engine.mlx.model.vocabulary import detokenizer_factory, spelling_of
+from worker.engine.mlx.model.tool_families import (
+    channel_format_of,
+    detokenizer_factory,
+    end_ids_of,
+    spelling_of,
+    tool_format_of,
+)
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError, Render
 from worker.engine.reasoning_limit import with_reasoning_limit
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A loaded model.
+
+    Attributes:
+        network: An mlx-lm model; only the thread that loaded it may use it.
+        end_ids: Token ids that end an answer.
+        model: Tokenizer, renderer and model card, for any thread.
+    """
+
+    network: Any
+    end_ids: frozenset[int]
+    model: LoadedModel
+
 
 _log = structlog.get_logger(__name__)
 
@@ -287,3 +307,22 @@ def _description(config: Mapping[str, Any]) -> str:
 def _written_at(model_dir: Path) -> str:
     written = max(path.stat().st_mtime for path in model_dir.glob(WEIGHTS))
     return datetime.fromtimestamp(int(written), UTC).isoformat().replace("+00:00", "Z")
+
+
+def check_weight_files(model_dir: Path) -> None:
+    """Refuse a directory whose weights are incomplete.
+
+    Raises:
+        ModelLoadError: A file that the index names is missing, or a file is not a whole one.
+    """
+    if not has_weights(model_dir):
+        msg = f"{model_dir} does not hold all files of weights that its index names"
+        raise ModelLoadError(msg)
+    for path in sorted(model_dir.glob("*.safetensors")):
+        try:
+            # Reads the header, and compares it with the length of the file.
+            with safe_open(path, framework="numpy"):
+                pass
+        except (OSError, SafetensorError) as error:
+            msg = f"{path} is no whole file of weights: {error}"
+            raise ModelLoadError(msg) from error

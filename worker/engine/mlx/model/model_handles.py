@@ -12,8 +12,7 @@ from domain.chat.ports import RecordedAnswers
 from domain.job.replay import Refusal, ReplayRefused
 from domain.model.registry import ModelRegistry
 from worker.engine.mlx.fingerprint import fingerprint
-from worker.engine.mlx.model.loaded_weights import LoadedWeights
-from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
+from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
 from worker.engine.ports import ModelLoadError
 
 _FINGERPRINT_CHARS = len("sha256:") + 12

@@ -17,7 +17,7 @@ from mlx.nn.layers.quantized import quantize
 
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint, StepMemory
-from ops.models.files import context_length_of
+from ops.models.hub_cache import context_length_of
 from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.memory.report import parameter_bytes

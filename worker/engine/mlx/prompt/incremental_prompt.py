@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol, TypeAlias
 
-from domain.chat.echo import RecordedAnswer, is_echo
+from domain.chat.divergence import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import ChatRequest, unattributed
 from domain.values import Digest, JobId, PromptEncoding, digest_of

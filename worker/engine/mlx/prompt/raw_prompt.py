@@ -1,12 +1,16 @@
-"""Encodes raw prompts: texts, token ids, and texts with a gap to fill."""
+"""Encodes raw prompts and rendered ones with the model's tokenizer, up to a bound of length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import structlog
+
 from domain.chat.request import RawPrompt
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, PromptTooLong
+from worker.engine.mlx.prompt.segment_tokenizer import MarkBreaker, SegmentTokenizer, refusal
 from worker.engine.ports import RenderedPrompt
 
 #: Fill-in-the-middle tokens of each family: before the text ahead of the gap, before the text
@@ -91,3 +95,105 @@ def _gap_marks_of(tokenizer: Any) -> tuple[int, int, int] | None:  # noqa: ANN40
         if first in known and second in known and third in known:
             return known[first], known[second], known[third]
     return None
+
+
+#: Length of a slice in characters.
+SLICE_CHARS: Final = 64 << 10
+#: Slices that are counted at once, on as many cores.
+_SLICES_AT_ONCE: Final = 4
+#: A text with fewer characters for each token of the context may well fit; it is not counted.
+LIKELY_CHARS_PER_TOKEN: Final = 8
+#: Tokens by which a cut may increase the count: the text on both sides splits differently there.
+_CUT_TOKENS_MAX: Final = 64
+
+
+def tokens_beyond(text: str, tokens_max: int, count: Callable[[Sequence[str]], int]) -> int | None:
+    """Return an estimate of the number of tokens if the text has more than ``tokens_max``.
+
+    Args:
+        tokens_max: Most tokens that fit.
+        count: Returns the number of tokens of several texts.
+
+    Returns:
+        ``None`` if the text may fit.
+    """
+    if len(text) <= tokens_max * LIKELY_CHARS_PER_TOKEN:
+        return None
+    counted = tokens = 0
+    step = SLICE_CHARS * _SLICES_AT_ONCE
+    for begin in range(0, len(text), step):
+        part = text[begin : begin + step]
+        slices = [part[at : at + SLICE_CHARS] for at in range(0, len(part), SLICE_CHARS)]
+        tokens += count(slices) - _CUT_TOKENS_MAX * len(slices)
+        counted += len(part)
+        if tokens > tokens_max:
+            # The rest is taken to be as dense as the part that was counted.
+            return tokens * len(text) // counted
+    return None
+
+
+_log = structlog.get_logger(__name__)
+
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class PromptTokenizer:
+    """Encodes prompts to token ids. May be called from many threads at once.
+
+    Args:
+        tokenizer: mlx-lm's wrapper around the model's tokenizer.
+        tokens_max: Longest prompt that is encoded; ``None`` for any length.
+
+    Attributes:
+        marks: Breaks marks in a caller's text; ``encode_prompt`` cuts the prompt there.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
+        tokens_max: int | None = None,
+    ) -> None:
+        self.marks = MarkBreaker(tokenizer.get_added_vocab())
+        self._tokenizer = tokenizer
+        self._tokens_max = tokens_max
+        is_fast = getattr(tokenizer, "is_fast", False)
+        self._backend = tokenizer.backend_tokenizer if is_fast else None
+        self._segments = None if self._backend is None else _segments_of(self._backend)
+
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a prompt.
+
+        Raises:
+            PromptTooLong: It is several times too long; its length is an estimate then.
+        """
+        text = _LONE_SURROGATE.sub("\ufffd", text)
+        if self._tokens_max is not None:
+            tokens = tokens_beyond(text, self._tokens_max, self._count)
+            if tokens is not None:
+                raise PromptTooLong(tokens, self._tokens_max)
+        return self.marks.encode(text, self.encode)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text in which every mark is read as a token."""
+        if self._segments is not None:
+            return self._segments.encode(text)
+        if self._backend is not None:
+            # encode_batch_fast releases the interpreter lock. A single encode would hold it, and
+            # block the engine thread, for as long as a long prompt takes.
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+            return tuple(encoding.ids)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _count(self, texts: Sequence[str]) -> int:
+        if self._backend is None:
+            return sum(len(self._tokenizer.encode(text)) for text in texts)
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return sum(len(encoding) for encoding in encodings)
+
+
+def _segments_of(backend: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - as above
+    why = refusal(backend)
+    if why is not None:
+        _log.info("prompts_tokenised_whole", why=why)
+        return None
+    return SegmentTokenizer(backend)

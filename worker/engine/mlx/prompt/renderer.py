@@ -6,22 +6,101 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from itertools import takewhile
+from typing import Any, Final
 
 from jinja2 import TemplateError
 
 from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
 from domain.errors import InvalidRequest
+from domain.kv.hashing import common_tokens
 from domain.values import PromptEncoding
 from worker.engine.mlx.prompt import harmony
-from worker.engine.mlx.prompt.instructions import with_instructions
-from worker.engine.mlx.prompt.marks import with_reasoning_apart
-from worker.engine.mlx.prompt.preamble import leading_turns, preamble_end
-from worker.engine.mlx.prompt.prompt_tokenizer import PromptTokenizer
-from worker.engine.mlx.prompt.raw_prompt import RawRenderer
-from worker.engine.output.channel_format import HARMONY, ChannelFormat
+from worker.engine.mlx.prompt.raw_prompt import PromptTokenizer, RawRenderer
+from worker.engine.mlx.prompt.segment_tokenizer import with_reasoning_apart
+from worker.engine.output.channel_parser import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import RenderedPrompt
+
+#: Beginnings of a message; each joins with the characters before it in another way.
+_BEGINNINGS: Final = ("", "a", "\n")
+
+
+def leading_turns(request: ChatRequest, stand_in: str) -> tuple[Message, ...]:
+    """Return the system messages and a first message with ``stand_in`` as its text.
+
+    Returns:
+        No message if the request has neither tools nor system messages, or nothing after them.
+    """
+    turns = tuple(takewhile(lambda one: one.role == "system", request.messages))
+    is_bare = not turns and not request.tools
+    if is_bare or len(turns) == len(request.messages):
+        return ()
+    # A result or a call alone is refused by many templates.
+    return (*turns, Message(role="user", content=stand_in))
+
+
+def preamble_end(
+    tokens: Sequence[int], preamble: str, encode: Callable[[str], tuple[int, ...]]
+) -> int | None:
+    """Return the number of tokens that every prompt with this preamble begins with.
+
+    Args:
+        tokens: Ids of one of these prompts.
+        preamble: The text before the first message's text.
+        encode: Returns the ids of a text.
+
+    Returns:
+        ``None`` if there are none, or if this prompt does not begin with them.
+    """
+    first, *others = (encode(preamble + beginning) for beginning in _BEGINNINGS)
+    end = min(common_tokens(first, other) for other in others)
+    return end if end and tuple(tokens[:end]) == first[:end] else None
+
+
+def with_instructions(request: ChatRequest, *, is_opened: bool) -> ChatRequest:
+    """Return the request with its tool choice and answer format as a final remark.
+
+    Args:
+        is_opened: Whether the prompt already opens the call that the request demands.
+    """
+    remarks = [remark for remark in (_on_tools(request, is_opened), _on_form(request)) if remark]
+    if not remarks:
+        return request
+    text = "<system-reminder>\n" + "\n".join(remarks) + "\n</system-reminder>"
+    last = request.messages[-1]
+    if last.role == "assistant":
+        return replace(request, messages=(*request.messages, Message(role="user", content=text)))
+    content = f"{last.content}\n\n{text}" if last.content else text
+    return replace(request, messages=(*request.messages[:-1], replace(last, content=content)))
+
+
+def _on_tools(request: ChatRequest, is_opened: bool) -> str:  # noqa: FBT001 - private
+    choice = request.tool_choice
+    if choice.allowed is not None:
+        return f"Of the tools, call none but these: {', '.join(choice.allowed) or 'none'}."
+    if is_opened or not (request.tools or request.deferred_tools):
+        return ""
+    match choice.mode:
+        case "none":
+            return "Answer in words. Do not call any tool."
+        case "any":
+            return "Answer with a call of one of the tools."
+        case "tool":
+            return f"Answer with a call of the tool {choice.name}."
+        case "auto":
+            return ""
+
+
+def _on_form(request: ChatRequest) -> str:
+    schema: Mapping[str, Any] | None = request.answer_schema
+    if schema is None:
+        return ""
+    if not schema:
+        return "Answer with one JSON object and nothing else."
+    text = canonical_json(dict(schema)).decode(errors="replace")
+    return f"Answer with nothing but JSON that matches this JSON schema: {text}"
+
 
 #: Tokens at the end of a prompt that are searched for an opened reasoning section.
 OPENING_TOKENS_MAX = 16

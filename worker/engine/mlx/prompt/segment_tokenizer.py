@@ -1,20 +1,20 @@
-"""Tokenises a text segment by segment, and caches the segments.
-
-Every turn of a conversation sends its beginning again. A tokenizer first splits a text at its added
-tokens (turn and call markers), and then encodes each segment between them on its own. So a segment
-has the same ids wherever it occurs, and needs no second encoding.
-"""
+"""Tokenises a text segment by segment; marks of the template stay apart from a caller's text."""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, Final
+
+from domain.chat.request import Message
 
 #: Upper bound for the cached segments, in bytes.
 SEGMENTS_BYTES_MAX = 32 << 20
@@ -187,3 +187,86 @@ def longest_of(words: Collection[str]) -> str:
 
 def _size_bytes(piece: str, ids: array[int]) -> int:
     return sys.getsizeof(piece) + sys.getsizeof(ids) + _ENTRY_BYTES
+
+
+#: Characters of a mark that are compared; a longer one is recognised by its beginning.
+_COMPARED_CHARS_MAX: Final = 200
+_NONCE_BYTES: Final = 16
+
+
+class MarkBreaker:
+    """Breaks marks in texts, and encodes prompts with broken marks. For many threads at once.
+
+    A mark of one character, or of white space only, is left whole: it has no role, and tokenizers
+    have such tokens for indentation.
+
+    Args:
+        marks: The texts of all added tokens, whether or not the tokenizer calls them special.
+    """
+
+    def __init__(self, marks: Collection[str]) -> None:
+        compared = {mark[:_COMPARED_CHARS_MAX] for mark in marks if mark.strip()}
+        self._marks = frozenset(mark for mark in compared if len(mark) > 1)
+        self._find = re.compile(longest_of(self._marks)) if self._marks else None
+        # Letters and digits only: templates and their JSON filters leave them unchanged.
+        self._nonce = secrets.token_hex(_NONCE_BYTES)
+
+    def is_mark(self, text: str) -> bool:
+        """Whether this text alone is a mark that is broken."""
+        return text in self._marks
+
+    def broken(self, text: str) -> str:
+        """Return the text with a nonce inside each mark."""
+        if self._find is None:
+            return text
+        pieces, begin, at = [], 0, 0
+        while (found := self._find.search(text, at)) is not None:
+            # What follows the first character may begin a mark of its own.
+            at = found.start() + 1
+            pieces.append(text[begin:at])
+            begin = at
+        return self._nonce.join([*pieces, text[begin:]]) if pieces else text
+
+    def broken_deeply(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        """Return a JSON value whose strings, keys included, have no whole mark."""
+        match value:
+            case str():
+                return self.broken(value)
+            case Mapping():
+                return {
+                    self.broken_deeply(key): self.broken_deeply(one) for key, one in value.items()
+                }
+            case list() | tuple():
+                return [self.broken_deeply(one) for one in value]
+            case _:
+                return value
+
+    def encode(self, text: str, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the ids of a prompt with broken marks.
+
+        Args:
+            text: The prompt.
+            encode: Returns the ids of a text in which every mark is read as a token.
+        """
+        pieces = text.split(self._nonce)
+        if len(pieces) == 1:
+            return encode(text)
+        return tuple(chain.from_iterable(encode(piece) for piece in pieces))
+
+
+def with_reasoning_apart(turn: Message, think_start: str, think_end: str) -> Message:
+    """Return an assistant turn whose reasoning is not part of its text.
+
+    Some clients send reasoning back inside the text. Templates look for its marks there, but find
+    none that is broken.
+
+    Args:
+        turn: A message of any role.
+        think_start: Mark before the reasoning.
+        think_end: Mark after it.
+    """
+    if turn.role != "assistant" or think_end not in turn.content:
+        return turn
+    *before, text = turn.content.split(think_end)
+    reasoning = turn.reasoning or before[0].rsplit(think_start, 1)[-1].strip("\n")
+    return replace(turn, content=text.lstrip("\n"), reasoning=reasoning)

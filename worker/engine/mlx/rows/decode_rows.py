@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
-from worker.engine.mlx.speculation.speculation import Speculation
+from worker.engine.mlx.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,12 @@
-"""The running sequences of one network: prompts in prefill, and rows that decode.
-
-Each sequence has caches of its own from its first token to its last, so that it can join, leave and
-be copied from without touching the others.
-"""
+"""The running sequences of one network: rows that open, prompts in prefill, rows that decode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import structlog
@@ -20,10 +16,65 @@ from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.kv.leaves import STATE_CLASSES, TRIMMABLE_CLASSES, leaves
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
-from worker.engine.mlx.rows.opening_rows import Opening, OpeningRows
-from worker.engine.mlx.speculation.speculation import Speculation
+from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
-from worker.engine.scheduling.fair_queue import FairQueue
+from worker.engine.scheduling.waiting_queue import FairQueue
+
+#: Yields ``True`` after a step of work and ``False`` where it waits; returns the tokens restored.
+Opening: TypeAlias = Generator[bool, None, int]
+
+
+class OpeningRows:
+    """Takes turns among the rows that are being opened."""
+
+    def __init__(self) -> None:
+        self._openings: dict[int, Opening] = {}
+
+    def __len__(self) -> int:
+        return len(self._openings)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._openings
+
+    def add(self, uid: int, opening: Opening) -> None:
+        """Add a row."""
+        self._openings[uid] = opening
+
+    def remove(self, uid: int) -> None:
+        """Remove a row; an unknown uid is ignored."""
+        opening = self._openings.pop(uid, None)
+        if opening is not None:
+            opening.close()
+
+    def advance(
+        self, is_due: Callable[[], bool], failed: Callable[[int, Exception], None]
+    ) -> dict[int, int]:
+        """Open rows until other work is due, or until all of them wait.
+
+        Args:
+            is_due: Whether other work is due.
+            failed: Receives the rows that cannot be opened; they are removed.
+
+        Returns:
+            The restored tokens of the rows that are ready, by uid.
+        """
+        ready: dict[int, int] = {}
+        waiting: set[int] = set()
+        while len(waiting) < len(self._openings):
+            for uid in [one for one in self._openings if one not in waiting]:
+                try:
+                    if not next(self._openings[uid]):
+                        waiting.add(uid)
+                except StopIteration as end:
+                    del self._openings[uid]
+                    ready[uid] = end.value
+                except Exception as error:  # noqa: BLE001 - the other rows go on
+                    del self._openings[uid]
+                    failed(uid, error)
+                if is_due():
+                    return ready
+        return ready
+
 
 _log = structlog.get_logger(__name__)
 
@@ -376,3 +427,21 @@ class RunningSequences:
             self.remove([prompt.row.uid for prompt in prompts])
             return False
         return True
+
+
+#: Most tokens of a piece on a GPU, where a pass over few tokens leaves it idle.
+GPU_PIECE_TOKENS = 2048
+#: Most tokens of a piece on the CPU, where larger pieces are not faster and delay cancellations.
+CPU_PIECE_TOKENS = 256
+
+
+def is_on_gpu() -> bool:
+    """Return whether a GPU computes, while this thread prepares the next step."""
+    return bool(mx.default_device() != mx.Device(mx.cpu))
+
+
+def piece_tokens(wanted: int | None) -> int:
+    """Return the most tokens of a piece: ``wanted``, or the default of the device."""
+    if wanted is not None:
+        return wanted
+    return GPU_PIECE_TOKENS if is_on_gpu() else CPU_PIECE_TOKENS

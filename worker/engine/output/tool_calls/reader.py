@@ -1,21 +1,103 @@
-"""Tool calls in the output of a model: formats, deltas and the reader port.
-
-A parser that meets the start tag of a call hands the following text to a ``CallReader``, which
-returns ``CallDelta`` values: a call opens, its arguments grow, it closes. The result does not
-depend on how the text was cut into pieces. Text that turns out to be no call becomes plain text, so
-that no output is lost and none is an error.
-"""
+"""Tool calls in the output of a model: syntaxes, formats, deltas and the reader port."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from worker.engine.output.tool_calls.keyword_calls import is_inside_string
-from worker.engine.output.tool_calls.tool_syntax import ToolSyntax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSyntax:
+    r"""The texts around the parts of a call, as a model usually writes them.
+
+    A call is: ``before_name`` NAME ``after_name``
+    (``before_key`` KEY ``after_key`` VALUE ``after_value``)* ``after_call``.
+    White space at either end of these texts is part of the syntax; a reader accepts less of it.
+
+    Attributes:
+        before_name: Text before the tool's name.
+        after_name: Text after the tool's name.
+        before_key: Text before the name of an argument.
+        after_key: Text between the name and the value of an argument.
+        after_value: Text after a value.
+        after_call: Text after the last value; empty if only the end tag of the calls follows.
+        is_repeated: Whether several calls may stand between the start tag and the end tag.
+        is_quoted: Whether strings are written as in JSON, so that no tag can stand in one.
+        separator: Text between two arguments, and between two calls.
+    """
+
+    before_name: str
+    after_name: str
+    before_key: str
+    after_key: str
+    after_value: str
+    after_call: str
+    is_repeated: bool = False
+    is_quoted: bool = False
+    separator: str = ""
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether one line break on each side of a value belongs to the syntax."""
+        return self.after_key.endswith("\n") and self.after_value.startswith("\n")
+
+
+QWEN_SYNTAX: Final = ToolSyntax(
+    before_name="<function=",
+    after_name=">\n",
+    before_key="<parameter=",
+    after_key=">\n",
+    after_value="\n</parameter>\n",
+    after_call="</function>\n",
+)
+#: GLM 4.7 and Laguna.
+GLM_SYNTAX: Final = ToolSyntax(
+    before_name="",
+    after_name="",
+    before_key="<arg_key>",
+    after_key="</arg_key><arg_value>",
+    after_value="</arg_value>",
+    after_call="",
+)
+#: GLM 4.5 and 4.6, which write each part on its own line.
+GLM_LINES_SYNTAX: Final = replace(
+    GLM_SYNTAX, after_name="\n", after_key="</arg_key>\n<arg_value>", after_value="</arg_value>\n"
+)
+LONGCAT_SYNTAX: Final = ToolSyntax(
+    before_name="",
+    after_name="\n",
+    before_key="<longcat_arg_key>",
+    after_key="</longcat_arg_key>\n<longcat_arg_value>",
+    after_value="</longcat_arg_value>\n",
+    after_call="",
+)
+MINIMAX_SYNTAX: Final = ToolSyntax(
+    before_name='<invoke name="',
+    after_name='">\n',
+    before_key='<parameter name="',
+    after_key='">',
+    after_value="</parameter>\n",
+    after_call="</invoke>\n",
+    is_repeated=True,
+)
+#: LFM and other families that write Python: ``[f(a="x", b=2)]``.
+PYTHON_SYNTAX: Final = ToolSyntax(
+    before_name="",
+    after_name="(",
+    before_key="",
+    after_key="=",
+    after_value="",
+    after_call=")",
+    is_repeated=True,
+    is_quoted=True,
+    separator=", ",
+)
+
 
 Tool = Mapping[str, Any]
 #: Parses the text between the tags into one call or a list of calls, each a mapping with ``name``

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker.engine.output.stop_sequences import TagScanner
-from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
-from worker.engine.output.tool_calls.json_types import (
+from worker.engine.output.tool_calls.json_text import (
     ALL_TYPES,
     STRING_ONLY,
+    JsonValue,
+    MalformedJson,
     argument_schema,
     json_string,
     types_of,

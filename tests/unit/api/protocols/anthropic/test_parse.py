@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from api.protocols.anthropic.parse import parse
-from api.protocols.shared.answer_ids import origin_of
-from api.protocols.shared.images import IMAGE_NOTE
+from api.protocols.shared.answer import origin_of
 from api.protocols.shared.parsed_request import RequestDefaults
+from api.protocols.shared.turns import IMAGE_NOTE
 from api.schemas.base import MAX_TOKENS_CEILING
 from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from api.protocols.anthropic.parse import parse, parse_count
-from api.protocols.shared.images import IMAGE_NOTE
 from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from api.protocols.shared.reasoning_signature import sign_reasoning, signed_reasoning
+from api.protocols.shared.turns import IMAGE_NOTE
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
 from domain.values import JobId

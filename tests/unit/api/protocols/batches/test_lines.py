@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from api.protocols.anthropic.stream import assemble_message
-from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat import CHAT
 from api.protocols.shared.answer import AssembledAnswer
 from api.protocols.shared.completions import CompletionEnvelope, assemble
 from api.protocols.shared.logprobs import chat_logprobs

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from api.http.sse import encode
-from api.protocols.native.stream import Cursor, NativeEncoder, parse_cursor
+from api.protocols.native import Cursor, NativeEncoder, parse_cursor
 from domain.chat.items import Failed, Progress, StreamItem
 from domain.errors import Draining, InvalidRequest
 from domain.log.codec import item_from_dict

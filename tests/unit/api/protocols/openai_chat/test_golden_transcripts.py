@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from api.http.sse import encode
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_completions.parse import TEXT
+from api.protocols.openai_chat import CHAT
+from api.protocols.openai_completions import TEXT
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from api.protocols.native import jobs as native
-from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.images import IMAGE_NOTE
+from api.protocols import native, openai_chat
 from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
+from api.protocols.shared.turns import IMAGE_NOTE
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from domain.values import Priority

@@ -8,7 +8,7 @@ from hypothesis import given
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
-from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat import CHAT
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,

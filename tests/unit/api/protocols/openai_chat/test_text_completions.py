@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from api.http.sse import Part, encode
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_completions.parse import TEXT
+from api.protocols.openai_chat import CHAT
+from api.protocols.openai_completions import TEXT
 from api.protocols.shared.completions import (
     ChoiceItem,
     CompletionEncoder,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.protocols.openai_embeddings.parse import parse
+from api.protocols.openai_embeddings import parse
 from api.protocols.shared.parsed_request import RequestDefaults
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest

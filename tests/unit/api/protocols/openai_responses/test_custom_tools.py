@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.protocols.openai_responses.custom_tools import (
+from api.protocols.openai_responses.tools import (
     CustomInput,
     checked_grammar,
     custom_function,

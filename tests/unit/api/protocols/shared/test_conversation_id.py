@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from api.protocols import openai_chat
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.shared.agent_hints import USER_ID_CHARS_MAX, agent_of
 from api.protocols.shared.parsed_request import RequestDefaults
-from domain.chat.conversation_id import content_id
 from domain.chat.request import ChatRequest, Message
+from domain.usecases.history_matching import content_id
 from domain.values import SamplingWish
 from tests.support.fakes.time import SequentialIds
 

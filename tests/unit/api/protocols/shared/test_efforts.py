@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
+from api.protocols import native, openai_chat
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.native import jobs as native
-from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.openai_responses import parse as responses
-from api.protocols.shared.efforts import Efforts
-from api.protocols.shared.parsed_request import RequestDefaults
+from api.protocols.shared.parsed_request import Efforts, RequestDefaults
 from api.schemas.base import MAX_TOKENS_CEILING
-from domain.chat.reasoning_limit import ThinkingLimit
+from domain.chat.generation import ThinkingLimit
 from domain.errors import InvalidRequest
 from tests.support.fakes.time import SequentialIds
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply
-from api.protocols.shared.images import IMAGE_NOTE, IMAGE_REFUSED
+from api.protocols.shared.turns import IMAGE_NOTE, IMAGE_REFUSED
 from domain.chat.request import ChatRequest
 from domain.values import Digest
 from tests.support.builders.api import fake_api

@@ -19,11 +19,9 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.http.sse import Part, encode
-from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.openai_chat.parse import CHAT
-from api.protocols.openai_completions import parse as openai_completions
-from api.protocols.openai_completions.logprobs import TextLogprobsRenderer
-from api.protocols.openai_completions.parse import TEXT
+from api.protocols import openai_chat, openai_completions
+from api.protocols.openai_chat import CHAT
+from api.protocols.openai_completions import TEXT, TextLogprobsRenderer
 from api.protocols.openai_responses import parse as responses
 from api.protocols.shared.completions import (
     ChoiceItem,

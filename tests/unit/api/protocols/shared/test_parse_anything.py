@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from api.protocols import native, openai_chat
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.native import jobs as native
-from api.protocols.openai_chat import parse as openai_chat
-from api.protocols.shared.images import IMAGE_REFUSED
 from api.protocols.shared.parsed_request import RequestDefaults
+from api.protocols.shared.turns import IMAGE_REFUSED
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX

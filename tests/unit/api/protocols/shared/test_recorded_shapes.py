@@ -17,7 +17,7 @@ from api.errors import error_body
 from api.http.messages import Dialect
 from api.http.sse import encode
 from api.protocols.anthropic.stream import assemble_message
-from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat import CHAT
 from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
 from domain.chat.items import Body, Finished, Started, Text
 from domain.chat.logprobs import Alternative, TokenLogprob

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from api.protocols import openai_chat
 from api.protocols.anthropic import parse as anthropic
-from api.protocols.openai_chat import parse as openai_chat
 from api.protocols.openai_responses.parse import (
     input_items,
     parse_request,

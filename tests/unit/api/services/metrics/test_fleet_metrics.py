@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from api.services.metrics.fleet_metrics import PLACES_MAX, FleetMetrics
+from api.services.metrics.log_metrics import PLACES_MAX, FleetMetrics
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
 from domain.values import CacheFigures, JobId, WaitingFor, WaitingJob, WorkerId
-from ops.metrics.readings import Readings
+from ops.metrics.exposition import Readings
 from tests.support.fakes.broker import FakeBroker
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from domain.batch.state import BatchId, BatchState
-from domain.errors import BatchNotEnded, ConcurrencyConflict, Overloaded, RateLimited
+from domain.errors import BatchNotEnded, BatchNotFound, ConcurrencyConflict, Overloaded, RateLimited
 from domain.events.batch import BatchSubmitted
-from domain.not_found import BatchNotFound
 from domain.usecases.batches.batches import fill_page
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX
 from domain.values import Owner, StreamName

@@ -12,15 +12,16 @@ from domain.batch.state import Batch, BatchState, LineCounts, job_of_line
 from domain.chat.request import ChatRequest, Message
 from domain.errors import (
     BatchNotEnded,
+    BatchNotFound,
     DiskFull,
     InvalidRequest,
     LogUnavailable,
+    ModelNotFound,
     NotRetryable,
     Overloaded,
 )
 from domain.log.codec import texts_of
 from domain.log.trace import parse_traceparent
-from domain.not_found import BatchNotFound, ModelNotFound
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
 from domain.usecases.jobs.submit import JobSubmission
 from domain.values import JobId, JobStatus, Owner, Priority, StreamName

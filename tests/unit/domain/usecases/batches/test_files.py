@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from domain.batch.files import FileId, StoredFile
-from domain.errors import ConcurrencyConflict, LogUnavailable
+from domain.batch.ports import FileId, StoredFile
+from domain.errors import ConcurrencyConflict, FileNotFound, LogUnavailable
 from domain.events.batch import FileCreated, FileDeleted
-from domain.not_found import FileNotFound
 from domain.usecases.batches.batches import STREAMS_AT_ONCE
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from domain.chat.items import Failed
-from domain.errors import ConcurrencyConflict
+from domain.errors import ConcurrencyConflict, JobNotFound
 from domain.job.commands import FailAttempt, JobCommand, RequestCancel, Retry
 from domain.job.state import Job
-from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX, commit, load_job
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.builders.job_events import start_command

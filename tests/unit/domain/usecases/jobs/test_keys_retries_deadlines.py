@@ -9,8 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from domain.chat.items import Failed
-from domain.errors import IdempotencyKeyReused, NotRetryable, Overloaded, QueueUnavailable
-from domain.not_found import PayloadMissing
+from domain.errors import (
+    IdempotencyKeyReused,
+    NotRetryable,
+    Overloaded,
+    PayloadMissing,
+    QueueUnavailable,
+)
 from domain.usecases.jobs.run_attempt import RunResult
 from domain.usecases.jobs.submit import idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority

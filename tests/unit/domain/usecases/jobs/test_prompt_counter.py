@@ -9,7 +9,7 @@ from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
 from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
-from domain.usecases.jobs.count_tokens import PromptCounter
+from domain.usecases.jobs.prepare_prompt import PromptCounter
 from domain.values import Owner, PromptEncoding, SamplingWish
 
 REQUEST = ChatRequest(

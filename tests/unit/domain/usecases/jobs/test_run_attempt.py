@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
+from domain.chat.generation import ThinkingLimit
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
-from domain.chat.reasoning_limit import ThinkingLimit
-from domain.errors import DeviceFailed, LogUnavailable
+from domain.errors import DeviceFailed, JobNotFound, LogUnavailable
 from domain.events.job import JobCompleted
 from domain.job.commands import FailAttempt
-from domain.job.suspicion import DEVICE_FAILURES_MAX
-from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.run_attempt import RunResult
+from domain.usecases.jobs.run_attempt import DEVICE_FAILURES_MAX, RunResult
 from domain.values import (
     Digest,
     JobId,

@@ -9,13 +9,12 @@ import pytest
 
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
-from domain.errors import LogUnavailable
+from domain.errors import JobNotFound, LogUnavailable
 from domain.job.commands import CompleteAttempt, ConfirmCancel, Retry
 from domain.log.record import RecordedEvent
-from domain.not_found import JobNotFound
 from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.reconcile import JobReconciler
 from domain.usecases.jobs.run_attempt import RunResult
+from domain.usecases.jobs.stranded import JobReconciler
 from domain.values import (
     Digest,
     JobId,
@@ -30,7 +29,7 @@ from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.job_queue import QueueTables
 from tests.support.polling import scaled, wait_until
-from worker.active_jobs import cancel_where_recorded
+from worker.turn_scheduler import cancel_where_recorded
 
 LONG = "word " * 100
 START = start_command()

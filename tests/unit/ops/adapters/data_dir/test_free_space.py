@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from domain.errors import DiskFull
-from ops.adapters.data_dir.free_space import START_BYTES, DiskFloor, floor_of, free_bytes
-from ops.adapters.data_dir.reserve import Reserve
-from ops.setting_groups.disk import DiskSettings
-from ops.setting_groups.service import LogSettings
+from ops.adapters.data_dir.free_space import START_BYTES, DiskFloor, Reserve, floor_of, free_bytes
+from ops.setting_groups.service import DiskSettings, LogSettings
 from ops.settings import Settings
 
 MB = 2**20
@@ -87,7 +85,7 @@ def test_a_disk_that_is_full_for_this_user_leaves_no_part_of_the_reserve(
     def refuse(_: int) -> None:
         raise OSError(122, "Disk quota exceeded")
 
-    monkeypatch.setattr("ops.adapters.data_dir.reserve.os.fsync", refuse)
+    monkeypatch.setattr("ops.adapters.data_dir.free_space.os.fsync", refuse)
     assert not disk.reserve.hold(MB)
     assert not list(tmp_path.iterdir())
     disk.floor.renew()

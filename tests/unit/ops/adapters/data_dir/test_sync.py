@@ -10,7 +10,7 @@ import pytest
 
 from domain.log.checkpoints import sign_checkpoint
 from domain.log.record import LogHead
-from ops.adapters.data_dir.secret_file import write_once
+from ops.adapters.data_dir.permissions import write_once
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 
 

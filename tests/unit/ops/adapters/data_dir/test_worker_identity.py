@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domain.values import WorkerId
-from ops.adapters.data_dir.worker_identity import WorkerIdentity
+from ops.adapters.data_dir.lock import WorkerIdentity
 
 FIRST, SECOND = WorkerId("worker-1"), WorkerId("worker-2")
 

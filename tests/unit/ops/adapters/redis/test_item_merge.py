@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from domain.chat.items import Finished, Progress, StreamItem, Text
 from domain.values import StopReason, Usage
-from ops.adapters.redis.item_merge import ItemMerge
+from ops.adapters.redis.item_hub import ItemMerge
 
 SIZE = 10
 ITEMS_MAX = 5

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from domain.errors import LogUnavailable
-from ops.adapters.webhooks.secret import KEY_NAME, webhook_secret
+from ops.adapters.webhooks.sender import KEY_NAME, webhook_secret
 from ops.setting_groups.service import WebhookSettings
 
 ONE = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -15,7 +15,7 @@ from domain.values import Sampling
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
+from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.detokenizer import ByteDetokenizer
 
 _MARKS = tuple(dict.fromkeys((*HARMONY.markers, *MUSE_SPARK.markers)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from worker.engine.mlx.rows.piece_tokens import (
+from worker.engine.mlx.rows.running_sequences import (
     CPU_PIECE_TOKENS,
     GPU_PIECE_TOKENS,
     is_on_gpu,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from worker.engine.mlx.model.weight_files import check_weight_files
+from worker.engine.mlx.model.loader import check_weight_files
 from worker.engine.ports import ModelLoadError
 
 WHOLE = save({"weight": np.zeros(8, np.float32)})

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from api.http.sse import Part, encode
 from api.protocols.anthropic.stream import AnthropicEncoder
-from api.protocols.openai_chat.parse import CHAT
+from api.protocols.openai_chat import CHAT
 from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
@@ -25,8 +25,7 @@ from tests.support.fakes.engine import FakeEngine
 from tests.support.golden.streams import FIXTURES, assert_golden
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
 from tests.support.models.tool_calls import JOB, TOOLS, items_of
-from worker.engine.output.channel_format import HARMONY
-from worker.engine.output.channel_parser import ChannelParser
+from worker.engine.output.channel_parser import HARMONY, ChannelParser
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.text_assembler import TextAssembler

@@ -15,13 +15,11 @@ from pydantic_core import from_json
 
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from tests.support.models.tool_calls import JOB, TOOLS, Item, items_of
-from worker.engine.logprob_tracker import LogprobTracker
-from worker.engine.output.channel_format import HARMONY, MUSE_SPARK, ChannelFormat
-from worker.engine.output.channel_parser import ChannelParser
+from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK, ChannelFormat, ChannelParser
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 from worker.engine.ports import TokenLikelihood
-from worker.engine.text_assembler import TextAssembler
+from worker.engine.text_assembler import LogprobTracker, TextAssembler
 
 #: Harmony's headers make calls; Muse Spark puts tags into the message.
 _FORMATS: dict[ChannelFormat, ToolFormat] = {

@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.values import WaitingFor
-from worker.engine.scheduling.batch_window import BatchWindow
-from worker.engine.scheduling.fair_queue import PASSES_MAX, WAIT_S_MAX, FairQueue
-from worker.engine.scheduling.waiting_queue import RETRY_S, BatchRoom, WaitingQueue
+from worker.engine.scheduling.waiting_queue import (
+    PASSES_MAX,
+    RETRY_S,
+    WAIT_S_MAX,
+    BatchRoom,
+    BatchWindow,
+    FairQueue,
+    WaitingQueue,
+)
 
 FOREVER = math.inf
 

@@ -10,8 +10,7 @@ import pytest
 
 import worker.demo_model
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.cgroups import CgroupFiles, cgroup_free_bytes
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.device import CgroupFiles, ProcessDevice, cgroup_free_bytes
 from worker.engine.ports import ModelLoadError
 
 MB = 1 << 20

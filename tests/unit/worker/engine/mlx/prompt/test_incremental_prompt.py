@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.echo import RecordedAnswer
+from domain.chat.divergence import RecordedAnswer
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall, ToolChoice
 from domain.chat.stored_answer import StoredAnswer

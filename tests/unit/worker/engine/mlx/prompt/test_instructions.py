@@ -6,7 +6,7 @@ import pytest
 
 from domain.chat.request import ChatRequest, Message, ToolChoice
 from domain.values import SamplingWish
-from worker.engine.mlx.prompt.instructions import with_instructions
+from worker.engine.mlx.prompt.renderer import with_instructions
 
 _TOOL: dict[str, Any] = {"type": "function", "function": {"name": "Bash"}}
 _ASK = Message(role="user", content="hi")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.chat.request import Message
-from worker.engine.mlx.prompt.marks import MarkBreaker, with_reasoning_apart
+from worker.engine.mlx.prompt.segment_tokenizer import MarkBreaker, with_reasoning_apart
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<s>", "<<s>", "[INST]", "</think>", "|>", "[[", "\n\n", "#")
 BROKEN = [mark for mark in MARKS if mark.strip() and len(mark) > 1]

@@ -18,7 +18,7 @@ from domain.chat.request import ChatRequest, Message, RawPrompt
 from domain.values import SamplingWish
 from tests.support.models import tiny_harmony, tiny_models
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.output.channel_format import HARMONY
+from worker.engine.output.channel_parser import HARMONY
 
 #: The system prompt is a part of the first user turn.
 _GEMMA = """\

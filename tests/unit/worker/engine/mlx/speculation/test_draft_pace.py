@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.mlx.speculation.draft_pace import PAUSE_MAX, PAUSE_MIN, DraftPace
+from worker.engine.mlx.speculation import PAUSE_MAX, PAUSE_MIN, DraftPace
 
 
 def test_agreement_follows_what_is_drawn() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.engine.mlx.speculation.pass_times import COST_MIN, ROW_COST_MAX, PassTimes
+from worker.engine.mlx.speculation import COST_MIN, ROW_COST_MAX, PassTimes
 
 
 class Clock:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from worker.engine.mlx.speculation.pass_times import PassTimes
-from worker.engine.mlx.speculation.speculation import (
+from worker.engine.mlx.speculation import (
     ATTEMPT_PASSES_MIN,
     DRAFT_TOKENS_MAX,
+    PassTimes,
     Speculation,
 )
 

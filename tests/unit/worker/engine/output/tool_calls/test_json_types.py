@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.models.counted_schema import CountedSchema
-from worker.engine.output.tool_calls.json_types import ALL_TYPES, types_of
+from worker.engine.output.tool_calls.json_text import ALL_TYPES, types_of
 
 
 def test_a_schema_that_refers_to_itself_twenty_times_is_read_in_a_few_hundred_steps() -> None:

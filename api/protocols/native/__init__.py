@@ -1,1 +1,0 @@
-"""Jobs (``/v1/jobs``) and agents (``/v1/agents``): parsers and encoders."""

@@ -1,1 +1,0 @@
-"""OpenAI chat completions (``/v1/chat/completions``): parsers and encoders."""

@@ -1,1 +1,0 @@
-"""OpenAI text completions (``/v1/completions``): parsers and encoders."""

@@ -1,1 +1,0 @@
-"""OpenAI embeddings (``/v1/embeddings``): the parser and the encoder of vectors."""

@@ -1,1 +1,0 @@
-"""``/v1/agents``: agents that keep their own history, and the cached contexts of all agents."""

@@ -1,1 +1,0 @@
-"""``/v1/events``: the events, the check of their chain, and the state after any of them."""
