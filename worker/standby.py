@@ -16,6 +16,7 @@ from ops.liveness.imports import resting_collector
 
 #: Modules that ``worker.main`` imports, together with all libraries except MLX.
 PRELOADED: Final = (
+    "safetensors",
     "transformers.models.auto.tokenization_auto",
     "ops.adapters.event_log.migrate",
     "ops.adapters.event_log.sql_event_log",
@@ -26,7 +27,6 @@ PRELOADED: Final = (
     "ops.settings",
     "worker.actors",
     "worker.cachestore.tier",
-    "worker.actors",
     "worker.engine.engine",
     "worker.engine.grammar.channel_constraint",
     "worker.engine.grammar.constraints",

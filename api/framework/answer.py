@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from structlog.contextvars import bind_contextvars
+from structlog.contextvars import bind_contextvars, get_contextvars
 
 from api.access.access_control import AccessControl
 from api.errors import TransportError, dialect_of, error_reply, internal_error
@@ -78,6 +78,7 @@ class Answering:
             reply = await self._reply(request, handler, pattern)
             answer = await self._answer_with(reply, request, exchange)
         finally:
+            exchange.job_id = get_contextvars().get("job_id")
             if answer is None or isinstance(answer.body, bytes):
                 exchange.end()
         return answer

@@ -274,6 +274,7 @@ class Connection(asyncio.Protocol):
             if exchange.is_handled:
                 await exchange.over.wait()
             self._exchange = None
+            exchange.bind()
             self._shield.finish(exchange, status)
         self._shield.logger.debug(
             "request_answered",

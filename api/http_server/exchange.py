@@ -30,6 +30,7 @@ class Exchange:
         path: The path of the request, percent-decoded.
         name: Under which the handler finds it.
         request: What the handler got, once Robyn has called it.
+        job_id: The job that the handler's log lines name, once the handler has ended.
         gone: Set as soon as the client has left.
         ending: Set when the process must end its streams now.
         over: Set when the handler, and the source of its stream, have ended.
@@ -45,6 +46,7 @@ class Exchange:
     path: str = ""
     name: str = ""
     request: Request | None = None
+    job_id: str | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,6 +83,8 @@ class Exchange:
     def bind(self) -> None:
         """Let the log lines of this task carry the names."""
         bind_contextvars(request_id=self.request_id, trace_id=self.trace.trace_id)
+        if self.job_id is not None:
+            bind_contextvars(job_id=self.job_id)
 
     # Called by the handler's side.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from domain.values import (
-    WORKER_DEATHS_MAX,
     AgentId,
     Digest,
     Owner,
@@ -68,7 +67,8 @@ class JobSubmitted:
     finish_deadline: str | None = None
     asked: Digest | None = None
     ordered: bool = True
-    worker_deaths_max: int = WORKER_DEATHS_MAX
+    #: A fixed number: records leave it out where it is this one, whatever a process would set.
+    worker_deaths_max: int = 2
     webhook: str | None = None
     wire: Digest | None = None
     bound_model: str | None = None

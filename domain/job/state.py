@@ -198,12 +198,12 @@ def fold_recorded(job: Job | None, recorded: RecordedEvent) -> Job:
     """Return the job after the next event of its stream.
 
     Args:
-        job: The job before; ``None`` for the first event.
+        job: The job before; ``None`` for the first event. A first event that is folded again, as
+            after a lost checkpoint of the projections, begins anew.
         recorded: With its texts.
     """
     event = decode_recorded(recorded)
-    if job is None:
-        assert isinstance(event, JobSubmitted), f"{recorded.stream} lacks its JobSubmitted"
+    if isinstance(event, JobSubmitted):
         return Job(
             id=job_id_of(recorded),
             submitted=event,
@@ -212,6 +212,7 @@ def fold_recorded(job: Job | None, recorded: RecordedEvent) -> Job:
             accepted_position=recorded.position,
             position=recorded.position,
         )
+    assert job is not None, f"{recorded.stream} lacks its JobSubmitted"
     assert isinstance(event, JobEvent)
     return evolve(job, event, recorded.recorded_at, position=recorded.position)
 

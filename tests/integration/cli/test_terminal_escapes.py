@@ -81,7 +81,7 @@ def _logs(home: Path) -> None:
         ("jobs", "ls"),
         ("jobs", "show", "job-1"),
         ("jobs", "show", "job-1", "--json"),
-        ("jobs", "stream", "job-1"),
+        ("jobs", "show", "job-1", "--follow"),
     ],
 )
 def test_nothing_from_the_service_controls_the_terminal(
