@@ -60,7 +60,8 @@ class Figures:
         return "\n".join(f"| {what} | {count:,} |" for what, count in rows)
 
 
-#: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a change that must raise one states why.
+#: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
+#: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=542,
     lines=89_500,
