@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.http.messages import Reply, Request
+from api.http_server.limits import ServerLimits
 from api.http_server.robyn_connection import BrokenReply, RobynConnection
-from tests.support.builders.http_connection import MemoryTransport
+from tests.support.builders.http_connection import MemoryHost, MemoryTransport, play
 from tests.support.polling import let_tasks_run
 
 OURS = b"request-id: req_1\r\n"
@@ -101,3 +103,51 @@ def test_what_is_no_reply_of_a_handler_breaks_the_connection(pieces: list[bytes]
 def test_reply_that_ends_early_is_broken(part: bytes) -> None:
     with pytest.raises(BrokenReply):
         asyncio.run(exchanged([part], ends=True))
+
+
+class Unreachable(MemoryHost):
+    """A shield whose Robyn does not answer."""
+
+    async def connect(self, connection: RobynConnection) -> None:
+        del connection
+        raise ConnectionRefusedError
+
+
+class NonsenseRobyn(MemoryTransport):
+    """Robyn's end of a connection, with a reply that no handler gave."""
+
+    def __init__(self, connection: RobynConnection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        del data
+        reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+        asyncio.get_running_loop().call_soon(self._connection.data_received, reply)
+
+
+class Nonsense(MemoryHost):
+    """A shield in front of it."""
+
+    async def connect(self, connection: RobynConnection) -> None:
+        connection.connection_made(NonsenseRobyn(connection))
+
+
+@pytest.mark.parametrize(
+    ("host", "status", "error"),
+    [(Unreachable, b"503", b"overloaded_error"), (Nonsense, b"500", b"api_error")],
+)
+def test_robyn_that_is_away_or_makes_no_sense_is_an_error_of_the_callers_dialect(
+    host: type[MemoryHost], status: bytes, error: bytes
+) -> None:
+    async def answer(request: Request) -> Reply:
+        raise AssertionError(request)
+
+    async def run() -> bytes:
+        request = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+        return await play(host(answer, ServerLimits()), [request])
+
+    reply = asyncio.run(run())
+    assert reply.startswith(b"HTTP/1.1 " + status + b" ")
+    assert b'"type": "' + error + b'"' in reply
+    assert b"request-id: " in reply
