@@ -52,7 +52,7 @@ _JOB_PREFIX = "job-"
 
 #: Reason of a ``JobCancelRequested`` for a passed deadline: the job then expires.
 DEADLINE = "deadline"
-#: Reason of a ``JobCancelRequested`` for a model that was not loaded for too long: as above.
+#: Reason of a ``JobCancelRequested`` for a model that was not loaded for too long.
 MODEL_ABSENT = "model_absent"
 #: Errors that end an attempt and are not the fault of its job.
 _UNCOUNTED = {
@@ -324,7 +324,7 @@ def deaths_without_progress(job: Job, emitted_tokens: int) -> int:
 
 
 def device_failures(job: Job, emitted_tokens: int) -> int:
-    """Return how many attempts in a row the GPU ended without a new token; as above."""
+    """Return how many attempts in a row the GPU ended without a new token."""
     return 0 if emitted_tokens > job.resumed_tokens else job.device_failures
 
 

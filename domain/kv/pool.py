@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from domain.kv.checkpoints import (
     CacheCheckpoint,
@@ -30,7 +30,6 @@ from domain.kv.checkpoints import (
 )
 from domain.kv.contexts import Context, ContextIndex, KnownPrefix, MemoryStats, nowhere
 from domain.kv.hashing import BlockHash, BlockHasher
-from domain.kv.ports import ContextArrays
 from domain.kv.relief import (
     DropCheckpoint,
     Evict,
@@ -45,6 +44,30 @@ from domain.kv.relief import (
 from domain.kv.spec import ModelCacheSpec
 
 _T = TypeVar("_T")
+
+
+class ContextArrays(Protocol):
+    """The arrays of contexts and checkpoints. The pool calls it without its lock."""
+
+    def keep(self, context: Context, start: int, stop: int, slots: int) -> int | None:
+        """Free all but the tokens ``start`` to ``stop``, with room for ``slots``.
+
+        Returns:
+            The bytes that are left where some layers are packed; else ``None``.
+        """
+        ...
+
+    def pack(self, context: Context, needed_bytes: int) -> tuple[bool, int]:
+        """Store layers in 8 bits until ``needed_bytes`` are free.
+
+        Returns:
+            Whether all layers are packed, and the bytes that are left.
+        """
+        ...
+
+    def drop(self, holder: Holder) -> None:
+        """Free all arrays of a context or a checkpoint."""
+        ...
 
 
 class BlockPool:

@@ -8,24 +8,37 @@ from collections.abc import Callable
 
 #: Environment variable with the number of the inherited write end.
 HEARTBEAT_ENV = "SEMANTIC_HEARTBEAT_FD"
+#: Environment variables with the numbers of the inherited read ends.
+LIFELINE_ENV = "SEMANTIC_LIFELINE_FD"
+STANDBY_ENV = "SEMANTIC_STANDBY_FD"
 #: Interval between two heartbeats, in seconds.
 BEAT_S = 1.0
+
+
+def _inherited(variable: str) -> int | None:
+    """Return the descriptor that a variable names; ``None`` if the supervisor gave none.
+
+    The variable is removed from the environment, so that the children of this process do not
+    inherit it.
+    """
+    number = os.environ.pop(variable, None)
+    if number is None:
+        return None
+    os.set_inheritable(int(number), False)  # noqa: FBT003 - positional only
+    return int(number)
 
 
 def take_heartbeat() -> Callable[[], None]:
     """Return a function that sends one heartbeat; without a supervisor it does nothing.
 
-    The supervisor measures silence from the first heartbeat on. The variable is removed from the
-    environment, so that the children of this process do not inherit it.
+    The supervisor measures silence from the first heartbeat on.
 
     Raises:
         OSError: The variable names no open descriptor.
     """
-    number = os.environ.pop(HEARTBEAT_ENV, None)
-    if number is None:
+    descriptor = _inherited(HEARTBEAT_ENV)
+    if descriptor is None:
         return lambda: None
-    descriptor = int(number)
-    os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     os.set_blocking(descriptor, False)
 
     def beat() -> None:
@@ -39,15 +52,10 @@ def take_heartbeat() -> Callable[[], None]:
     return beat
 
 
-#: Environment variable with the number of the inherited read end.
-LIFELINE_ENV = "SEMANTIC_LIFELINE_FD"
-
-
 def watch_lifeline(on_lost: Callable[[], None]) -> bool:
     """Call ``on_lost`` once, from a daemon thread, when the supervisor has died.
 
-    In a process without a supervisor it does nothing. The variable is removed from the
-    environment, so that the children of this process do not inherit it.
+    In a process without a supervisor it does nothing.
 
     Args:
         on_lost: Ends the process; its log lines may have no reader.
@@ -58,11 +66,9 @@ def watch_lifeline(on_lost: Callable[[], None]) -> bool:
     Raises:
         OSError: The variable names no open descriptor.
     """
-    number = os.environ.pop(LIFELINE_ENV, None)
-    if number is None:
+    descriptor = _inherited(LIFELINE_ENV)
+    if descriptor is None:
         return False
-    descriptor = int(number)
-    os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     threading.Thread(
         target=_wait_for_end, args=(descriptor, on_lost), name="lifeline", daemon=True
     ).start()
@@ -76,15 +82,10 @@ def _wait_for_end(descriptor: int, on_lost: Callable[[], None]) -> None:
     on_lost()
 
 
-#: Environment variable with the number of the inherited read end.
-STANDBY_ENV = "SEMANTIC_STANDBY_FD"
-
-
 def wait_for_activation() -> bool:
     """Wait until the supervisor activates this process; return whether it did.
 
-    A process that is no standby counts as activated at once. The variable is removed from the
-    environment, so that the children of this process do not inherit it.
+    A process that is no standby counts as activated at once.
 
     Returns:
         ``False`` if the process must end: it is not needed, or the supervisor has died.
@@ -92,11 +93,9 @@ def wait_for_activation() -> bool:
     Raises:
         OSError: The variable names no open descriptor.
     """
-    number = os.environ.pop(STANDBY_ENV, None)
-    if number is None:
+    descriptor = _inherited(STANDBY_ENV)
+    if descriptor is None:
         return True
-    descriptor = int(number)
-    os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     activated = os.read(descriptor, 1) != b""
     os.close(descriptor)
     return activated

@@ -63,7 +63,7 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=542,
+    files=541,
     lines=89_500,
     statements=43_100,
     message_files=44,

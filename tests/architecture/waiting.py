@@ -30,7 +30,7 @@ _DEADLINES = {
     **dict.fromkeys(("WebDriverWait", "wait_for"), 1),
 }
 _FETCHES = {"blpop", "consume", "submit"}
-#: HTTP clients, which give up after five seconds where nothing is said.
+#: HTTP clients, whose timeout is five seconds where the call gives none.
 _HTTP = {"httpx", "httpx2"}
 _ASKS = {"AsyncClient", "Client", "delete", "get", "patch", "post", "put", "request", "stream"}
 

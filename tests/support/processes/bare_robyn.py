@@ -101,10 +101,10 @@ def main() -> None:
         reservation.bind(("127.0.0.1", 0))
         port: int = reservation.getsockname()[1]
 
-        async def tell() -> None:
+        async def report_start() -> None:
             report(str(port))
 
-        app.startup_handler(tell)
+        app.startup_handler(report_start)
         app.start(host="127.0.0.1", port=port, _check_port=False)
     os._exit(0)
 

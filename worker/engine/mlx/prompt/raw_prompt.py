@@ -191,7 +191,7 @@ class PromptTokenizer:
         return sum(len(encoding) for encoding in encodings)
 
 
-def _segments_of(backend: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - as above
+def _segments_of(backend: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - tokenizers ships no types
     why = refusal(backend)
     if why is not None:
         _log.info("prompts_tokenised_whole", why=why)

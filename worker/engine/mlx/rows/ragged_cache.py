@@ -154,7 +154,7 @@ _CHECK_TOLERANCE = 0.05
 def ragged_attention(
     queries: mx.array,
     keys: Any,  # noqa: ANN401 - an array, or a RaggedTensor
-    values: Any,  # noqa: ANN401 - as above
+    values: Any,  # noqa: ANN401 - an array, or a RaggedTensor
     cache: Any,  # noqa: ANN401 - mlx-lm ships no types
     scale: float,
     mask: Any,  # noqa: ANN401 - an array, "causal", a RaggedMask or None
@@ -206,7 +206,7 @@ def install_ragged_attention(network: Any) -> bool:  # noqa: ANN401 - mlx-lm shi
     return False
 
 
-def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - as above
+def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
     rows = []
     for tokens in _CHECK_ROWS:
         caches = make_row_caches(network)
@@ -215,12 +215,12 @@ def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - as above
     return rows
 
 
-def _logits_alone(network: Any) -> mx.array:  # noqa: ANN401 - as above
+def _logits_alone(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
     outputs = [network(mx.array([[1]]), cache=caches) for caches in _prefilled(network)]
     return mx.concatenate(outputs).astype(mx.float32)
 
 
-def _logits_together(network: Any) -> mx.array:  # noqa: ANN401 - as above
+def _logits_together(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
     rows = _prefilled(network)
     flat = [leaves(caches) for caches in rows]
     states = {
