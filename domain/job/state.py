@@ -155,6 +155,18 @@ class Job:
         return min((instant for instant in instants if instant is not None), default=None)
 
     @property
+    def model_wanted_since(self) -> str | None:
+        """Since when an open job without a cancellation wants the model that it is bound to.
+
+        Empty where it does not wait for that model to be loaded, or has begun under it.
+        """
+        asked = self.submitted
+        if self.status.is_terminal or self.cancel_requested or asked.bound_model is None:
+            return None
+        is_waiting = asked.waits_for_model and self.status is JobStatus.QUEUED
+        return self.created_at if is_waiting else ""
+
+    @property
     def ending(self) -> Finished | Failed | None:
         """The terminal item of its stream, once it has ended."""
         match self.status:

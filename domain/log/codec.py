@@ -211,16 +211,7 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 - walks any field type
 
 
 def _from_json(cls: type, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any dataclass
-    decoders = _decoders(cls)
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in decoders:
-            decode = decoders[name]
-            values[name] = value if decode is None or value is None else decode(value)
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
+    return _dataclass_decoder(cls)(data)
 
 
 @functools.cache  # the look-up costs more than all the rest, and every token is encoded
@@ -238,15 +229,36 @@ def _field_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
 
 
 @functools.cache  # reading type hints costs more than all the rest, and every token is decoded
-def _decoders(cls: type) -> Mapping[str, Callable[[Any], Any] | None]:
+def _dataclass_decoder(cls: type) -> Callable[[Mapping[str, Any]], Any]:
+    """Return the function from JSON to a dataclass; it leaves out keys that are no fields."""
     hints = typing.get_type_hints(cls)
-    return {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(cls)}
+    names = frozenset(field.name for field in dataclasses.fields(cls))
+    found = ((name, _decoder(hints[name])) for name in sorted(names))
+    decoders = tuple((name, decode) for name, decode in found if decode is not None)
+
+    def decode_all(data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an instance of the class
+        values = {**data} if names.issuperset(data) else {n: data[n] for n in data if n in names}
+        for name, decode in decoders:
+            value = values.get(name)
+            if value is not None:
+                values[name] = decode(value)
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    return decode_all
 
 
-def _member(cls: type[Enum], members: Mapping[Any, Enum], value: Any) -> Enum:  # noqa: ANN401 - JSON
-    """Return the member of a value; several times as fast as the call of the class."""
-    found = members.get(value)
-    return cls(value) if found is None else found
+class _Members(dict[Any, Enum]):
+    """The members of an enumeration by value; several times as fast as the call of the class."""
+
+    def __init__(self, cls: type[Enum]) -> None:
+        super().__init__({member.value: member for member in cls})
+        self._cls = cls
+
+    def __missing__(self, value: object) -> Enum:
+        return self._cls(value)  # raises ValueError
 
 
 @functools.cache
@@ -282,7 +294,7 @@ def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type
     if typing.get_origin(hint) is tuple:
         return logprobs.from_json if typing.get_args(hint)[0] is TokenLogprob else tuple
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return functools.partial(_member, hint, {member.value: member for member in hint})
+        return _Members(hint).__getitem__
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return functools.partial(_from_json, hint)
+        return _dataclass_decoder(hint)
     return str.encode if hint is bytes else None

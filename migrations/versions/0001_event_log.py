@@ -198,21 +198,17 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
         [
             _text("id"),
             _big("accepted_position"),
-            _big("position"),
             _text("status"),
             _text("priority"),
             _text("model"),
             _text("agent", null=True),
             _text("owner", null=True),
             _text("correlation_id"),
-            _text("created_at"),
-            _text("request"),
             _text("idempotency", null=True),
             _text("asked", null=True),
             _text("due_at", null=True),
             _text("bound_model", null=True),
-            _bool("waits_for_model"),
-            _bool("cancel_requested"),
+            _text("model_wanted_since", null=True),
             _text("record"),
         ],
         ["id"],
@@ -291,10 +287,6 @@ def _int(name: str, *, null: bool = False) -> _Column:
 
 def _big(name: str) -> _Column:
     return sa.Column(name, sa.BigInteger(), nullable=False, autoincrement=False)
-
-
-def _bool(name: str) -> _Column:
-    return sa.Column(name, sa.Boolean(), nullable=False)
 
 
 def _bytes(name: str) -> _Column:

@@ -458,7 +458,7 @@ def _verify_streams(engine: Engine, last: int) -> None:
         .having(func.min(EVENTS.c.position) <= last, func.count() != func.max(EVENTS.c.version))
     )
     open_states = [status.value for status in JobStatus if not status.is_terminal]
-    open_jobs = select(JOBS.c.id, JOBS.c.position).where(
+    open_jobs = select(JOBS.c.id, JOBS.c.accepted_position).where(
         JOBS.c.status.in_(open_states), JOBS.c.id.not_in(select(EVENTS.c.stream))
     )
     with reading(engine) as connection:

@@ -107,21 +107,17 @@ class _JobColumns(_Base):
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     accepted_position: int = Field(sa_type=BigInteger)
-    position: int = Field(sa_type=BigInteger)
     status: str = Field(sa_type=TEXT)
     priority: str = Field(sa_type=TEXT)
     model: str = Field(sa_type=TEXT)
     agent: str | None = Field(default=None, sa_type=TEXT)
     owner: str | None = Field(default=None, sa_type=TEXT)
     correlation_id: str = Field(sa_type=TEXT)
-    created_at: str = Field(sa_type=TEXT)
-    request: str = Field(sa_type=TEXT)
     idempotency: str | None = Field(default=None, sa_type=TEXT)
     asked: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
-    waits_for_model: bool
-    cancel_requested: bool
+    model_wanted_since: str | None = Field(default=None, sa_type=TEXT)
     record: str = Field(sa_type=TEXT)
 
 

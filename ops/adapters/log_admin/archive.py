@@ -15,7 +15,6 @@ from sqlalchemy import (
     and_,
     column,
     delete,
-    exists,
     func,
     insert,
     or_,
@@ -53,6 +52,8 @@ from ops.adapters.event_log.reader import EventQuery, LogReader
 from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
 
+#: Position of the latest event of a job; only a log on SQLite has archives.
+_POSITION = func.json_extract(JOBS.c.record, "$.position")
 LOG_STREAM = StreamName("log")
 #: Types of the events that make up an agent's history; they stay.
 _KEPT = tuple(sorted(AGENT_HISTORY))
@@ -189,7 +190,7 @@ def _unneeded(last: int) -> Delete:
     events, other = EVENTS.c, EVENTS.alias().c
     open_states = [status.value for status in JobStatus if not status.is_terminal]
     over = select(JOBS.c.id).where(
-        JOBS.c.position <= last, JOBS.c.status.not_in(open_states), ~_has_unsent_webhook()
+        last >= _POSITION, JOBS.c.status.not_in(open_states), ~_has_unsent_webhook()
     )
     # The last event of each type, by a second name of the table.
     latest = (
@@ -213,13 +214,8 @@ def _has_unsent_webhook() -> ColumnElement[bool]:
     read = select(func.coalesce(func.max(CHECKPOINTS.c.position), 0)).where(
         CHECKPOINTS.c.name == "webhooks"
     )
-    first = EVENTS.alias().c
-    has_receiver = exists().where(
-        first.stream == JOBS.c.id,
-        first.version == 1,
-        func.json_extract(first.data, "$.webhook").is_not(None),
-    )
-    return and_(JOBS.c.position > read.scalar_subquery(), has_receiver)
+    receiver = func.json_extract(JOBS.c.record, "$.submitted.webhook")
+    return and_(read.scalar_subquery() < _POSITION, receiver.is_not(None))
 
 
 class AsOfLog(LogReader):

@@ -164,16 +164,13 @@ def _as_erased(folded: tuple[Any, ...], stored: tuple[Any, ...]) -> tuple[Any, .
     except (KeyError, ValueError, TypeError, AttributeError):
         return folded  # the stored row is no job
     values = job_columns(with_erased_texts(wanted, present))
-    return tuple(
-        int(value) if isinstance(value, bool) and not isinstance(before, bool) else value
-        for value, before in zip((values[name] for name in columns), folded, strict=True)
-    )
+    return tuple(values[name] for name in columns)
 
 
 def _differs(table: Table, row: Sequence[Any]) -> CorruptLog:
     columns = dict(zip((column.name for column in table.columns), row, strict=True))
     key = ", ".join(str(columns[column.name]) for column in table.primary_key.columns)
-    position = columns.get("position", 1)
+    position = columns.get("position", columns.get("accepted_position", 1))
     reason = f"the table {table.name} is not what the events lead to at {key!r}"
     return CorruptLog(
         position if isinstance(position, int) else 1, f"{reason}: semantic log upgrade --rebuild"
@@ -191,7 +188,7 @@ def _rows(connection: Connection, table: Table) -> Generator[tuple[Any, ...], No
 
 def _are_equal(folded: tuple[Any, ...], stored: tuple[Any, ...], *, is_server: bool) -> bool:
     if is_server:
-        # PostgreSQL has a type for truth values, and no NUL in texts.
+        # PostgreSQL has no NUL in texts.
         folded = tuple(
             value.replace("\0", "\\x00") if isinstance(value, str) else value for value in folded
         )

@@ -64,7 +64,8 @@ def test_an_unchanged_log_verifies(recorded: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "back", "reason"),
     [
-        ("jobs SET position = position + 1", "position - 1", "table jobs"),
+        ("jobs SET status = status || ' '", "rtrim(status)", "table jobs"),
+        ("jobs SET model_wanted_since = ''", "NULL", "table jobs"),
         ("jobs SET record = record || ' '", "rtrim(record)", "table jobs"),
         ("agents SET record = record || ' '", "rtrim(record)", "table agents"),
         ("usage_totals SET queue_us = queue_us + 1", "queue_us - 1", "table usage_totals"),

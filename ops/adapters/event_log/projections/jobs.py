@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
     Connection,
     Engine,
+    Select,
     Table,
     bindparam,
     func,
     insert,
     literal,
-    or_,
     select,
     update,
 )
-from sqlmodel import select as rows
-from sqlmodel.sql.expression import SelectOfScalar
 
 from domain.job.listing import JobPage
 from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
-from ops.adapters.event_log.database import reading, reading_rows
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import record_of, record_text, storable
 from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, JobRow
@@ -113,30 +112,23 @@ def read_job(connection: Connection, table: Table, job_id: str) -> Job | None:
 def job_columns(job: Job) -> dict[str, Any]:
     """Return a job as values by column."""
     asked = job.submitted
-    columns: dict[str, Any] = {
+    columns = {
         "id": job.id,
-        "accepted_position": job.accepted_position,
-        "position": job.position,
         "status": job.status.value,
         "priority": asked.priority.value,
         "model": asked.model,
         "agent": asked.agent,
         "owner": asked.owner,
         "correlation_id": job.correlation_id,
-        "created_at": job.created_at,
-        "request": asked.request,
         "idempotency": asked.idempotency,
         "asked": asked.asked,
         "due_at": job.due_at,
         "bound_model": asked.bound_model,
-        "waits_for_model": asked.waits_for_model,
-        "cancel_requested": job.cancel_requested,
+        "model_wanted_since": job.model_wanted_since,
         "record": record_text(job),
     }
-    return {
-        name: storable(value) if isinstance(value, str) else value
-        for name, value in columns.items()
-    }
+    texts = {name: value and storable(value) for name, value in columns.items()}
+    return {**texts, "accepted_position": job.accepted_position}
 
 
 def job_of(record: str) -> Job:
@@ -146,6 +138,8 @@ def job_of(record: str) -> Job:
 
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
+#: Lists read the record alone: an object for each row would double the cost of a page.
+_RECORDS = select(JOBS.c.record)
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
 _ALIKE = HotStatement(
@@ -210,30 +204,30 @@ class SqlJobViews:
     ) -> JobPage:
         """See ``JobViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
-        query = rows(JobRow)
+        query = _RECORDS
         if before is not None:
             accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
             if owner is not None:
                 accepted = accepted.where(JOBS.c.owner == owner)
             query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
-        wanted = {
+        equal = {
             "status": status and status.value,
             "agent": agent,
             "model": model,
             "priority": priority and priority.value,
             "owner": owner,
         }
-        for name, value in wanted.items():
+        for name, value in equal.items():
             if value is not None:
                 query = query.where(JOBS.c[name] == value)
-        if since is not None:
-            query = query.where(JOBS.c.created_at >= since)
         jobs = self._jobs(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
-        return JobPage(jobs=jobs[:rows_max], has_more=len(jobs) > rows_max)
+        # No event is stamped earlier than the one before it.
+        wanted = tuple(itertools.takewhile(lambda job: job.created_at >= (since or ""), jobs))
+        return JobPage(jobs=wanted[:rows_max], has_more=len(wanted) > rows_max)
 
     def unfinished(self) -> tuple[Job, ...]:
         """See ``JobViews.unfinished``."""
-        query = rows(JobRow).where(JOBS.c.status.in_(_OPEN))
+        query = _RECORDS.where(JOBS.c.status.in_(_OPEN))
         return self._jobs(query.order_by(JOBS.c.accepted_position))
 
     def overdue(self, now: str) -> tuple[Job, ...]:
@@ -276,13 +270,13 @@ class SqlJobViews:
 
     def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.bound``."""
-        has_begun = JOBS.c.status == JobStatus.RUNNING.value
-        is_due = or_(~JOBS.c.waits_for_model, JOBS.c.created_at < accepted_before, has_begun)
-        query = rows(JobRow).where(
-            JOBS.c.status.in_(_OPEN), JOBS.c.bound_model == model, ~JOBS.c.cancel_requested, is_due
+        query = _RECORDS.where(
+            JOBS.c.status.in_(_OPEN),
+            JOBS.c.bound_model == model,
+            JOBS.c.model_wanted_since < accepted_before,
         )
         return self._jobs(query.order_by(JOBS.c.accepted_position).limit(limit))
 
-    def _jobs(self, query: SelectOfScalar[JobRow]) -> tuple[Job, ...]:
-        with reading_rows(self._engine) as session:
-            return tuple(job_of(row.record) for row in session.scalars(query))
+    def _jobs(self, query: Select[Any]) -> tuple[Job, ...]:
+        with reading(self._engine) as connection:
+            return tuple(job_of(record) for record in connection.scalars(query))

@@ -16,7 +16,6 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlmodel import select as rows
 
 from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
@@ -24,7 +23,7 @@ from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted, FileCre
 from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, Ownership, RecordedEvent
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
-from ops.adapters.event_log.database import reading, reading_rows
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.row_codec import storable
@@ -34,7 +33,6 @@ from ops.adapters.event_log.tables import (
     JOBS,
     NEXT_OWNED_STREAMS,
     OWNED_STREAMS,
-    JobRow,
 )
 
 #: Types of the first events of streams whose owner has no other row.
@@ -104,6 +102,7 @@ class SqlOwners:
 #: Lines that are read at a time to sum their usage.
 _LINES_AT_ONCE = 1000
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
+_RECORDS = select(JOBS.c.record)
 _TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.c.status)
 _WAITING = select(JOBS.c.bound_model, func.count()).group_by(JOBS.c.bound_model)
 
@@ -143,25 +142,22 @@ class SqlBatchViews:
 
     def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
         """See ``BatchViews.open_jobs``."""
-        query = select(JOBS.c.id).where(
-            JOBS.c.correlation_id == batch_id,
-            JOBS.c.status.in_(_OPEN),
-            ~JOBS.c.cancel_requested,
-        )
+        query = _RECORDS.where(JOBS.c.correlation_id == batch_id, JOBS.c.status.in_(_OPEN))
         with reading(self._engine) as connection:
-            return tuple(JobId(row.id) for row in connection.execute(query.order_by(JOBS.c.id)))
+            jobs = map(job_of, connection.scalars(query.order_by(JOBS.c.id)))
+            return tuple(job.id for job in jobs if not job.cancel_requested)
 
     def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         """See ``BatchViews.line_jobs``."""
         # Ids of one batch sort by line, so its lines are a range of the primary key. The condition
         # on the batch is applied below: with it, SQLite would scan the whole batch by its index.
         # SQLAlchemy renders BETWEEN with a COLLATE that PostgreSQL cannot parse.
-        query = rows(JobRow).where(
+        query = _RECORDS.where(
             JOBS.c.id >= job_of_line(batch_id, first),
             JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
         )
-        with reading_rows(self._engine) as session:
-            jobs = [job_of(row.record) for row in session.scalars(query)]
+        with reading(self._engine) as connection:
+            jobs = [job_of(record) for record in connection.scalars(query)]
         return {line_of_job(job.id): job for job in jobs if job.correlation_id == batch_id}
 
     def streams(

@@ -85,7 +85,7 @@ LOGPROB = TokenLogprob(0, b"\xff", -0.5, (Alternative(b"a", -0.7),))
     ],
 )
 def test_values_of_an_item_have_their_types_in_a_new_process(item: StreamItem) -> None:
-    codec._decoders.cache_clear()
+    codec._dataclass_decoder.cache_clear()
     assert repr(decode_item(encode_item(item))) == repr(item)
 
 
@@ -100,7 +100,7 @@ def test_values_of_an_item_have_their_types_in_a_new_process(item: StreamItem) -
     ],
 )
 def test_values_of_an_event_have_their_types_in_a_new_process(event: Event) -> None:
-    codec._decoders.cache_clear()
+    codec._dataclass_decoder.cache_clear()
     name, version, data = encode_event(event)
     assert repr(decode_event(name, version, json.loads(canonical_json(data)))) == repr(event)
 
