@@ -21,7 +21,6 @@ from api.schemas.jobs import (
     SavedContext,
 )
 from domain.agent.state import Agent, Profile
-from domain.agent.views import AgentView
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import (
     AgentCacheEvicted,
@@ -61,10 +60,10 @@ def agent_object(agent: Agent) -> AgentObject:
     }
 
 
-def listed_agent_object(view: AgentView) -> AgentObject:
+def listed_agent_object(view: Agent) -> AgentObject:
     """Return a row of the list of agents."""
     path = f"/v1/agents/{quote(view.id, safe='')}"
-    is_registered = view.created_position > 0
+    is_registered = view.exists
     links: AgentLinks = {"cache": f"{path}/cache"}
     if is_registered:
         links |= {"self": path, "generate": f"{path}/generate", "fork": f"{path}/fork"}
@@ -150,7 +149,8 @@ def agent_cache_object(
     }
 
 
-def _activity(view: AgentView) -> AgentActivity:
+def _activity(view: Agent) -> AgentActivity:
+    figures = view.figures
     return {
         "first_seen": view.first_seen,
         "last_seen": view.last_seen,
@@ -158,19 +158,19 @@ def _activity(view: AgentView) -> AgentActivity:
         "open_jobs": view.open_jobs,
         "last_job": view.last_job,
         "last_model": view.last_model,
-        "prompt_tokens": view.usage.prompt_tokens,
-        "cached_tokens": view.usage.cached_tokens,
+        "prompt_tokens": figures.prompt_tokens,
+        "cached_tokens": figures.cached_tokens,
         "known_tokens": view.known_tokens,
-        "completion_tokens": view.usage.completion_tokens,
-        "hits": view.hits,
-        "ram_tokens": view.ram_tokens,
-        "disk_tokens": view.disk_tokens,
+        "completion_tokens": figures.completion_tokens,
+        "hits": figures.hits,
+        "ram_tokens": figures.ram_tokens,
+        "disk_tokens": figures.disk_tokens,
         "misses": {
-            "diverged": view.misses_diverged,
-            "gone": view.misses_gone,
-            "model_changed": view.misses_model_changed,
+            "diverged": figures.misses_diverged,
+            "gone": figures.misses_gone,
+            "model_changed": figures.misses_model_changed,
         },
-        "missed_tokens": view.missed_tokens,
+        "missed_tokens": figures.missed_tokens,
         "context_tokens": view.context_tokens,
         "context_blocks": view.disk_blocks,
     }

@@ -1,9 +1,9 @@
-"""The state of an agent that keeps its own history, folded from its events. Pure.
+"""An agent: the record that decisions, lists and rows share, folded from its events. Pure.
 
-The history is a list of jobs. The request of a job holds the whole conversation before it, so the
-next turn needs only that request and its answer. A turn counts once its job has an answer. Until
-then no other turn can be added. A turn that ended without an answer does not count, and the next
-turn takes its number.
+The history of an agent that keeps its own is a list of jobs. The request of a job holds the whole
+conversation before it, so the next turn needs only that request and its answer. A turn counts once
+its job has an answer. Until then no other turn can be added. A turn that ended without an answer
+does not count, and the next turn takes its number.
 """
 
 from __future__ import annotations
@@ -18,13 +18,47 @@ from domain.chat.request import canonical_json
 from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.agent import (
     AgentDeleted,
-    AgentEvent,
     AgentForgotten,
     AgentForked,
     AgentRegistered,
     AgentTurnAdded,
 )
-from domain.values import AgentId, Digest, JobId, JobStatus
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+)
+from domain.events.event import Event
+from domain.events.job import (
+    AttemptStarted,
+    JobCancelled,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.job.state import Job, is_job_event, job_id_of
+from domain.log.codec import decode_recorded
+from domain.log.record import AGENT_STREAM, RecordedEvent
+from domain.usage.figures import UsageFigures
+from domain.usage.fold import usage_of
+from domain.values import AgentId, Digest, JobId, JobStatus, Owner
+
+#: Types of the events of jobs that change their agent.
+_JOB_TYPES = frozenset(
+    cls.__name__
+    for cls in (
+        JobSubmitted,
+        AttemptStarted,
+        JobCompleted,
+        JobCancelled,
+        JobFailed,
+        JobExpired,
+        JobRetried,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,30 +116,64 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The state of one agent.
+    """The record that decisions, lists and rows share; instants are RFC 3339.
+
+    Decisions fold the agent's own stream, rows its jobs too: what follows from jobs is 0 in the
+    record of the stream alone.
 
     Attributes:
         id: Its name.
         version: Version of its stream, which also has the events of its contexts.
         life: Version of the event that created it, 0 if there is none or it was deleted.
-        created_at: RFC 3339 instant of that event.
+        created_at: Instant of that event.
+        created_position: Position of that event; 0 if there is none, or it was deleted.
         parent: The agent that it was forked from.
         parent_life: ``life`` of the parent, since another agent may have got its name.
         inherited: Number of turns that the fork took over.
         base: The job of the last inherited turn.
         turns: The jobs of its own turns; the last may be open, or have ended without an answer.
+        owner: The API key that used it first; ``None`` without keys.
+        first_seen: Instant of its first event.
+        last_seen: Instant of its latest event.
+        position: Position of the latest event folded in.
+        jobs: Number of its jobs.
+        open_jobs: Number of its jobs that have not ended.
+        last_job: Its latest accepted job.
+        last_model: Id of the model of its latest attempt.
+        figures: Sums of its jobs and contexts; attempts that failed alone are not counted.
+        known_tokens: Prompt tokens that the cache knew when its attempts began.
+        cache_event: Type of the latest event of its context.
+        cache_event_at: Instant of that event.
+        context_tokens: Length of the context saved last; 0 once it is forgotten.
+        disk_blocks: Blocks of that context at the time it was saved, its tail included. Evictions
+            are recorded per worker and not per agent, so some may be evicted.
     """
 
     id: AgentId
     version: int = 0
     life: int = 0
     created_at: str = ""
+    created_position: int = 0
     profile: Digest = Digest("")
     parent: AgentId | None = None
     parent_life: int = 0
     inherited: int = 0
     base: JobId | None = None
     turns: tuple[JobId, ...] = ()
+    owner: Owner | None = None
+    first_seen: str = ""
+    last_seen: str = ""
+    position: int = 0
+    jobs: int = 0
+    open_jobs: int = 0
+    last_job: JobId | None = None
+    last_model: str | None = None
+    figures: UsageFigures = UsageFigures()
+    known_tokens: int = 0
+    cache_event: str | None = None
+    cache_event_at: str | None = None
+    context_tokens: int = 0
+    disk_blocks: int = 0
 
     @property
     def exists(self) -> bool:
@@ -168,34 +236,77 @@ def require_turn(agent: Agent, last: JobStatus | None, turn: int) -> None:
         raise InvalidRequest(msg, field="from_turn")
 
 
-def evolve(agent: Agent, event: AgentEvent, at: str) -> Agent:
-    """Return the agent after the next event of its stream.
+def agent_of(recorded: RecordedEvent, job: Job | None) -> AgentId | None:
+    """Return the agent that an event changes, if it changes one.
 
     Args:
-        agent: The state before, with the ``version`` of the event.
-        at: RFC 3339 instant of its record.
+        job: The job of the event after it, for an event of a job.
     """
-    return _after(event, agent, at)
+    if recorded.stream.startswith(AGENT_STREAM):
+        return AgentId(recorded.stream.removeprefix(AGENT_STREAM))
+    if recorded.type in _JOB_TYPES and job is not None and job.submitted.agent is not None:
+        return AgentId(job.submitted.agent)
+    return None
+
+
+def evolve(agent: Agent, recorded: RecordedEvent, job: Job | None = None) -> Agent:
+    """Return the agent after the next event that changes it.
+
+    Args:
+        job: The job of the event after it, or the job that an event of a context names.
+    """
+    if not agent.first_seen:
+        owner = recorded.data.get("owner") if job is None else job.submitted.owner
+        agent = replace(agent, first_seen=recorded.recorded_at, owner=owner)
+    change = usage_of(recorded, job)
+    agent = replace(
+        agent,
+        last_seen=recorded.recorded_at,
+        position=recorded.position,
+        figures=agent.figures if change is None else agent.figures + change.figures,
+    )
+    event = decode_recorded(recorded)
+    if is_job_event(recorded):
+        return _after_job(event, agent, job_id_of(recorded))
+    return _after(event, replace(agent, version=recorded.version), recorded)
+
+
+def _after_job(event: Event, agent: Agent, job: JobId) -> Agent:
+    match event:
+        case JobSubmitted():
+            return replace(agent, jobs=agent.jobs + 1, open_jobs=agent.open_jobs + 1, last_job=job)
+        case AttemptStarted():
+            known = agent.known_tokens + max(event.cached_tokens, event.known_tokens)
+            return replace(agent, known_tokens=known, last_model=event.model)
+        case JobRetried():
+            return replace(agent, open_jobs=agent.open_jobs + 1)
+        case _:
+            return replace(agent, open_jobs=agent.open_jobs - 1)
 
 
 @singledispatch
-def _after(event: AgentEvent, agent: Agent, at: str) -> Agent:
-    raise NotImplementedError(event)
+def _after(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
+    raise NotImplementedError(event, agent, recorded)
 
 
 @_after.register
-def _(event: AgentRegistered, agent: Agent, at: str) -> Agent:
-    version = agent.version
-    return Agent(id=agent.id, version=version, life=version, created_at=at, profile=event.profile)
+def _(event: AgentRegistered, agent: Agent, recorded: RecordedEvent) -> Agent:
+    return replace(
+        _without_history(agent),
+        life=recorded.version,
+        created_at=recorded.recorded_at,
+        created_position=recorded.position,
+        profile=event.profile,
+    )
 
 
 @_after.register
-def _(event: AgentForked, agent: Agent, at: str) -> Agent:
-    return Agent(
-        id=agent.id,
-        version=agent.version,
-        life=agent.version,
-        created_at=at,
+def _(event: AgentForked, agent: Agent, recorded: RecordedEvent) -> Agent:
+    return replace(
+        _without_history(agent),
+        life=recorded.version,
+        created_at=recorded.recorded_at,
+        created_position=recorded.position,
         profile=event.profile,
         parent=event.parent,
         parent_life=event.parent_life,
@@ -205,14 +316,63 @@ def _(event: AgentForked, agent: Agent, at: str) -> Agent:
 
 
 @_after.register
-def _(event: AgentTurnAdded, agent: Agent, at: str) -> Agent:
-    del at
+def _(event: AgentTurnAdded, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del recorded
     kept = event.turn - agent.inherited - 1
     return replace(agent, turns=(*agent.turns[:kept], event.job))
 
 
-@_after.register(AgentDeleted)
-@_after.register(AgentForgotten)
-def _(event: AgentEvent, agent: Agent, at: str) -> Agent:
-    del event, at
-    return Agent(id=agent.id, version=agent.version)
+@_after.register
+def _(event: AgentDeleted, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del event, recorded
+    return _without_history(agent)
+
+
+@_after.register
+def _(event: AgentForgotten, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del event
+    return _without_history(_with_context(agent, recorded, tokens=0, blocks=0))
+
+
+@_after.register
+def _(event: AgentCacheSaved, agent: Agent, recorded: RecordedEvent) -> Agent:
+    blocks = len(event.blocks) + (event.tail is not None)
+    return _with_context(agent, recorded, tokens=event.tokens, blocks=blocks)
+
+
+@_after.register
+def _(event: AgentCacheEvicted, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del event
+    return _with_context(agent, recorded, tokens=0, blocks=0)
+
+
+@_after.register(AgentCacheRestored)
+@_after.register(AgentCacheMissed)
+def _(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del event
+    return _with_context(agent, recorded, tokens=agent.context_tokens, blocks=agent.disk_blocks)
+
+
+def _with_context(agent: Agent, recorded: RecordedEvent, *, tokens: int, blocks: int) -> Agent:
+    return replace(
+        agent,
+        cache_event=recorded.type,
+        cache_event_at=recorded.recorded_at,
+        context_tokens=tokens,
+        disk_blocks=blocks,
+    )
+
+
+def _without_history(agent: Agent) -> Agent:
+    return replace(
+        agent,
+        life=0,
+        created_at="",
+        created_position=0,
+        profile=Digest(""),
+        parent=None,
+        parent_life=0,
+        inherited=0,
+        base=None,
+        turns=(),
+    )

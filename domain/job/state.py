@@ -146,6 +146,12 @@ class Job:
         return None if self.started is None else self.started.model
 
     @property
+    def own_usage(self) -> Usage:
+        """Token counts, without those that a waiting or failed job's last attempt expected."""
+        has_usage = self.status not in {JobStatus.QUEUED, JobStatus.FAILED}
+        return self.usage if has_usage else Usage()
+
+    @property
     def due_at(self) -> str | None:
         """Instant at which an open job without a cancellation expires, if it ever does."""
         if self.status.is_terminal or self.cancel_requested:

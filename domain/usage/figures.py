@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final, Protocol
 
-from domain.values import Owner
+from domain.values import Owner, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,11 @@ class UsageFigures:
     first_token_us: int = 0
     decode_us: int = 0
     total_us: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the ended jobs."""
+        return Usage(**{one.name: getattr(self, one.name) for one in fields(Usage)})
 
     @property
     def jobs(self) -> int:

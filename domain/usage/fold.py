@@ -23,7 +23,7 @@ from domain.events.job import (
 from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.usage.figures import Measure, UsageFigures
-from domain.values import JobStatus, Usage
+from domain.values import Usage
 
 #: Longer durations, which only a clock that was set can cause, are counted as this one (100 days).
 DURATION_MAX_US: Final = 100 * 24 * 3600 * 1_000_000
@@ -108,8 +108,7 @@ def _attempt_failed(recorded: RecordedEvent, view: Job) -> _Counted:
 
 def _ended(recorded: RecordedEvent, view: Job) -> _Counted:
     del recorded
-    # A failed job has no usage of its own; its row holds what its last attempt expected.
-    usage = Usage() if view.status is JobStatus.FAILED else view.usage
+    usage = view.own_usage
     durations = _durations(view, usage)
     sums = {f"{measure.value}_us": us for measure, us in durations.items()}
     sums.pop(f"{Measure.INTER_TOKEN.value}_us", None)

@@ -23,7 +23,6 @@ from domain.events.agent import (
     AgentTurnAdded,
 )
 from domain.job.listing import JobViews
-from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
 from domain.ports import IdSource
@@ -330,9 +329,6 @@ def _call(emitted: EmittedCall) -> ToolCall:
 
 
 def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
-    agent = replace(agent, version=recorded.version)
-    if recorded.type not in AGENT_HISTORY:
-        return agent
-    event = decode_recorded(recorded)
-    assert isinstance(event, AgentEvent)
-    return evolve(agent, event, recorded.recorded_at)
+    if recorded.type not in AGENT_HISTORY:  # of a context, which no decision reads
+        return replace(agent, version=recorded.version)
+    return evolve(agent, recorded)

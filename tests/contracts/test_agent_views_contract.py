@@ -82,13 +82,17 @@ def test_an_agent_has_its_sums_and_its_turns(store: Store) -> None:
     view = store.agents.get(AgentId("a"))
     assert view is not None
     assert (view.jobs, view.open_jobs, view.last_job, view.last_model) == (2, 1, "job-2", "m")
-    assert view.usage == Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3)
-    assert (view.known_tokens, view.hits, view.ram_tokens, view.disk_tokens) == (8, 1, 5, 4)
-    assert (view.misses, view.misses_gone, view.missed_tokens) == (1, 1, 3)
-    assert [(turn.job, turn.status) for turn in view.turns] == [
+    assert view.figures.usage == Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3)
+    assert (
+        view.known_tokens,
+        view.figures.hits,
+        view.figures.ram_tokens,
+        view.figures.disk_tokens,
+    ) == (8, 1, 5, 4)
+    assert (view.figures.misses, view.figures.misses_gone, view.figures.missed_tokens) == (1, 1, 3)
+    assert [(job.id, job.status.value) for job in store.agents.latest_jobs(AgentId("a"))] == [
         ("job-1", "completed"),
         ("job-2", "running"),
     ]
-    (listed,) = store.agents.page(limit=1).agents
-    assert listed.turns == ()
-    assert store.agents.turns([listed]) == (view,)
+    assert store.agents.latest_jobs(AgentId("b")) == ()
+    assert store.agents.page(limit=1).agents == (view,)

@@ -15,7 +15,8 @@ from ops.clients.http_client import HttpClient, Refused, Unreachable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from domain.agent.views import AgentPage, AgentView, AgentViews
+    from domain.agent.state import Agent
+    from domain.agent.views import AgentViews
 
 #: Most agents of a page of the service.
 _PAGE_MAX: Final = 100
@@ -24,43 +25,35 @@ _PAGE_MAX: Final = 100
 def read_lines(
     limit: int, as_of: str | None, data_dir: Path | None
 ) -> tuple[list[tuple[str, ...]], bool]:
-    """Return the lines of the table of agents, and whether others follow; see ``read_page``."""
+    """Return the lines of the table of agents, and whether others follow; see ``agent_views``."""
     client = whole_service(data_dir) if as_of is None else None
     if client is not None:
         try:
             return _asked(client, limit)
         except (Refused, Unreachable, ValueError):
             pass  # the service ends just now: the log has the same
-    page = read_page(limit, as_of, data_dir)
-    return [_line_of_view(view) for view in page.agents], page.has_more
+    with agent_views(as_of, data_dir) as views:
+        page = views.page(limit=limit)
+    return [_line_of_agent(agent) for agent in page.agents], page.has_more
 
 
-def read_page(limit: int, as_of: str | None, data_dir: Path | None) -> AgentPage:
-    """Return the agents that were seen last, with their turns.
+@contextmanager
+def agent_views(as_of: str | None, data_dir: Path | None) -> Iterator[AgentViews]:
+    """Yield the agents of a log, now or at an earlier position.
 
     Args:
-        limit: Most agents.
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.agent.views import AgentPage  # noqa: PLC0415 - keeps --help fast
+    from domain.agent.views import fold_agents  # noqa: PLC0415 - keeps --help fast
+    from ops.adapters.event_log.projections.agents import SqlAgentViews  # noqa: PLC0415 - keeps --help fast
 
-    with _projection(as_of, data_dir) as views:
-        if views is not None:
-            page = views.page(limit=limit)
-            return AgentPage(agents=views.turns(page.agents), has_more=page.has_more)
-    found = _folded(as_of, data_dir)
-    return AgentPage(agents=found[:limit], has_more=len(found) > limit)
-
-
-def read_agent(agent: str, as_of: str | None, data_dir: Path | None) -> AgentView | None:
-    """Return one agent with its turns, if the log names it; see ``read_page``."""
-    from domain.values import AgentId  # noqa: PLC0415 - keeps --help fast
-
-    with _projection(as_of, data_dir) as views:
-        if views is not None:
-            return views.get(AgentId(agent))
-    return next((view for view in _folded(as_of, data_dir) if view.id == agent), None)
+    if as_of is None:
+        with current_projections(data_dir) as engine:
+            if engine is not None:
+                yield SqlAgentViews(engine)
+                return
+    yield folded(fold_agents, as_of, data_dir)  # the past, or projections that lack events
 
 
 def _asked(client: HttpClient, limit: int) -> tuple[list[tuple[str, ...]], bool]:
@@ -78,8 +71,9 @@ def _asked(client: HttpClient, limit: int) -> tuple[list[tuple[str, ...]], bool]
     return lines, has_more
 
 
-def _line_of_view(view: AgentView) -> tuple[str, ...]:
-    return _line(view.id, asdict(view) | asdict(view.usage) | {"misses": view.misses})
+def _line_of_agent(agent: Agent) -> tuple[str, ...]:
+    figures = agent.figures
+    return _line(agent.id, asdict(figures) | asdict(agent) | {"misses": figures.misses})
 
 
 def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
@@ -96,21 +90,3 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
         f"{seen['context_tokens']:,}",
         seen["last_seen"][:19],
     )
-
-
-@contextmanager
-def _projection(as_of: str | None, data_dir: Path | None) -> Iterator[AgentViews | None]:
-    """Yield the projection; ``None`` if the past is wanted, or it does not hold every event."""
-    from ops.adapters.event_log.projections.agents import SqlAgentViews  # noqa: PLC0415 - keeps --help fast
-
-    if as_of is not None:
-        yield None
-        return
-    with current_projections(data_dir) as engine:
-        yield SqlAgentViews(engine) if engine is not None else None
-
-
-def _folded(as_of: str | None, data_dir: Path | None) -> tuple[AgentView, ...]:
-    from domain.agent.as_of import fold_agents  # noqa: PLC0415 - keeps --help fast
-
-    return folded(fold_agents, as_of, data_dir)

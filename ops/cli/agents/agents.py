@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json as jsonlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from ops.cli.agents.agent_rows import read_agent, read_lines, read_page
+from domain.values import AgentId
+from ops.cli.agents.agent_rows import agent_views, read_lines
 from ops.cli.agents.cache_reasons import read_reasons, reason_text
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
@@ -22,8 +23,40 @@ from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo, print_pairs, print_table
 
 if TYPE_CHECKING:
-    from domain.agent.views import AgentView
+    from collections.abc import Sequence
 
+    from domain.agent.state import Agent
+    from domain.job.state import Job
+
+#: Fields of an agent, and of its figures, that its JSON form has.
+_SHOWN: Final = (
+    "id",
+    "first_seen",
+    "last_seen",
+    "jobs",
+    "open_jobs",
+    "known_tokens",
+    "cache_event",
+    "cache_event_at",
+    "context_tokens",
+    "disk_blocks",
+    "last_job",
+    "last_model",
+    "position",
+    "created_position",
+    "parent",
+    "inherited",
+    "owner",
+)
+_SHOWN_FIGURES: Final = (
+    "hits",
+    "ram_tokens",
+    "disk_tokens",
+    "misses_diverged",
+    "misses_gone",
+    "misses_model_changed",
+    "missed_tokens",
+)
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most rows.")]
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")]
 
@@ -43,8 +76,10 @@ def list_agents(
 ) -> None:
     """List agents, latest activity first; works with and without a service."""
     if json:  # with the latest turns of each agent, which only the log has
-        page = read_page(limit, as_of, data_dir)
-        listed = {"data": [row_of(view) for view in page.agents], "has_more": page.has_more}
+        with agent_views(as_of, data_dir) as views:
+            page = views.page(limit=limit)
+            data = [row_of(agent, views.latest_jobs(agent.id)) for agent in page.agents]
+        listed = {"data": data, "has_more": page.has_more}
         echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
         return
     rows, has_more = read_lines(limit, as_of, data_dir)
@@ -60,33 +95,35 @@ def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """Show one agent with its latest turns; needs no service."""
-    view = read_agent(agent, as_of, data_dir)
-    if view is None:
+    name = AgentId(agent)
+    with agent_views(as_of, data_dir) as views:
+        found, jobs = views.get(name), views.latest_jobs(name)
+    if found is None:
         fail(f"agent {agent} is not in the log", ExitCode.FAILED)
-    reasons = read_reasons((turn.job for turn in view.turns), data_dir)
+    reasons = read_reasons((job.id for job in jobs), data_dir)
     if json:
-        row = row_of(view)
+        row = row_of(found, jobs)
         for turn in row["turns"]:
             story = reasons.get(turn["job"])
             turn["missed"] = None if story is None else asdict(story)
         echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
         return
-    print_pairs([(name, value) for name, value in _pairs(view) if value])
+    print_pairs([(name, value) for name, value in _pairs(found) if value])
     echo("")
     print_table(
         ("turn", "status", "prompt", "cached", "prefilled", "tokens", "accepted", "why no more"),
         [
             (
-                turn.job,
-                turn.status,
-                f"{turn.usage.prompt_tokens:,}",
-                f"{turn.usage.cached_tokens:,}",
-                f"{turn.prefilled_tokens:,}",
-                f"{turn.usage.completion_tokens:,}",
-                turn.at[:19],
-                reason_text(reasons.get(turn.job)),
+                job.id,
+                job.status.value,
+                f"{job.own_usage.prompt_tokens:,}",
+                f"{job.own_usage.cached_tokens:,}",
+                f"{job.own_usage.prompt_tokens - job.own_usage.cached_tokens:,}",
+                f"{job.own_usage.completion_tokens:,}",
+                job.created_at[:19],
+                reason_text(reasons.get(job.id)),
             )
-            for turn in view.turns
+            for job in jobs
         ],
     )
 
@@ -125,21 +162,36 @@ def remove(
     )
 
 
-def row_of(view: AgentView) -> dict[str, Any]:
-    """Return the JSON form of an agent."""
-    row = asdict(view) | {"misses": view.misses}
-    row["turns"] = [
-        asdict(turn) | {"prefilled_tokens": turn.prefilled_tokens} for turn in view.turns
-    ]
-    return row
+def row_of(agent: Agent, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return the JSON form of an agent with its latest jobs."""
+    own, figures = asdict(agent), asdict(agent.figures)
+    return {
+        **{name: own[name] for name in _SHOWN},
+        **{name: figures[name] for name in _SHOWN_FIGURES},
+        "misses": agent.figures.misses,
+        "created_at": agent.created_at or None,
+        "usage": asdict(agent.figures.usage),
+        "turns": [_turn_row(job) for job in jobs],
+    }
+
+
+def _turn_row(job: Job) -> dict[str, Any]:
+    usage = job.own_usage
+    return {
+        "job": job.id,
+        "at": job.created_at,
+        "status": job.status.value,
+        "usage": asdict(usage),
+        "prefilled_tokens": usage.prompt_tokens - usage.cached_tokens,
+    }
 
 
 def _path(agent: str) -> str:
     return f"/v1/agents/{quote(agent, safe='')}"
 
 
-def _pairs(view: AgentView) -> list[tuple[str, str]]:
-    usage = view.usage
+def _pairs(view: Agent) -> list[tuple[str, str]]:
+    sums = view.figures
     latest = f"{view.cache_event} at {(view.cache_event_at or '')[:19]}" if view.cache_event else ""
     context = f"{view.context_tokens:,} tokens in {view.disk_blocks:,} blocks, as saved last"
     return [
@@ -147,9 +199,9 @@ def _pairs(view: AgentView) -> list[tuple[str, str]]:
         ("first seen", view.first_seen[:19]),
         ("last seen", view.last_seen[:19]),
         ("jobs", f"{view.jobs:,} ({view.open_jobs:,} open)"),
-        ("tokens", f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"),
-        ("cached", f"{usage.cached_tokens:,} ({view.cached_ratio:.0%})"),
-        ("cache", f"{view.hits:,} hits, {view.misses:,} misses"),
+        ("tokens", f"{sums.prompt_tokens:,} in, {sums.completion_tokens:,} out"),
+        ("cached", f"{sums.cached_tokens:,} ({sums.cached_ratio:.0%})"),
+        ("cache", f"{sums.hits:,} hits, {sums.misses:,} misses"),
         ("latest", latest),
         ("on disk", context if view.disk_blocks else ""),
     ]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from domain.agent.as_of import Agents, fold_agents
-from domain.agent.views import TURNS_KEPT, AgentView
+from domain.agent.state import Agent
+from domain.agent.views import LATEST_JOBS_MAX, FoldedAgents, fold_agents
 from domain.chat.request import canonical_json
 from domain.events.agent import AgentForgotten
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
@@ -44,8 +44,9 @@ FORGOTTEN = AgentForgotten(agent=AgentId("a"), jobs=1, payloads=2, payload_bytes
 cache_lives = st.lists(st.sampled_from([SAVED, RESTORED, MISSED, FORGOTTEN]), max_size=5)
 
 
-def rows(views: tuple[AgentView, ...]) -> bytes:
-    return canonical_json([row_of(view) for view in views])
+def rows(agents: FoldedAgents) -> bytes:
+    found = agents.page(limit=100).agents
+    return canonical_json([row_of(agent, agents.latest_jobs(agent.id)) for agent in found])
 
 
 @settings(max_examples=10, deadline=None)
@@ -61,7 +62,7 @@ def test_every_past_is_what_the_live_list_was_then(
     streams |= {f"agent-{name}": life for name, life in zip("ab", caches, strict=True)}
     steps = [name for name, life in streams.items() for _ in life]
     order.shuffle(steps)
-    live, snapshots = Agents(), {}
+    live, snapshots = FoldedAgents(), {}
     with tempfile.TemporaryDirectory() as directory:
         url = new_log(Path(directory))
         with open_log(url, clock=SystemClock()) as log:
@@ -73,14 +74,14 @@ def test_every_past_is_what_the_live_list_was_then(
                 )
                 versions[name] += 1
                 live.fold(recorded)
-                snapshots[recorded.position] = rows(live.views())
+                snapshots[recorded.position] = rows(live)
         engine = reader_engine(url)
         for position, snapshot in snapshots.items():
             past = fold_agents(EventQuery(engine, EventFilter()).each(limit=position))
             assert rows(past) == snapshot
             told = list(EventQuery(engine, EventFilter()).each(limit=position))
             asked = [one.data["agent"] for one in told if one.type == JobSubmitted.__name__]
-            for view in past:
+            for view in past.page(limit=100).agents:
                 assert view.jobs == asked.count(view.id)
                 assert 0 <= view.open_jobs <= view.jobs
         engine.dispose()
@@ -97,38 +98,55 @@ class World:
         self.log.append(StreamName(stream), drafts, expected_version=version)
         self.clock.advance(1)
 
-    def agents(self) -> tuple[AgentView, ...]:
+    def folded(self) -> FoldedAgents:
         return fold_agents(self.log.read_all(limit=10_000))
+
+    def agents(self) -> tuple[Agent, ...]:
+        return self.folded().page(limit=100).agents
+
+    def latest(self, agent: str) -> list[tuple[str, str, Usage]]:
+        jobs = self.folded().latest_jobs(AgentId(agent))
+        return [(job.id, job.status.value, job.own_usage) for job in jobs]
 
 
 def test_tokens_are_those_of_jobs_that_have_ended() -> None:
     world = World()
     world.tell("job-1", submitted(agent="a"), started())
     (view,) = world.agents()
-    assert (view.open_jobs, view.usage, view.turns[0].status) == (1, Usage(), "running")
+    begun = Usage(prompt_tokens=10, cached_tokens=4)
+    assert (view.open_jobs, view.figures.usage) == (1, Usage())
+    assert world.latest("a") == [("job-1", "running", begun)]
     world.tell("job-1", completed())
     world.tell("job-2", submitted(agent="a"), started(), completed())
     world.tell("job-3", submitted(), started(), completed())
     (view,) = world.agents()
     assert (view.jobs, view.open_jobs) == (2, 0)
-    assert view.usage == Usage(prompt_tokens=20, cached_tokens=8, completion_tokens=6)
-    assert view.cached_ratio == pytest.approx(0.4)
-    assert [turn.prefilled_tokens for turn in view.turns] == [6, 6]
+    assert view.figures.usage == Usage(prompt_tokens=20, cached_tokens=8, completion_tokens=6)
+    assert view.figures.cached_ratio == pytest.approx(0.4)
+    done = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3)
+    assert world.latest("a") == [(name, "completed", done) for name in ("job-1", "job-2")]
 
 
 def test_a_job_that_is_retried_is_open_again() -> None:
     world = World()
     world.tell("job-1", submitted(agent="a"), JobFailed(error="e", message="m"))
-    assert (world.agents()[0].open_jobs, world.agents()[0].turns[0].status) == (0, "failed")
+    assert world.agents()[0].open_jobs == 0
+    assert world.latest("a") == [("job-1", "failed", Usage())]
     world.tell("job-1", JobRetried(reason="api"))
-    assert (world.agents()[0].open_jobs, world.agents()[0].turns[0].status) == (1, "queued")
+    assert world.agents()[0].open_jobs == 1
+    assert world.latest("a") == [("job-1", "queued", Usage())]
 
 
 def test_contexts_are_counted_and_forgotten() -> None:
     world = World()
     world.tell("agent-a", SAVED, RESTORED, MISSED, RESTORED)
     (view,) = world.agents()
-    assert (view.hits, view.misses, view.context_tokens, view.disk_blocks) == (2, 1, 300, 2)
+    assert (view.figures.hits, view.figures.misses, view.context_tokens, view.disk_blocks) == (
+        2,
+        1,
+        300,
+        2,
+    )
     assert view.cache_event == "AgentCacheRestored"
     world.tell("agent-a", FORGOTTEN)
     (view,) = world.agents()
@@ -137,14 +155,15 @@ def test_contexts_are_counted_and_forgotten() -> None:
 
 def test_who_was_seen_last_comes_first_and_old_turns_go() -> None:
     world = World()
-    for number in range(TURNS_KEPT + 3):
+    for number in range(LATEST_JOBS_MAX + 3):
         world.tell(f"job-{number}", submitted(agent="a"))
     world.tell("job-b", submitted(agent="b"))
     world.tell("worker-1", worker_event())
     first, second = world.agents()
     assert (first.id, second.id) == ("b", "a")
-    assert (second.jobs, len(second.turns)) == (TURNS_KEPT + 3, TURNS_KEPT)
-    assert second.turns[-1].job == f"job-{TURNS_KEPT + 2}"
+    latest = world.latest("a")
+    assert (second.jobs, len(latest)) == (LATEST_JOBS_MAX + 3, LATEST_JOBS_MAX)
+    assert latest[-1][0] == f"job-{LATEST_JOBS_MAX + 2}"
     assert replace(first, position=0).last_seen == first.first_seen
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from typer.testing import CliRunner
 
-from domain.agent.as_of import fold_agents
+from domain.agent.views import fold_agents
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import (
     AgentCacheEvicted,
@@ -144,8 +144,11 @@ def _check(url: str, lives: Histories, order: list[str]) -> None:
             found = log.usage.grouped(group)
             assert list(found.values()) == list(fake.usage.grouped(group).values())
         assert log.usage.histograms() == fake.usage.histograms()
-        agents = log.agents.turns(log.agents.page(limit=100).agents)
-        assert agents == fold_agents(log.read_all(limit=1000))
+        folded = fold_agents(log.read_all(limit=1000))
+        agents = log.agents.page(limit=100).agents
+        assert agents == folded.page(limit=100).agents
+        for agent in agents:
+            assert log.agents.latest_jobs(agent.id) == folded.latest_jobs(agent.id)
         with patch.object(fold, "CATCH_UP_EVENTS_MAX", 4):  # several transactions
             rebuild_projections(url)
         assert _rows(url) == live

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
-from domain.agent.as_of import fold_agents
-from domain.agent.views import AgentPage, AgentView
+from domain.agent.state import Agent
+from domain.agent.views import AgentPage, FoldedAgents, fold_agents
+from domain.job.state import Job
 from domain.log.ports import EventLog
 from domain.usage.figures import BOUNDS_US, Histogram, Measure, UsageFigures, UsageGroup, bucket_of
 from domain.usage.fold import DAY_CHARACTERS, UsageChange
@@ -77,8 +77,8 @@ class InMemoryAgentViews:
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
-    def get(self, agent: AgentId) -> AgentView | None:
-        return next((view for view in self._views() if view.id == agent), None)
+    def get(self, agent: AgentId) -> Agent | None:
+        return self._folded().get(agent)
 
     def page(
         self,
@@ -88,19 +88,12 @@ class InMemoryAgentViews:
         is_registered: bool = False,
         owner: Owner | None = None,
     ) -> AgentPage:
-        views = [view for view in self._views() if owner in {None, view.owner}]
-        if is_registered:
-            views = [view for view in views if view.created_position]
-            views.sort(key=lambda view: -view.created_position)
-        if before is not None:
-            names = [view.id for view in views]
-            views = views[names.index(before) + 1 :] if before in names else []
-        rows = tuple(replace(view, turns=()) for view in views[:limit])
-        return AgentPage(agents=rows, has_more=len(views) > limit)
+        return self._folded().page(
+            limit=limit, before=before, is_registered=is_registered, owner=owner
+        )
 
-    def turns(self, agents: Iterable[AgentView]) -> tuple[AgentView, ...]:
-        found = {view.id: view for view in self._views()}
-        return tuple(replace(view, turns=found[view.id].turns) for view in agents)
+    def latest_jobs(self, agent: AgentId) -> tuple[Job, ...]:
+        return self._folded().latest_jobs(agent)
 
-    def _views(self) -> tuple[AgentView, ...]:
+    def _folded(self) -> FoldedAgents:
         return fold_agents(self._log.read_all(limit=self._log.head().position))

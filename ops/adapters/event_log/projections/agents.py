@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
-from sqlmodel import select as rows
 
-from domain.agent.views import TURNS_KEPT, AgentPage, AgentView, agent_of, project_agent, turn_of
+from domain.agent.state import Agent, agent_of, evolve
+from domain.agent.views import LATEST_JOBS_MAX, AgentPage
 from domain.job.state import Job
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, Owner
-from ops.adapters.event_log.database import reading, reading_rows
+from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.row_codec import record_of, record_text, storable
-from ops.adapters.event_log.tables import AGENTS, JOBS, NEXT_AGENTS, AgentRow
+from ops.adapters.event_log.tables import AGENTS, JOBS, NEXT_AGENTS
 
 _TABLES = (AGENTS, NEXT_AGENTS)
 
@@ -57,45 +56,42 @@ class AgentFold:
 
     def write(self) -> None:
         """Fold the events into the rows of their agents."""
-        for agent, steps in self._steps.items():
-            stored = view = read_agent(self._connection, self._table, agent)
+        for name, steps in self._steps.items():
+            stored = read_agent(self._connection, self._table, name)
+            agent = stored or Agent(id=name)
             for event, job in steps:
-                view = project_agent(view, agent, event, job)
-            if view is not None:
-                self._write(view, is_new=stored is None)
-
-    def _write(self, view: AgentView, *, is_new: bool) -> None:
-        values, name = _values(view), self._table.name
-        if is_new:
-            _INSERT[name].run(self._connection, values)
-        else:
-            _UPDATE[name].run(self._connection, {"agent": values["id"], **values})
+                agent = evolve(agent, event, job)
+            values, table = _values(agent), self._table.name
+            if stored is None:
+                _INSERT[table].run(self._connection, values)
+            else:
+                _UPDATE[table].run(self._connection, {"agent": values["id"], **values})
 
 
-def read_agent(connection: Connection, table: Table, agent: AgentId) -> AgentView | None:
-    """Return an agent of the projection in ``table``, without its turns, if it has the agent."""
+def read_agent(connection: Connection, table: Table, agent: AgentId) -> Agent | None:
+    """Return an agent of the projection in ``table``, if it has the agent."""
     row = _ROW[table.name].row(connection, {"agent": storable(agent)})
-    return None if row is None else record_of(AgentView, row[0])
+    return None if row is None else record_of(Agent, row[0])
 
 
-def _values(view: AgentView) -> dict[str, Any]:
+def _values(agent: Agent) -> dict[str, Any]:
     return {
-        "id": storable(view.id),
-        "first_seen": view.first_seen,
-        "position": view.position,
-        "created_position": view.created_position,
-        "owner": None if view.owner is None else storable(view.owner),
-        "record": record_text(view),
+        "id": storable(agent.id),
+        "first_seen": agent.first_seen,
+        "position": agent.position,
+        "created_position": agent.created_position,
+        "owner": None if agent.owner is None else storable(agent.owner),
+        "record": record_text(agent),
     }
 
 
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
-_TURNS = HotStatement(
+_LATEST_JOBS = HotStatement(
     select(JOBS.c.record)
     .where(JOBS.c.agent == bindparam("agent"))
     .order_by(JOBS.c.accepted_position.desc())
-    .limit(TURNS_KEPT)
+    .limit(LATEST_JOBS_MAX)
 )
 
 
@@ -109,11 +105,10 @@ class SqlAgentViews:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def get(self, agent: AgentId) -> AgentView | None:
+    def get(self, agent: AgentId) -> Agent | None:
         """See ``AgentViews.get``."""
         with reading(self._engine) as connection:
-            view = read_agent(connection, AGENTS, agent)
-            return None if view is None else _with_turns(connection, view)
+            return read_agent(connection, AGENTS, agent)
 
     def page(
         self,
@@ -127,21 +122,17 @@ class SqlAgentViews:
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
         order = AGENTS.c.created_position if is_registered else AGENTS.c.position
         whose = [] if owner is None else [AGENTS.c.owner == owner]
-        query = rows(AgentRow).where(order > 0, *whose)
+        query = select(AGENTS.c.record).where(order > 0, *whose)
         if before is not None:
             last = select(order).where(AGENTS.c.id == storable(before), *whose)
             query = query.where(order < last.scalar_subquery())
-        with reading_rows(self._engine) as session:
-            found = session.scalars(query.order_by(order.desc()).limit(rows_max + 1))
-            views = tuple(record_of(AgentView, row.record) for row in found)
-        return AgentPage(agents=views[:rows_max], has_more=len(views) > rows_max)
-
-    def turns(self, agents: Iterable[AgentView]) -> tuple[AgentView, ...]:
-        """See ``AgentViews.turns``."""
         with reading(self._engine) as connection:
-            return tuple(_with_turns(connection, view) for view in agents)
+            found = connection.scalars(query.order_by(order.desc()).limit(rows_max + 1))
+            agents = tuple(record_of(Agent, record) for record in found)
+        return AgentPage(agents=agents[:rows_max], has_more=len(agents) > rows_max)
 
-
-def _with_turns(connection: Connection, view: AgentView) -> AgentView:
-    found = _TURNS.rows(connection, {"agent": view.id})
-    return replace(view, turns=tuple(turn_of(job_of(row[0])) for row in reversed(found)))
+    def latest_jobs(self, agent: AgentId) -> tuple[Job, ...]:
+        """See ``AgentViews.latest_jobs``."""
+        with reading(self._engine) as connection:
+            found = _LATEST_JOBS.rows(connection, {"agent": storable(agent)})
+        return tuple(job_of(record) for (record,) in reversed(found))

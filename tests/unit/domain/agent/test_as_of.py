@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from domain.agent.as_of import Agents, fold_agents
-from domain.agent.views import TURNS_KEPT, AgentJob, AgentView
+from domain.agent.state import Agent
+from domain.agent.views import LATEST_JOBS_MAX, FoldedAgents, fold_agents
 from domain.events.agent import AgentRegistered
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelled, JobFailed, JobRetried
-from domain.values import AgentId, JobId, Usage, digest_of
+from domain.values import AgentId, Usage, digest_of
 from tests.support.builders.job_events import completed, started, submitted, worker_event
 from tests.support.builders.told_log import ToldLog, second
 
@@ -21,8 +21,12 @@ DONE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3)
 FAILED = JobFailed(error="engine_failure", message="it broke")
 
 
-def _views(log: ToldLog) -> dict[str, AgentView]:
-    return {view.id: view for view in fold_agents(log.told())}
+def _views(log: ToldLog) -> dict[str, Agent]:
+    return {view.id: view for view in _agents(log)}
+
+
+def _agents(log: ToldLog) -> tuple[Agent, ...]:
+    return fold_agents(log.told()).page(limit=100).agents
 
 
 def _accept(log: ToldLog, *numbers: int, agent: str = "a") -> None:
@@ -31,7 +35,7 @@ def _accept(log: ToldLog, *numbers: int, agent: str = "a") -> None:
 
 
 def _turns(log: ToldLog) -> list[tuple[str, str]]:
-    return [(turn.job, turn.status) for turn in _views(log)[A].turns]
+    return [(job.id, job.status.value) for job in fold_agents(log.told()).latest_jobs(A)]
 
 
 def _names(first: int, last: int) -> list[str]:
@@ -39,31 +43,18 @@ def _names(first: int, last: int) -> list[str]:
 
 
 def test_no_events_make_no_agents() -> None:
-    assert fold_agents([]) == ()
+    assert _agents(ToldLog()) == ()
 
 
 def test_an_agent_has_its_jobs_as_turns_oldest_first() -> None:
     log = ToldLog()
     log.tell("job-1", submitted(agent="a"), started(), completed())
     log.tell("job-2", submitted(agent="a"))
-    assert fold_agents(log.told()) == (
-        AgentView(
-            id=A,
-            first_seen=second(0),
-            last_seen=second(3),
-            jobs=2,
-            open_jobs=1,
-            usage=DONE,
-            known_tokens=4,
-            last_job="job-2",
-            last_model="m",
-            position=4,
-            turns=(
-                AgentJob(job=JobId("job-1"), at=second(0), status="completed", usage=DONE),
-                AgentJob(job=JobId("job-2"), at=second(3), status="queued"),
-            ),
-        ),
-    )
+    assert _turns(log) == [("job-1", "completed"), ("job-2", "queued")]
+    (agent,) = _agents(log)
+    assert (agent.first_seen, agent.last_seen, agent.position) == (second(0), second(3), 4)
+    assert (agent.jobs, agent.open_jobs, agent.last_job, agent.last_model) == (2, 1, "job-2", "m")
+    assert (agent.figures.usage, agent.known_tokens) == (DONE, 4)
 
 
 def test_agents_seen_last_come_first() -> None:
@@ -72,55 +63,55 @@ def test_agents_seen_last_come_first() -> None:
     _accept(log, 2, agent="b")
     _accept(log, 3, agent="c")
     log.tell("job-2", started())
-    assert [view.id for view in fold_agents(log.told())] == ["b", "c", "a"]
+    assert [view.id for view in _agents(log)] == ["b", "c", "a"]
     log.tell("agent-a", REGISTERED)
-    assert [view.id for view in fold_agents(log.told())] == ["a", "b", "c"]
+    assert [view.id for view in _agents(log)] == ["a", "b", "c"]
 
 
 def test_an_agent_without_jobs_has_no_turns() -> None:
     log = ToldLog()
     log.tell("agent-a", REGISTERED)
     _accept(log, 1, agent="b")
-    views = _views(log)
-    assert (views[A].turns, views[A].created_position) == ((), 1)
-    assert [turn.job for turn in views[B].turns] == ["job-1"]
+    agents = fold_agents(log.told())
+    assert (agents.latest_jobs(A), _views(log)[A].created_position) == ((), 1)
+    assert [job.id for job in agents.latest_jobs(B)] == ["job-1"]
 
 
 def test_jobs_without_an_agent_and_other_streams_are_left_out() -> None:
     log = ToldLog()
     log.tell("job-1", submitted(), started(), completed())
     log.tell("worker-1", worker_event())
-    assert fold_agents(log.told()) == ()
+    assert _agents(log) == ()
 
 
 def test_every_past_can_be_read_while_the_log_goes_on() -> None:
     log = ToldLog()
     log.tell("job-1", submitted(agent="a"), started(), FAILED, JobRetried(reason="api"))
-    agents = Agents()
+    agents = FoldedAgents()
     seen = []
     for recorded in log.told():
         agents.fold(recorded)
-        (view,) = agents.views()
-        seen.append((view.position, view.open_jobs, view.turns[0].status))
+        (view,), (job,) = agents.page(limit=9).agents, agents.latest_jobs(A)
+        seen.append((view.position, view.open_jobs, job.status.value))
     assert seen == [(1, 1, "queued"), (2, 1, "running"), (3, 0, "failed"), (4, 1, "queued")]
 
 
 def test_the_oldest_turns_leave_the_list_and_stay_counted() -> None:
     log = ToldLog()
-    _accept(log, *range(1, TURNS_KEPT + 1))
-    assert [job for job, _ in _turns(log)] == _names(1, TURNS_KEPT)
-    _accept(log, TURNS_KEPT + 1, TURNS_KEPT + 2)
-    assert [job for job, _ in _turns(log)] == _names(3, TURNS_KEPT + 2)
-    assert _views(log)[A].jobs == TURNS_KEPT + 2
+    _accept(log, *range(1, LATEST_JOBS_MAX + 1))
+    assert [job for job, _ in _turns(log)] == _names(1, LATEST_JOBS_MAX)
+    _accept(log, LATEST_JOBS_MAX + 1, LATEST_JOBS_MAX + 2)
+    assert [job for job, _ in _turns(log)] == _names(3, LATEST_JOBS_MAX + 2)
+    assert _views(log)[A].jobs == LATEST_JOBS_MAX + 2
 
 
 def test_turns_of_one_agent_do_not_crowd_out_those_of_another() -> None:
     log = ToldLog()
     _accept(log, 0, agent="b")
-    _accept(log, *range(1, TURNS_KEPT + 2))
-    views = _views(log)
-    assert [turn.job for turn in views[B].turns] == ["job-0"]
-    assert [turn.job for turn in views[A].turns] == _names(2, TURNS_KEPT + 1)
+    _accept(log, *range(1, LATEST_JOBS_MAX + 2))
+    agents = fold_agents(log.told())
+    assert [job.id for job in agents.latest_jobs(B)] == ["job-0"]
+    assert [job.id for job in agents.latest_jobs(A)] == _names(2, LATEST_JOBS_MAX + 1)
 
 
 @pytest.mark.parametrize(
@@ -133,28 +124,28 @@ def test_turns_of_one_agent_do_not_crowd_out_those_of_another() -> None:
 def test_a_job_that_is_no_turn_any_more_still_ends(end: Event, usage: Usage | None) -> None:
     log = ToldLog()
     log.tell("job-0", submitted(agent="a"), started())
-    _accept(log, *range(1, TURNS_KEPT + 1))
+    _accept(log, *range(1, LATEST_JOBS_MAX + 1))
     log.tell("job-0", end)
     view = _views(log)[A]
-    assert (view.jobs, view.open_jobs) == (TURNS_KEPT + 1, TURNS_KEPT)
-    assert view.usage == (usage or replace(DONE, completion_tokens=1))
-    assert view.position == TURNS_KEPT + 3
+    assert (view.jobs, view.open_jobs) == (LATEST_JOBS_MAX + 1, LATEST_JOBS_MAX)
+    assert view.figures.usage == (usage or replace(DONE, completion_tokens=1))
+    assert view.position == LATEST_JOBS_MAX + 3
 
 
 def test_a_job_that_is_no_turn_any_more_can_be_retried() -> None:
     log = ToldLog()
     log.tell("job-0", submitted(agent="a"), started(), FAILED)
-    _accept(log, *range(1, TURNS_KEPT + 1))
+    _accept(log, *range(1, LATEST_JOBS_MAX + 1))
     log.tell("job-0", JobRetried(reason="api"), started(2), completed(2))
     view = _views(log)[A]
-    assert (view.open_jobs, view.usage, view.known_tokens) == (TURNS_KEPT, DONE, 8)
-    assert view.last_seen == second(TURNS_KEPT + 5)
+    assert (view.open_jobs, view.figures.usage, view.known_tokens) == (LATEST_JOBS_MAX, DONE, 8)
+    assert view.last_seen == second(LATEST_JOBS_MAX + 5)
 
 
 def test_a_repeated_request_for_an_old_answer_changes_nothing() -> None:
     log = ToldLog()
     log.tell("job-0", submitted(agent="a"), started(), completed())
-    _accept(log, *range(1, TURNS_KEPT + 1))
-    before = fold_agents(log.told())
+    _accept(log, *range(1, LATEST_JOBS_MAX + 1))
+    before = _agents(log)
     log.tell("job-0", JobAttached(reason="retry"))
-    assert fold_agents(log.told()) == before
+    assert _agents(log) == before

@@ -1,25 +1,15 @@
-"""The state of an agent: its profile, the numbers of its turns, and the fold of its events."""
+"""The profile of an agent and the numbers of its turns."""
 
 from __future__ import annotations
 
 import pytest
 
-from domain.agent.state import Agent, AgentOptions, Profile, evolve, next_turn, require_turn
+from domain.agent.state import Agent, AgentOptions, Profile, next_turn, require_turn
 from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
-from domain.events.agent import (
-    AgentDeleted,
-    AgentEvent,
-    AgentForgotten,
-    AgentForked,
-    AgentRegistered,
-    AgentTurnAdded,
-)
-from domain.values import AgentId, Digest, JobId, JobStatus, digest_of
+from domain.values import AgentId, JobId, JobStatus
 
-A, B = AgentId("a"), AgentId("b")
-AT = "2026-01-01T00:00:00.000000Z"
+A = AgentId("a")
 ONE, TWO, THREE, FOUR = (JobId(f"job-{number}") for number in range(1, 5))
-PROFILE = digest_of(b"profile")
 #: The third turn is the first one of its own.
 FORKED = Agent(id=A, life=1, inherited=2, base=FOUR, turns=(ONE, TWO, THREE))
 FRESH = Agent(id=A, life=1)
@@ -143,61 +133,3 @@ def test_only_turns_with_an_answer_can_be_named(last: JobStatus, turns: int) -> 
     with pytest.raises(InvalidRequest, match=f"agent a has {turns} turns") as refused:
         require_turn(FORKED, last, turns + 1)
     assert refused.value.field == "from_turn"
-
-
-def _folded(*events: AgentEvent, agent: Agent = FRESH) -> Agent:
-    for event in events:
-        agent = evolve(agent, event, AT)
-    return agent
-
-
-def test_an_agent_is_created_with_its_profile() -> None:
-    created = evolve(Agent(id=A, version=7), AgentRegistered(agent=A, profile=PROFILE), AT)
-    assert created == Agent(id=A, version=7, life=7, created_at=AT, profile=PROFILE)
-    assert created.exists
-    assert not Agent(id=A, version=7).exists
-
-
-def test_a_fork_knows_where_it_came_from() -> None:
-    event = AgentForked(agent=A, parent=B, parent_life=3, turn=2, profile=PROFILE, job=FOUR)
-    assert evolve(Agent(id=A, version=1), event, AT) == Agent(
-        id=A,
-        version=1,
-        life=1,
-        created_at=AT,
-        profile=PROFILE,
-        parent=B,
-        parent_life=3,
-        inherited=2,
-        base=FOUR,
-    )
-
-
-def test_a_turn_of_the_same_number_replaces_the_one_that_had_no_answer() -> None:
-    first = AgentTurnAdded(agent=A, turn=1, job=ONE)
-    second = AgentTurnAdded(agent=A, turn=2, job=TWO)
-    again = AgentTurnAdded(agent=A, turn=2, job=THREE)
-    assert _folded(first, second).turns == (ONE, TWO)
-    assert _folded(first, second, again).turns == (ONE, THREE)
-
-
-def test_turns_of_a_fork_begin_after_the_inherited_ones() -> None:
-    agent = Agent(id=A, life=1, inherited=2, base=FOUR)
-    third = AgentTurnAdded(agent=A, turn=3, job=ONE)
-    assert _folded(third, agent=agent).turns == (ONE,)
-    fourth = AgentTurnAdded(agent=A, turn=4, job=TWO)
-    assert _folded(third, fourth, agent=agent) == Agent(
-        id=A, life=1, inherited=2, base=FOUR, turns=(ONE, TWO)
-    )
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        AgentDeleted(agent=A),
-        AgentForgotten(agent=A, jobs=1, payloads=2, payload_bytes=3, shared=0),
-    ],
-)
-def test_nothing_but_the_version_is_left_of_an_agent_that_is_deleted(end: AgentEvent) -> None:
-    agent = Agent(id=A, version=9, life=1, created_at=AT, profile=Digest("x"), turns=(ONE,))
-    assert _folded(end, agent=agent) == Agent(id=A, version=9)

@@ -1,4 +1,4 @@
-"""The row of an agent after the events of its jobs, of its contexts and of its history."""
+"""An agent after the events of its jobs, of its contexts and of its history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.agent.views import AgentJob, AgentView, agent_of, project_agent, turn_of
+from domain.agent.state import Agent, agent_of, evolve
 from domain.events.agent import (
     AgentDeleted,
     AgentForgotten,
@@ -32,8 +32,8 @@ from domain.events.job import (
     JobRetried,
 )
 from domain.job.state import Job, fold_recorded, is_job_event
-from domain.log.record import RecordedEvent
-from domain.values import AgentId, JobId, JobStatus, Owner, Usage, digest_of
+from domain.usage.figures import UsageFigures
+from domain.values import AgentId, JobId, Owner, Usage, digest_of
 from tests.support.builders.job_events import completed, started, submitted, worker_event
 from tests.support.builders.told_log import ToldLog, second
 
@@ -69,27 +69,27 @@ def _missed(reason: str, tokens: int) -> AgentCacheMissed:
     return AgentCacheMissed(job=JobId("job-1"), reason=reason, at_token=5, missed_tokens=tokens)
 
 
-def _rows(log: ToldLog) -> dict[AgentId, AgentView]:
+def _rows(log: ToldLog) -> dict[AgentId, Agent]:
     jobs: dict[str, Job] = {}
-    rows: dict[AgentId, AgentView] = {}
+    rows: dict[AgentId, Agent] = {}
     for recorded in log.told():
         job = None
         if is_job_event(recorded):
             job = jobs[recorded.stream] = fold_recorded(jobs.get(recorded.stream), recorded)
         agent = agent_of(recorded, job)
         if agent is not None:
-            rows[agent] = project_agent(rows.get(agent), agent, recorded, job)
+            rows[agent] = evolve(rows.get(agent, Agent(id=agent)), recorded, job)
     return rows
 
 
-def _after_jobs(*lives: tuple[Event, ...]) -> AgentView:
+def _after_jobs(*lives: tuple[Event, ...]) -> Agent:
     log = ToldLog()
     for number, life in enumerate(lives, start=1):
         log.tell(f"job-{number}", *life)
     return _rows(log)[A]
 
 
-def _after(*events: Event) -> AgentView:
+def _after(*events: Event) -> Agent:
     log = ToldLog()
     log.tell("agent-a", *events)
     return _rows(log)[A]
@@ -97,13 +97,13 @@ def _after(*events: Event) -> AgentView:
 
 def test_an_accepted_job_opens_the_row() -> None:
     asked = replace(submitted(agent="a"), owner=Owner("alice"))
-    assert _after_jobs((asked,)) == AgentView(
+    assert _after_jobs((asked,)) == Agent(
         id=A,
         first_seen=second(0),
         last_seen=second(0),
         jobs=1,
         open_jobs=1,
-        last_job="job-1",
+        last_job=JobId("job-1"),
         position=1,
         owner=Owner("alice"),
     )
@@ -112,7 +112,7 @@ def test_an_accepted_job_opens_the_row() -> None:
 def test_a_running_job_shows_its_model_and_what_the_cache_knew() -> None:
     begun = replace(started(), model="other")
     view = _after_jobs((submitted(agent="a"), begun))
-    assert (view.known_tokens, view.last_model, view.usage) == (4, "other", Usage())
+    assert (view.known_tokens, view.last_model, view.figures.usage) == (4, "other", Usage())
     assert (view.first_seen, view.last_seen, view.position) == (second(0), second(1), 2)
 
 
@@ -127,7 +127,7 @@ def test_an_attempt_of_an_older_log_knew_the_cached_tokens() -> None:
     accepted, begun = log.told()
     job = fold_recorded(fold_recorded(None, accepted), begun)
     data = {name: value for name, value in begun.data.items() if name != "known_tokens"}
-    view = project_agent(None, A, replace(begun, data=data, schema_version=1), job)
+    view = evolve(Agent(id=A), replace(begun, data=data, schema_version=1), job)
     assert view.known_tokens == 0
 
 
@@ -144,7 +144,7 @@ def test_an_end_closes_the_job_and_counts_what_it_used(end: Event, usage: Usage)
     job = (submitted(agent="a"), started())
     view = _after_jobs(job, (*job, end), (*job, end))
     assert (view.jobs, view.open_jobs, view.last_job) == (3, 1, "job-3")
-    assert view.usage == usage + usage
+    assert view.figures.usage == usage + usage
     assert (view.last_seen, view.position) == (second(7), 8)
 
 
@@ -203,11 +203,11 @@ def test_a_job_decides_the_owner_whatever_its_event_holds() -> None:
     log.tell("job-1", replace(submitted(agent="a"), owner=Owner("alice")), started())
     accepted, begun = log.told()
     job = fold_recorded(None, accepted)
-    assert project_agent(None, A, begun, job).owner == "alice"
+    assert evolve(Agent(id=A), begun, job).owner == "alice"
 
 
 def test_a_saved_context_shows_its_length_and_its_blocks() -> None:
-    assert _after(SAVED) == AgentView(
+    assert _after(SAVED) == Agent(
         id=A,
         first_seen=second(0),
         last_seen=second(0),
@@ -216,6 +216,7 @@ def test_a_saved_context_shows_its_length_and_its_blocks() -> None:
         context_tokens=600,
         disk_blocks=3,
         position=1,
+        version=1,
     )
     shorter = _after(SAVED, replace(SAVED, tail=None, tokens=512))
     assert (shorter.context_tokens, shorter.disk_blocks) == (512, 2)
@@ -223,15 +224,19 @@ def test_a_saved_context_shows_its_length_and_its_blocks() -> None:
 
 def test_restored_tokens_are_counted_by_where_they_were() -> None:
     view = _after(_restored(300, 100), _restored(50, 50))
-    assert (view.hits, view.ram_tokens, view.disk_tokens) == (2, 200, 150)
+    assert (view.figures.hits, view.figures.ram_tokens, view.figures.disk_tokens) == (2, 200, 150)
     assert (view.cache_event, view.cache_event_at) == ("AgentCacheRestored", second(1))
 
 
 def test_missed_contexts_are_counted_by_their_reason() -> None:
     reasons = ["gone", "diverged", "model_changed", "gone", "gone", "diverged"]
     view = _after(SAVED, *(_missed(reason, 10 + at) for at, reason in enumerate(reasons)))
-    assert (view.misses_gone, view.misses_diverged, view.misses_model_changed) == (3, 2, 1)
-    assert (view.misses, view.missed_tokens) == (6, 75)
+    assert (
+        view.figures.misses_gone,
+        view.figures.misses_diverged,
+        view.figures.misses_model_changed,
+    ) == (3, 2, 1)
+    assert (view.figures.misses, view.figures.missed_tokens) == (6, 75)
     assert (view.cache_event, view.cache_event_at) == ("AgentCacheMissed", second(6))
     assert (view.context_tokens, view.disk_blocks) == (600, 3)
 
@@ -240,7 +245,7 @@ def test_missed_contexts_are_counted_by_their_reason() -> None:
 def test_a_deleted_context_has_no_tokens_and_no_blocks(event: Event) -> None:
     view = _after(SAVED, _restored(5, 2), event)
     assert (view.context_tokens, view.disk_blocks) == (0, 0)
-    assert (view.hits, view.ram_tokens, view.disk_tokens) == (1, 3, 2)
+    assert (view.figures.hits, view.figures.ram_tokens, view.figures.disk_tokens) == (1, 3, 2)
     assert (view.cache_event, view.cache_event_at) == (type(event).__name__, second(2))
 
 
@@ -259,13 +264,16 @@ def test_a_fork_shows_its_parent_and_what_it_inherited() -> None:
 def test_a_turn_changes_when_the_agent_was_seen_and_nothing_else() -> None:
     turn = AgentTurnAdded(agent=A, turn=1, job=JobId("job-1"))
     before, after = _after(REGISTERED), _after(REGISTERED, turn)
-    assert after == replace(before, last_seen=second(1), position=2)
+    assert after == replace(
+        before, last_seen=second(1), position=2, version=2, turns=(JobId("job-1"),)
+    )
 
 
 @pytest.mark.parametrize("end", [AgentDeleted(agent=A), FORGOTTEN])
 def test_a_deleted_agent_has_no_history(end: Event) -> None:
     view = _after(FORKED, SAVED, end)
-    assert (view.created_position, view.created_at) == (0, None)
+    assert (view.exists, view.created_position, view.created_at) == (False, 0, "")
+    assert (view.profile, view.base, view.parent_life, view.turns) == ("", None, 0, ())
     assert (view.parent, view.inherited) == (None, 0)
 
 
@@ -276,42 +284,43 @@ def test_deletion_keeps_the_context_and_a_new_life_has_no_parent() -> None:
     assert (again.created_position, again.parent, again.inherited) == (3, None, 0)
 
 
-def _turn(*events: Event) -> AgentJob:
-    log = ToldLog()
-    log.tell("job-1", *events)
-    job: Job | None = None
-    recorded: RecordedEvent
-    for recorded in log.told():
-        job = fold_recorded(job, recorded)
-    assert job is not None
-    return turn_of(job)
-
-
-@pytest.mark.parametrize(
-    ("events", "status", "usage"),
-    [
-        ((), JobStatus.QUEUED, Usage()),
-        ((started(),), JobStatus.RUNNING, Usage(prompt_tokens=10, cached_tokens=4)),
-        ((started(), FAILED_ONCE), JobStatus.QUEUED, Usage()),
-        ((started(), completed()), JobStatus.COMPLETED, DONE),
-        ((started(), JobCancelled(attempt=1, usage=CUT)), JobStatus.CANCELLED, CUT),
-        ((started(), FAILED), JobStatus.FAILED, Usage()),
-    ],
-)
-def test_a_turn_has_usage_once_it_runs_unless_it_failed(
-    events: tuple[Event, ...], status: str, usage: Usage
-) -> None:
-    turn = _turn(submitted(agent="a"), *events)
-    assert turn == AgentJob(job=JobId("job-1"), at=second(0), status=status, usage=usage)
-    assert type(turn.status) is str
-
-
-def test_computed_tokens_of_a_turn_are_those_that_were_not_cached() -> None:
-    assert AgentJob(job=JobId("job-1"), at="", status="completed", usage=DONE).prefilled_tokens == 6
-
-
 @pytest.mark.parametrize(("prompt", "cached", "share"), [(0, 0, 0.0), (10, 4, 0.4), (8, 8, 1.0)])
 def test_cached_share_is_of_the_prompt_tokens(prompt: int, cached: int, share: float) -> None:
-    usage = Usage(prompt_tokens=prompt, cached_tokens=cached)
-    view = AgentView(id=A, first_seen="", last_seen="", usage=usage)
-    assert view.cached_ratio == share
+    assert UsageFigures(prompt_tokens=prompt, cached_tokens=cached).cached_ratio == share
+
+
+def test_an_agent_is_created_with_its_profile() -> None:
+    created = _after(SAVED, REGISTERED)
+    assert (created.version, created.life, created.profile) == (2, 2, REGISTERED.profile)
+    assert created.exists
+    assert not _after(SAVED).exists
+
+
+def test_a_fork_knows_where_it_came_from() -> None:
+    view = _after(FORKED)
+    assert (view.life, view.profile, view.parent_life, view.base) == (1, FORKED.profile, 1, "job-9")
+
+
+def _turns(*events: Event) -> tuple[JobId, ...]:
+    return _after(*events).turns
+
+
+def _added(turn: int, job: str) -> AgentTurnAdded:
+    return AgentTurnAdded(agent=A, turn=turn, job=JobId(job))
+
+
+def test_a_turn_of_the_same_number_replaces_the_one_that_had_no_answer() -> None:
+    first, second_, again = _added(1, "job-1"), _added(2, "job-2"), _added(2, "job-3")
+    assert _turns(REGISTERED, first, second_) == ("job-1", "job-2")
+    assert _turns(REGISTERED, first, second_, again) == ("job-1", "job-3")
+
+
+def test_turns_of_a_fork_begin_after_the_inherited_ones() -> None:
+    assert _turns(FORKED, _added(3, "job-1")) == ("job-1",)
+    assert _turns(FORKED, _added(3, "job-1"), _added(4, "job-2")) == ("job-1", "job-2")
+
+
+@pytest.mark.parametrize("end", [AgentDeleted(agent=A), FORGOTTEN])
+def test_the_next_life_of_an_agent_begins_without_turns(end: Event) -> None:
+    assert _turns(REGISTERED, _added(1, "job-1"), end) == ()
+    assert _after(REGISTERED, _added(1, "job-1"), end, REGISTERED).life == 4
