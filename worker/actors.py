@@ -19,7 +19,8 @@ from domain.errors import (
     QueueUnavailable,
     SemanticError,
 )
-from domain.job.commands import FailAttempt
+from domain.events.job import AttemptFailed
+from domain.job.decisions import failed_attempt
 from domain.job.state import Job
 from domain.usecases.jobs.commit import commit, load_job
 from domain.usecases.jobs.run_attempt import JobRunner, RunResult
@@ -214,13 +215,13 @@ def _repeat_end(job_id: JobId, runner: JobRunner, pause: Callable[[float], objec
 def _fail_for_good(job_id: JobId, runner: JobRunner) -> None:
     """Fail a job after an internal error, without a retry: the same error would occur again."""
 
-    def give_up(job: Job) -> FailAttempt | None:
+    def give_up(job: Job) -> AttemptFailed | None:
         if job.status.is_terminal:
             return None
         defect = Failed(
             error="internal_error", message="an internal error ended this job", retryable=False
         )
-        return FailAttempt(attempt=job.attempt if job.active_attempt else 0, failure=defect)
+        return failed_attempt(attempt=job.attempt if job.active_attempt else 0, failure=defect)
 
     try:
         commit(job_id, give_up, log=runner.log, ids=runner.ids)

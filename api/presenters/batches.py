@@ -51,7 +51,7 @@ def batch_counts(batch: Batch, tally: BatchTally | None) -> BatchCounts:
     if batch.counts is not None:
         counts = batch.counts
         return {
-            "processing": batch.facts.lines - counts.done,
+            "processing": batch.facts.lines - counts.lines,
             "succeeded": counts.succeeded,
             "errored": counts.errored,
             "canceled": counts.canceled,

@@ -33,7 +33,7 @@ from api.schemas.responses import (
 )
 from api.streaming.item_buffer import ItemBuffer
 from api.streaming.job_stream import JobStream, abandoned_on_error
-from domain.job.commands import Hide
+from domain.events.job import JobHidden
 from domain.usecases.jobs.commit import commit
 
 #: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.
@@ -96,7 +96,7 @@ async def delete_response(app: App, request: Request) -> Reply:
         await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     ids = app.defaults.ids
     log = app.response_reader.records.log
-    await app.call(commit, found.envelope.job_id, Hide(), log=log, ids=ids)
+    await app.call(commit, found.envelope.job_id, JobHidden(), log=log, ids=ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
 

@@ -13,7 +13,7 @@ from api.protocols.shared.parsed_request import ParsedRequest, RequestDefaults
 from api.schemas.jobs import TurnBody
 from api.submission.submit import Submission
 from domain.errors import SemanticError
-from domain.job.commands import ConfirmCancel, RequestCancel
+from domain.events.job import JobCancelled, JobCancelRequested
 from domain.job.state import Job
 from domain.usecases.agents import AgentRecords, PlannedTurn
 from domain.usecases.jobs.commit import commit
@@ -103,7 +103,7 @@ class AgentTurns:
         except SemanticError:
             request.marks.accept(job_id)
             with suppress(SemanticError):
-                commit(job_id, RequestCancel(reason="turn_taken"), log=log, ids=ids)
+                commit(job_id, JobCancelRequested(reason="turn_taken"), log=log, ids=ids)
                 commit(job_id, _confirm, log=log, ids=ids)
             raise
 
@@ -111,8 +111,8 @@ class AgentTurns:
         self.records.record_turn(planned, job_id, correlation_id=request.id)
 
 
-def _confirm(job: Job) -> ConfirmCancel | None:
+def _confirm(job: Job) -> JobCancelled | None:
     """End a job that is still queued; its worker ends one that a reconciler has enqueued."""
     if job.status is not JobStatus.QUEUED:
         return None
-    return ConfirmCancel(attempt=0, usage=Usage())
+    return JobCancelled(attempt=0, usage=Usage())

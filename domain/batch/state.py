@@ -12,11 +12,11 @@ records only the totals.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import singledispatch
-from typing import Final, NewType, assert_never
+from typing import Final, NewType
 
 from domain.errors import BatchNotEnded
 from domain.events.batch import (
@@ -56,21 +56,6 @@ class BatchState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineCounts:
-    """Numbers of ended lines by result; the other lines are open."""
-
-    succeeded: int = 0
-    errored: int = 0
-    canceled: int = 0
-    expired: int = 0
-
-    @property
-    def done(self) -> int:
-        """Lines that have ended."""
-        return self.succeeded + self.errored + self.canceled + self.expired
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The state of one batch, folded from its events; instants are RFC 3339.
 
@@ -82,8 +67,7 @@ class Batch:
         cancel_requested_at: When its cancellation was requested.
         finalizing_at: When the last line had ended.
         ended_at: When it ended, or failed.
-        counts: Results of the lines; set when it has ended.
-        usage: Tokens of all lines; set when it has ended.
+        counts: The results of the lines, once it has ended.
         errors: Digest of the errors that were found in the lines.
         deleted: Whether it was deleted.
     """
@@ -97,8 +81,7 @@ class Batch:
     cancel_requested_at: str | None = None
     finalizing_at: str | None = None
     ended_at: str | None = None
-    counts: LineCounts | None = None
-    usage: Usage = Usage()
+    counts: BatchEnded | None = None
     errors: Digest | None = None
     deleted: bool = False
 
@@ -108,43 +91,20 @@ class Batch:
         assert self.submitted is not None
         return self.submitted
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartBatch:
-    """Start submitting the lines as jobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailBatch:
-    """End the batch because its lines are invalid."""
-
-    errors: Digest
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all lines, once it has ended."""
+        return Usage() if self.counts is None else self.counts.usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestBatchCancel:
-    """Cancel the open lines and end the batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizeBatch:
-    """Record that every line has ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndBatch:
-    """End the batch; every line has its result."""
-
-    counts: LineCounts
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteBatch:
-    """Delete the batch; its jobs stay in the log."""
-
-
-BatchCommand = StartBatch | FailBatch | RequestBatchCancel | FinalizeBatch | EndBatch | DeleteBatch
+#: In which states what was proposed may happen.
+_BEFORE: Final[Mapping[type[BatchEvent], frozenset[BatchState]]] = {
+    BatchStarted: frozenset({BatchState.VALIDATING}),
+    BatchFailed: frozenset({BatchState.VALIDATING}),
+    BatchCancelRequested: frozenset({BatchState.VALIDATING, BatchState.IN_PROGRESS}),
+    BatchFinalizing: frozenset({BatchState.IN_PROGRESS, BatchState.CANCELING}),
+    BatchEnded: frozenset(state for state in BatchState if not state.is_terminal),
+}
 
 
 def fold(batch_id: BatchId, events: Iterable[tuple[BatchEvent, str]]) -> Batch:
@@ -160,18 +120,19 @@ def evolve(batch: Batch, event: BatchEvent, at: str) -> Batch:
     return replace(_apply(event, batch, at), version=batch.version + 1)
 
 
-def decide(batch: Batch, command: BatchCommand) -> tuple[BatchEvent, ...]:
-    """Return the events of ``command``; none if the state no longer allows it.
+def decide(batch: Batch, proposal: BatchEvent) -> tuple[BatchEvent, ...]:
+    """Return what is recorded of a proposed event: it, or nothing where the state forbids it.
 
     Raises:
-        BatchNotEnded: ``DeleteBatch`` for an open batch.
+        BatchNotEnded: ``BatchDeleted`` for an open batch.
     """
-    if isinstance(command, EndBatch):
-        return _end(batch, command)
-    if isinstance(command, DeleteBatch):
-        return _delete(batch)
-    event, before = _transition(command)
-    return (event,) if batch.state in before else ()
+    if isinstance(proposal, BatchDeleted):
+        if not batch.state.is_terminal:
+            raise BatchNotEnded(batch.id, batch.state)
+        return () if batch.deleted else (proposal,)
+    if isinstance(proposal, BatchEnded):
+        assert proposal.lines == batch.facts.lines, "a batch ends with a result for every line"
+    return (proposal,) if batch.state in _BEFORE[type(proposal)] else ()
 
 
 def job_of_line(batch_id: BatchId, line: int) -> JobId:
@@ -188,44 +149,6 @@ def job_of_line(batch_id: BatchId, line: int) -> JobId:
 def line_of_job(job_id: JobId) -> int:
     """Return the number of the line that a job of a batch came from."""
     return int(job_id[-_LINE_DIGITS:], 16)
-
-
-def _transition(
-    command: StartBatch | FailBatch | RequestBatchCancel | FinalizeBatch,
-) -> tuple[BatchEvent, tuple[BatchState, ...]]:
-    """Return the event of a command and the states that it may follow."""
-    match command:
-        case StartBatch():
-            return BatchStarted(), (BatchState.VALIDATING,)
-        case FailBatch():
-            return BatchFailed(errors=command.errors), (BatchState.VALIDATING,)
-        case RequestBatchCancel():
-            return BatchCancelRequested(), (BatchState.VALIDATING, BatchState.IN_PROGRESS)
-        case FinalizeBatch():
-            return BatchFinalizing(), (BatchState.IN_PROGRESS, BatchState.CANCELING)
-        case _:
-            assert_never(command)
-
-
-def _end(batch: Batch, command: EndBatch) -> tuple[BatchEvent, ...]:
-    if batch.state.is_terminal:
-        return ()
-    counts = command.counts
-    assert counts.done == batch.facts.lines, "a batch ends with a result for every line"
-    ended = BatchEnded(
-        succeeded=counts.succeeded,
-        errored=counts.errored,
-        canceled=counts.canceled,
-        expired=counts.expired,
-        usage=command.usage,
-    )
-    return (ended,)
-
-
-def _delete(batch: Batch) -> tuple[BatchEvent, ...]:
-    if not batch.state.is_terminal:
-        raise BatchNotEnded(batch.id, batch.state)
-    return () if batch.deleted else (BatchDeleted(),)
 
 
 @singledispatch
@@ -263,13 +186,7 @@ def _(event: BatchFinalizing, batch: Batch, at: str) -> Batch:
 
 @_apply.register
 def _(event: BatchEnded, batch: Batch, at: str) -> Batch:
-    counts = LineCounts(
-        succeeded=event.succeeded,
-        errored=event.errored,
-        canceled=event.canceled,
-        expired=event.expired,
-    )
-    return replace(batch, state=BatchState.ENDED, ended_at=at, counts=counts, usage=event.usage)
+    return replace(batch, state=BatchState.ENDED, ended_at=at, counts=event)
 
 
 @_apply.register

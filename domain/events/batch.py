@@ -111,11 +111,16 @@ class BatchEnded:
         usage: Tokens of all lines together.
     """
 
-    succeeded: int
-    errored: int
-    canceled: int
-    expired: int
+    succeeded: int = 0
+    errored: int = 0
+    canceled: int = 0
+    expired: int = 0
     usage: Usage = Usage()
+
+    @property
+    def lines(self) -> int:
+        """Number of lines."""
+        return self.succeeded + self.errored + self.canceled + self.expired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

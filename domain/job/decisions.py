@@ -1,4 +1,8 @@
-"""The events that a command to a job leads to; pure, as ``domain.job.state`` is."""
+"""The events that a proposed event leads to; pure, as ``domain.job.state`` is.
+
+A worker or a request proposes what happened as the event that would record it. The record of the
+job decides: the event stands, others follow it or take its place, or nothing is new.
+"""
 
 from __future__ import annotations
 
@@ -25,148 +29,98 @@ from domain.events.job import (
     JobHidden,
     JobRetried,
 )
-from domain.job.commands import (
-    Attach,
-    AttemptCommand,
-    CompleteAttempt,
-    ConfirmCancel,
-    FailAttempt,
-    Hide,
-    JobCommand,
-    RequestCancel,
-    Retry,
-    StartAttempt,
-)
 from domain.job.state import Job, evolve
 from domain.values import JobStatus
 
+#: What a worker proposes about an attempt.
+AttemptProposal = AttemptStarted | JobCompleted | AttemptFailed | JobCancelled
+JobProposal = JobCancelRequested | JobAttached | JobRetried | JobHidden | AttemptProposal
 #: Errors of a job that failed before any attempt because it is no valid request.
 _REFUSED = frozenset({InvalidRequest.code, ModelNotFound.code})
 #: Attached repeats that the log records per job; further ones are attached without an event.
 ATTACHED_MAX = 100
 
 
-def decide(job: Job, command: JobCommand) -> tuple[JobEvent, ...]:
-    """Return the events of ``command``; none if its effect is already there.
+def decide(job: Job, proposal: JobProposal) -> tuple[JobEvent, ...]:
+    """Return the events that a proposal leads to; none if its effect is already there.
 
     Raises:
         JobAlreadyTerminal: The job has ended.
-        StaleAttempt: The command is of an attempt that is over.
-        NotRetryable: ``Retry`` for a job that ``require_retryable`` refuses.
+        StaleAttempt: The proposal is of an attempt that is over.
+        NotRetryable: ``JobRetried`` for a job that ``require_retryable`` refuses.
     """
-    if isinstance(command, AttemptCommand):
-        return _decide_attempt(job, command)
-    match command:
-        case RequestCancel():
-            return _request_cancel(job, command)
-        case Attach():
-            joined = JobAttached(
-                reason=command.reason, request_id=command.request_id, trace=command.trace
-            )
-            return (joined,) if job.attached < ATTACHED_MAX else ()
-        case Retry():
-            return _retry(job, command)
-        case Hide():
-            return () if job.hidden else (JobHidden(),)
+    if isinstance(proposal, AttemptProposal):
+        return _decide_attempt(job, proposal)
+    match proposal:
+        case JobCancelRequested():
+            is_known = job.status.is_terminal or job.cancel_requested
+        case JobAttached():
+            is_known = job.attached >= ATTACHED_MAX
+        case JobRetried():
+            require_retryable(job)
+            is_known = False
+        case JobHidden():
+            is_known = job.hidden
         case _:
-            assert_never(command)
+            assert_never(proposal)
+    return () if is_known else (proposal,)
 
 
-def _decide_attempt(job: Job, command: AttemptCommand) -> tuple[JobEvent, ...]:
-    match command:
-        case StartAttempt():
-            return _start(job, command)
-        case CompleteAttempt():
-            return _complete(job, command)
-        case FailAttempt():
-            return _fail(job, command)
-        case ConfirmCancel():
-            return _confirm_cancel(job, command)
+def _decide_attempt(job: Job, proposal: AttemptProposal) -> tuple[JobEvent, ...]:
+    match proposal:
+        case AttemptStarted():
+            if proposal.attempt != job.attempt + 1:
+                raise StaleAttempt(job.id, attempt=proposal.attempt, current=job.attempt)
+            _require_open(job)
+            return (proposal,)
+        case JobCompleted():
+            _require_active_attempt(job, proposal.attempt)
+            return (proposal,)
+        case AttemptFailed():
+            return _fail(job, proposal)
+        case JobCancelled():
+            return _cancel(job, proposal)
         case _:
-            assert_never(command)
+            assert_never(proposal)
 
 
-def _start(job: Job, command: StartAttempt) -> tuple[JobEvent, ...]:
-    _require_open(job)
-    started = AttemptStarted(
-        attempt=job.attempt + 1,
-        worker=command.worker,
-        model=command.model,
-        fingerprint=command.fingerprint,
-        prompt_tokens=command.prompt_tokens,
-        cached_tokens=command.cached_tokens,
-        cache_source=command.cache_source,
-        first_item=command.first_item,
-        resumed_tokens=command.resumed_tokens,
-        sampling=command.sampling,
-        prompt_hash=command.prompt_hash,
-        thinking_limit=command.thinking_limit,
-        known_tokens=command.known_tokens,
-        encoding=command.encoding,
-    )
-    return (started,)
-
-
-def _complete(job: Job, command: CompleteAttempt) -> tuple[JobEvent, ...]:
-    _require_active_attempt(job, command.attempt)
-    completed = JobCompleted(
-        attempt=command.attempt,
-        stop_reason=command.stop_reason,
-        stop_sequence=command.stop_sequence,
-        usage=command.usage,
-        output=command.output,
-        token_hash=command.token_hash,
-        timings=command.timings,
-    )
-    return (completed,)
-
-
-def _fail(job: Job, command: FailAttempt) -> tuple[JobEvent, ...]:
-    """A retryable failure puts the job back until it has failed too often."""
-    _require_open(job)
-    if command.attempt:
-        _require_active_attempt(job, command.attempt)
-    failure, attempt = command.failure, command.attempt
-    failed = AttemptFailed(
+def failed_attempt(*, attempt: int, failure: Failed) -> AttemptFailed:
+    """Return the end of an attempt without an answer; 0 is one that could not even start."""
+    return AttemptFailed(
         attempt=attempt, error=failure.error, message=failure.message, retryable=failure.retryable
     )
+
+
+def _fail(job: Job, failed: AttemptFailed) -> tuple[JobEvent, ...]:
+    """A retryable failure puts the job back until it has failed too often."""
+    _require_open(job)
+    if failed.attempt:
+        _require_active_attempt(job, failed.attempt)
     counted_failures = evolve(job, failed).counted_failures
-    if failure.retryable and counted_failures < job.submitted.attempts_max:
+    if failed.retryable and counted_failures < job.submitted.attempts_max:
         return (failed,)
-    return (failed, JobFailed(error=failure.error, message=failure.message))
+    return (failed, JobFailed(error=failed.error, message=failed.message))
 
 
-def _request_cancel(job: Job, command: RequestCancel) -> tuple[JobEvent, ...]:
-    if job.status.is_terminal or job.cancel_requested:
-        return ()
-    return (JobCancelRequested(reason=command.reason),)
-
-
-def _confirm_cancel(job: Job, command: ConfirmCancel) -> tuple[JobEvent, ...]:
+def _cancel(job: Job, cancelled: JobCancelled) -> tuple[JobEvent, ...]:
+    """The job has stopped: on request, or at a deadline, which the record knows."""
     if job.status is JobStatus.CANCELLED or (job.expiring and job.status is JobStatus.EXPIRED):
         return ()
     _require_open(job)
-    if command.attempt:
-        _require_active_attempt(job, command.attempt)
+    if cancelled.attempt:
+        _require_active_attempt(job, cancelled.attempt)
     if not job.cancel_requested:
         return ()  # the request was for the job before it was retried
-    if job.expiring:
-        return (
-            JobExpired(
-                deadline=missed_deadline(job),
-                attempt=command.attempt,
-                usage=command.usage,
-                output=command.output,
-                absent_model=absent_model(job),
-                timings=command.timings,
-            ),
-        )
+    if not job.expiring:
+        return (cancelled,)
     return (
-        JobCancelled(
-            attempt=command.attempt,
-            usage=command.usage,
-            output=command.output,
-            timings=command.timings,
+        JobExpired(
+            deadline=missed_deadline(job),
+            attempt=cancelled.attempt,
+            usage=cancelled.usage,
+            output=cancelled.output,
+            absent_model=absent_model(job),
+            timings=cancelled.timings,
         ),
     )
 
@@ -193,11 +147,6 @@ def require_retryable(job: Job) -> None:
     # A line of a batch that is no valid request: its payload is the line, not a request.
     if job.started is None and isinstance(job.ending, Failed) and job.ending.error in _REFUSED:
         raise NotRetryable(job.id, job.status, why=job.ending.message)
-
-
-def _retry(job: Job, command: Retry) -> tuple[JobEvent, ...]:
-    require_retryable(job)
-    return (JobRetried(reason=command.reason),)
 
 
 def _require_open(job: Job) -> None:

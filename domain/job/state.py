@@ -8,7 +8,7 @@
     failed | cancelled | expired ──JobRetried──> queued
 
 ``evolve`` returns the record after an event, and ``domain.job.decisions.decide`` the events of a
-command. Both are pure.
+proposed one. Both are pure.
 """
 
 from __future__ import annotations

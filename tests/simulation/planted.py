@@ -14,7 +14,6 @@ from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted
 from domain.job import decisions as job_module
 from domain.job import state as state_module
-from domain.job.commands import StartAttempt
 from domain.job.state import Job
 from domain.usecases.jobs import run_attempt as run_module
 from domain.usecases.jobs import terminal_item
@@ -46,14 +45,15 @@ def _an_end_is_not_final() -> AbstractContextManager[Any]:
 
 
 def _a_number_is_used_again() -> AbstractContextManager[Any]:
-    start = job_module._start
+    decide = job_module._decide_attempt
 
-    def reused(job: Job, command: StartAttempt) -> tuple[Any, ...]:
-        (started,) = start(job, command)
-        assert isinstance(started, AttemptStarted)
-        return (replace(started, attempt=max(1, job.attempt)),)
+    def reused(job: Job, proposal: job_module.AttemptProposal) -> tuple[Any, ...]:
+        events = decide(job, proposal)
+        if not isinstance(proposal, AttemptStarted):
+            return events
+        return (replace(proposal, attempt=max(1, job.attempt)),)
 
-    return mock.patch.object(job_module, "_start", reused)
+    return mock.patch.object(job_module, "_decide_attempt", reused)
 
 
 def _an_attempt_continues_the_tokens_of_another_model() -> AbstractContextManager[Any]:

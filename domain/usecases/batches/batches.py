@@ -10,16 +10,19 @@ from typing import Final, Generic, TypeVar
 from domain.batch.ports import BatchViews
 from domain.batch.state import (
     Batch,
-    BatchCommand,
     BatchId,
-    DeleteBatch,
-    RequestBatchCancel,
     decide,
     evolve,
     fold,
 )
 from domain.errors import BatchNotFound, ConcurrencyConflict, Overloaded, RateLimited
-from domain.events.batch import BatchEvent, BatchStarted, BatchSubmitted
+from domain.events.batch import (
+    BatchCancelRequested,
+    BatchDeleted,
+    BatchEvent,
+    BatchStarted,
+    BatchSubmitted,
+)
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
@@ -126,7 +129,7 @@ class BatchRecords:
     def commit(
         self,
         batch_id: BatchId,
-        command: BatchCommand,
+        proposal: BatchEvent,
         *,
         payloads: Mapping[Digest, bytes] | None = None,
     ) -> Batch:
@@ -141,7 +144,7 @@ class BatchRecords:
             batch, last = self._load(batch_id)
             if last is None or batch.deleted:
                 raise BatchNotFound(batch_id)
-            events = decide(batch, command)
+            events = decide(batch, proposal)
             if not events:
                 return batch
             drafts = [
@@ -173,7 +176,7 @@ class BatchRecords:
             BatchNotFound: There is no such batch.
             LogUnavailable: Nothing was recorded.
         """
-        return self.commit(batch_id, RequestBatchCancel())
+        return self.commit(batch_id, BatchCancelRequested())
 
     def delete(self, batch_id: BatchId) -> None:
         """Delete a batch; its jobs stay in the log.
@@ -183,7 +186,7 @@ class BatchRecords:
             BatchNotEnded: The batch is open.
             LogUnavailable: Nothing was recorded.
         """
-        self.commit(batch_id, DeleteBatch())
+        self.commit(batch_id, BatchDeleted())
 
     def page(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -17,11 +17,6 @@ from domain.batch.state import (
     Batch,
     BatchId,
     BatchState,
-    EndBatch,
-    FailBatch,
-    FinalizeBatch,
-    LineCounts,
-    StartBatch,
     job_of_line,
 )
 from domain.chat.items import Failed
@@ -36,10 +31,15 @@ from domain.errors import (
     Overloaded,
     SemanticError,
 )
-from domain.events.batch import FileCreated
+from domain.events.batch import (
+    BatchEnded,
+    BatchFailed,
+    BatchFinalizing,
+    BatchStarted,
+    FileCreated,
+)
 from domain.events.job import JobSubmitted
-from domain.job.commands import FailAttempt
-from domain.job.decisions import decide
+from domain.job.decisions import decide, failed_attempt
 from domain.job.listing import JobViews
 from domain.job.new_job import UNSEALED, NewJob
 from domain.job.state import DEADLINE, Job
@@ -232,10 +232,10 @@ def _check(batch: Batch, driver: BatchDriver) -> Batch:
     except TEXT_LOST:
         faults = [{"code": "file_erased", "message": "the lines are not stored any more"}]
     if not faults:
-        return driver.batches.commit(batch.id, StartBatch())
+        return driver.batches.commit(batch.id, BatchStarted())
     payload = canonical_json(list(faults))
     digest = digest_of(payload)
-    return driver.batches.commit(batch.id, FailBatch(errors=digest), payloads={digest: payload})
+    return driver.batches.commit(batch.id, BatchFailed(errors=digest), payloads={digest: payload})
 
 
 def _submit_lines(batch: Batch, driver: BatchDriver, room: int) -> int:
@@ -337,7 +337,7 @@ def _record_refusal(
     message = f"{field}: {error.message}" if field else error.message
     failure = Failed(error=error.code, message=message, retryable=False)
     job = Job(id=job_of_line(batch.id, number), submitted=submitted)
-    failed = decide(job, FailAttempt(attempt=0, failure=failure))
+    failed = decide(job, failed_attempt(attempt=0, failure=failure))
     drafts = [
         Draft(event_id=driver.batches.ids.event_id(), event=event, correlation_id=batch.id)
         for event in (submitted, *failed)
@@ -362,7 +362,7 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
     counts = final_counts(batch, tally)
     sizes = driver.protocol.measure(batch)
     if sizes:
-        batch = driver.batches.commit(batch.id, FinalizeBatch())
+        batch = driver.batches.commit(batch.id, BatchFinalizing())
     now = driver.clock.now()
     kept_s = batch.facts.output_kept_s or driver.output_kept_s
     for part, size in sizes.items():
@@ -381,10 +381,10 @@ def _end(batch: Batch, tally: BatchTally, driver: BatchDriver) -> None:
             payloads={},
         )
     usage = driver.batches.views.usage(batch.id)
-    driver.batches.commit(batch.id, EndBatch(counts=counts, usage=usage))
+    driver.batches.commit(batch.id, replace(counts, usage=usage))
 
 
-def final_counts(batch: Batch, tally: BatchTally) -> LineCounts:
+def final_counts(batch: Batch, tally: BatchTally) -> BatchEnded:
     """Return the counts of a batch without open jobs.
 
     Lines that never became jobs count as cancelled if the batch was cancelled, else as expired.
@@ -392,7 +392,7 @@ def final_counts(batch: Batch, tally: BatchTally) -> LineCounts:
     by_status = tally.by_status
     unsubmitted = batch.facts.lines - tally.jobs
     cancelled = batch.cancel_requested_at is not None
-    return LineCounts(
+    return BatchEnded(
         succeeded=by_status.get(JobStatus.COMPLETED, 0),
         errored=by_status.get(JobStatus.FAILED, 0),
         canceled=by_status.get(JobStatus.CANCELLED, 0) + (unsubmitted if cancelled else 0),

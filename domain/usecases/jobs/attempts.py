@@ -10,7 +10,7 @@ from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
 from domain.errors import Unavailable
-from domain.job.commands import FailAttempt
+from domain.job.decisions import failed_attempt
 from domain.log.ports import EventLog
 from domain.ports import IdSource
 from domain.usecases.jobs.commit import LoadedJob, commit, load_job
@@ -95,5 +95,5 @@ def end_own_attempt(
     job = loaded.job
     if not job.active_attempt or job.started is None or job.started.worker != worker:
         return loaded
-    commit(job.id, FailAttempt(attempt=job.attempt, failure=_INTERRUPTED), log=log, ids=ids)
+    commit(job.id, failed_attempt(attempt=job.attempt, failure=_INTERRUPTED), log=log, ids=ids)
     return load_job(job.id, log=log)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from domain.errors import NotRetryable, QueueUnavailable
-from domain.job.commands import ConfirmCancel, RequestCancel, Retry
+from domain.events.job import JobCancelled, JobCancelRequested, JobRetried
 from domain.job.decisions import require_retryable
 from domain.job.fair_scheduler import line_of
 from domain.job.ports import ControlSignals, ItemBacklog, ItemSink, JobQueue
@@ -49,7 +49,7 @@ class JobCancellation:
             JobNotFound: There is no such job.
             LogUnavailable: The request was not recorded, or the answer cannot be read.
         """
-        job = commit(job_id, RequestCancel(reason=reason), log=self.log, ids=self.ids)
+        job = commit(job_id, JobCancelRequested(reason=reason), log=self.log, ids=self.ids)
         if job.status.is_terminal:
             return job
         try:
@@ -97,10 +97,10 @@ class JobCancellation:
     def _end_waiting(self, job: Job) -> Job:
         """End a job that no worker has and no queue holds, and publish its terminal item."""
 
-        def confirm(now: Job) -> ConfirmCancel | None:
+        def confirm(now: Job) -> JobCancelled | None:
             # A job that ended and was retried meanwhile is not cancelled by the old request.
             is_over = now.status.is_terminal
-            return None if is_over else ConfirmCancel(attempt=0, usage=Usage())
+            return None if is_over else JobCancelled(attempt=0, usage=Usage())
 
         now = commit(job.id, confirm, log=self.log, ids=self.ids)
         if now.status.is_terminal:
@@ -150,11 +150,11 @@ class JobRetry:
         self.backlog.forget(job_id, through=job.attempt + 1)
         ended = job.attempt
 
-        def again(now: Job) -> Retry:
+        def again(now: Job) -> JobRetried:
             # A concurrent retry won, and the items of its attempt are not dropped.
             if now.attempt != ended:
                 raise NotRetryable(job_id, now.status)
-            return Retry(reason=reason)
+            return JobRetried(reason=reason)
 
         job = commit(job_id, again, log=self.log, ids=self.ids)
         # The reconciler enqueues the job if the broker goes away just now.

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from domain.errors import ConcurrencyConflict, JobNotFound
 from domain.events.job import JobEvent
-from domain.job.commands import JobCommand
-from domain.job.decisions import decide
+from domain.job.decisions import JobProposal, decide
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
@@ -46,7 +45,7 @@ def load_job(job_id: JobId, *, log: EventLog) -> LoadedJob:
 
 def commit(
     job_id: JobId,
-    command: JobCommand | Callable[[Job], JobCommand | None],
+    proposal: JobProposal | Callable[[Job], JobProposal | None],
     *,
     log: EventLog,
     ids: IdSource,
@@ -55,7 +54,7 @@ def commit(
     """Decide on the present state and append; decide again after a concurrent append.
 
     Args:
-        command: The command, or a function from the state to it (``None`` for no command).
+        proposal: The event, or a function from the state to it (``None`` for none).
         log: The log of the job.
         ids: Ids of the new events.
         payloads: Texts that the events refer to, by digest.
@@ -71,7 +70,7 @@ def commit(
     """
     for tries_left in reversed(range(COMMIT_TRIES_MAX)):
         loaded = load_job(job_id, log=log)
-        wanted = command(loaded.job) if callable(command) else command
+        wanted = proposal(loaded.job) if callable(proposal) else proposal
         events = decide(loaded.job, wanted) if wanted is not None else ()
         if not events:
             return loaded.job

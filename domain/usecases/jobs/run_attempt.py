@@ -22,13 +22,8 @@ from domain.errors import (
     SemanticError,
     StaleAttempt,
 )
-from domain.job.commands import (
-    CompleteAttempt,
-    ConfirmCancel,
-    FailAttempt,
-    RequestCancel,
-    StartAttempt,
-)
+from domain.events.job import AttemptStarted, JobCancelled, JobCancelRequested, JobCompleted
+from domain.job.decisions import failed_attempt
 from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion, line_of
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
 from domain.job.state import (
@@ -168,7 +163,9 @@ class JobRunner:
                 _republish_end(job, self)
                 return RunResult.NOTHING_TO_DO
             if not job.cancel_requested and _is_late(job, self):
-                job = commit(job_id, RequestCancel(reason=DEADLINE), log=self.log, ids=self.ids)
+                job = commit(
+                    job_id, JobCancelRequested(reason=DEADLINE), log=self.log, ids=self.ids
+                )
             try:
                 return (_cancelled if job.cancel_requested else _attempt)(loaded, self)
             except (StaleAttempt, JobAlreadyTerminal):
@@ -292,7 +289,7 @@ def _release(
     try:
         started = commit(
             task.job_id,
-            lambda job: _start(job, task, emitted, runner),
+            _started(task, emitted, runner),
             log=runner.log,
             ids=runner.ids,
         )
@@ -311,13 +308,10 @@ def _release(
     handle.release()
 
 
-def _start(
-    job: Job, task: GenerationTask, emitted: EmittedPrefix, runner: JobRunner
-) -> StartAttempt:
-    if job.attempt + 1 != task.attempt:
-        raise StaleAttempt(job.id, attempt=task.attempt, current=job.attempt)
+def _started(task: GenerationTask, emitted: EmittedPrefix, runner: JobRunner) -> AttemptStarted:
     card = runner.engine.card()
-    return StartAttempt(
+    return AttemptStarted(
+        attempt=task.attempt,
         worker=runner.worker,
         model=card.id,
         fingerprint=card.fingerprint,
@@ -351,11 +345,11 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
             stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
             return _attempt_failed(task, stray, runner)
         # The log holds whether a request or a deadline caused it.
-        command: ConfirmCancel | CompleteAttempt = ConfirmCancel(
+        command: JobCancelled | JobCompleted = JobCancelled(
             attempt=attempt, usage=outcome.usage, output=output, timings=outcome.timings
         )
     else:
-        command = CompleteAttempt(
+        command = JobCompleted(
             attempt=attempt,
             stop_reason=outcome.stop_reason,
             stop_sequence=outcome.stop_sequence,
@@ -372,7 +366,7 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
 
 
 def _attempt_failed(task: GenerationTask, failure: Failed, runner: JobRunner) -> RunResult:
-    command = FailAttempt(attempt=task.attempt, failure=failure)
+    command = failed_attempt(attempt=task.attempt, failure=failure)
     after = commit(task.job_id, command, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
@@ -383,7 +377,7 @@ def _attempt_failed(task: GenerationTask, failure: Failed, runner: JobRunner) ->
 
 def _failed(loaded: LoadedJob, failure: Failed, next_item: int, runner: JobRunner) -> RunResult:
     """Fail a job before its next attempt has started."""
-    command = FailAttempt(attempt=0, failure=failure)
+    command = failed_attempt(attempt=0, failure=failure)
     after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
     _report(loaded, runner, failure=failure)
     if not after.status.is_terminal:
@@ -393,7 +387,7 @@ def _failed(loaded: LoadedJob, failure: Failed, next_item: int, runner: JobRunne
 
 
 def _cancelled(loaded: LoadedJob, runner: JobRunner) -> RunResult:
-    command = ConfirmCancel(attempt=0, usage=Usage())
+    command = JobCancelled(attempt=0, usage=Usage())
     # A concurrent cancellation may have recorded and published the end already.
     after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:  # it ended and was retried after it was read

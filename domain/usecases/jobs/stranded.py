@@ -16,7 +16,8 @@ from domain.errors import (
     ModelNotLoaded,
     SemanticError,
 )
-from domain.job.commands import FailAttempt
+from domain.events.job import AttemptFailed
+from domain.job.decisions import failed_attempt
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
 from domain.job.ports import JobQueue
@@ -121,8 +122,10 @@ class StrandedJobs:
         lost = EngineLost("the worker is gone, and no other has the model")
         failure = Failed(error=lost.code, message=lost.message, retryable=True)
 
-        def end_attempt(now: Job) -> FailAttempt | None:
-            return FailAttempt(attempt=now.attempt, failure=failure) if now.active_attempt else None
+        def end_attempt(now: Job) -> AttemptFailed | None:
+            return (
+                failed_attempt(attempt=now.attempt, failure=failure) if now.active_attempt else None
+            )
 
         after = commit(job.id, end_attempt, log=ports.log, ids=ports.ids)
         if after.status.is_terminal:
@@ -146,8 +149,8 @@ class StrandedJobs:
         # A failure that could be retried would put the job back.
         failure = Failed(error=error.code, message=error.message, retryable=False)
 
-        def fail(now: Job) -> FailAttempt | None:
-            return None if now.status.is_terminal else FailAttempt(attempt=0, failure=failure)
+        def fail(now: Job) -> AttemptFailed | None:
+            return None if now.status.is_terminal else failed_attempt(attempt=0, failure=failure)
 
         try:
             after = commit(job.id, fail, log=ports.log, ids=ports.ids)

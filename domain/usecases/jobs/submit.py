@@ -14,8 +14,7 @@ from domain.errors import (
     QueueUnavailable,
     RateLimited,
 )
-from domain.events.job import JobSubmitted
-from domain.job.commands import Attach
+from domain.events.job import JobAttached, JobSubmitted
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews
@@ -117,7 +116,7 @@ class JobSubmission:
             JobNotFound: There is no such job.
             LogUnavailable: Nothing was recorded.
         """
-        attach = Attach(reason=reason, request_id=request_id, trace=trace)
+        attach = JobAttached(reason=reason, request_id=request_id, trace=trace)
         job = commit(job_id, attach, log=self.log, ids=self.ids)
         queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
         return Accepted(

@@ -17,8 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentForgotten
 from domain.events.cache import AgentCacheSaved
+from domain.events.job import JobCancelled, JobCancelRequested
 from domain.events.worker import TextsErased
-from domain.job.commands import ConfirmCancel, RequestCancel
 from domain.job.state import Job, without_text
 from domain.log.record import AGENT_STREAM
 from domain.log.text_owners import LifeEvent, RetentionCut
@@ -371,11 +371,11 @@ def _cancel_open_jobs(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) 
     with open_log(url, clock=clock) as log:
         for view in log.views.unfinished():
             if view.submitted.agent == agent:
-                commit(view.id, RequestCancel(reason="operator"), log=log, ids=ids)
+                commit(view.id, JobCancelRequested(reason="operator"), log=log, ids=ids)
                 commit(view.id, _confirm, log=log, ids=ids)
 
 
-def _confirm(job: Job) -> ConfirmCancel | None:
+def _confirm(job: Job) -> JobCancelled | None:
     if job.status.is_terminal:
         return None
-    return ConfirmCancel(attempt=job.attempt if job.active_attempt else 0, usage=Usage())
+    return JobCancelled(attempt=job.attempt if job.active_attempt else 0, usage=Usage())

@@ -25,7 +25,7 @@ from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
 from domain.engine.control import EngineValues
 from domain.errors import SemanticError
-from domain.job.commands import CompleteAttempt
+from domain.events.job import JobCompleted
 from domain.job.ports import WorkerPulse
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelRegistry
@@ -253,7 +253,7 @@ class FakeApi:
     def complete_with(self, job_id: JobId, answer: StoredAnswer, *, attempt: int = 1) -> None:
         """Record the end of a job with any answer."""
         payload = answer.to_bytes()
-        command = CompleteAttempt(
+        command = JobCompleted(
             attempt=attempt,
             stop_reason=StopReason.END_TURN,
             stop_sequence=None,

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from domain.batch.jsonl import pack
-from domain.batch.state import BATCH_PREFIX, Batch, BatchId, LineCounts
-from domain.events.batch import BatchSubmitted
+from domain.batch.state import BATCH_PREFIX, Batch, BatchId
+from domain.events.batch import BatchEnded, BatchSubmitted
 from domain.usecases.batches.batches import BatchRecords
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.batches.files import FileRecords
 from domain.usecases.jobs.cancel import JobCancellation
 from domain.usecases.jobs.submit import JobSubmission
-from domain.values import JobId, Priority, StreamName, digest_of, rfc3339
+from domain.values import JobId, Priority, StreamName, Usage, digest_of, rfc3339
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
 
@@ -91,8 +91,9 @@ class BatchWorld(JobWorld):
     def batch(self, batch_id: BatchId) -> Batch:
         return self.batches.load(batch_id)
 
-    def counts(self, batch_id: BatchId) -> LineCounts | None:
-        return self.batch(batch_id).counts
+    def counts(self, batch_id: BatchId) -> BatchEnded | None:
+        counts = self.batch(batch_id).counts
+        return None if counts is None else replace(counts, usage=Usage())
 
     def batch_types(self, batch_id: BatchId) -> list[str]:
         return [event.type for event in self.log.load(StreamName(batch_id))]

@@ -8,7 +8,6 @@ from typing import Any
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.events.worker import WorkerDraining
-from domain.job.commands import StartAttempt
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
 from domain.values import (
     AgentId,
@@ -78,20 +77,9 @@ def started(attempt: int = 1) -> AttemptStarted:
     )
 
 
-def start_command(worker: str = "worker-1", **changes: Any) -> StartAttempt:
-    """Return the command by which a worker takes a job; its event is ``started()``."""
-    command = StartAttempt(
-        worker=WorkerId(worker),
-        model="m",
-        fingerprint="f",
-        prompt_tokens=10,
-        cached_tokens=4,
-        cache_source="ram",
-        first_item=0,
-        sampling=Sampling(),
-        resumed_tokens=0,
-    )
-    return replace(command, **changes)
+def start_command(worker: str = "worker-1", **changes: Any) -> AttemptStarted:
+    """Return the start of an attempt, the first one where ``changes`` name no other."""
+    return replace(started(), worker=WorkerId(worker), **changes)
 
 
 def completed(attempt: int = 1) -> JobCompleted:

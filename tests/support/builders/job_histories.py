@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from domain.chat.items import Body, Failed, StreamItem
 from domain.errors import SemanticError
 from domain.events.event import Event
-from domain.events.job import JobEvent
-from domain.job.commands import (
-    Attach,
-    CompleteAttempt,
-    ConfirmCancel,
-    FailAttempt,
-    JobCommand,
-    RequestCancel,
-    Retry,
-    StartAttempt,
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobEvent,
+    JobRetried,
 )
-from domain.job.decisions import decide
+from domain.job.decisions import JobProposal, decide
 from domain.job.state import DEADLINE, Job, evolve
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import submitted
@@ -48,13 +47,14 @@ def _any_of(union: Any) -> st.SearchStrategy[Any]:
     return st.one_of([st.from_type(option) for option in typing.get_args(union)])
 
 
-def commands(job: Job) -> st.SearchStrategy[JobCommand]:
+def commands(job: Job) -> st.SearchStrategy[JobProposal]:
     """Any command, most often one that is valid for the job."""
     attempts = st.sampled_from([job.attempt, 0, job.attempt + 1])
     usage = st.builds(Usage, prompt_tokens=COUNTS, cached_tokens=COUNTS, completion_tokens=COUNTS)
     return st.one_of(
         st.builds(
-            StartAttempt,
+            AttemptStarted,
+            attempt=attempts,
             worker=st.just(WorkerId("worker-1")),
             model=st.just("m"),
             fingerprint=st.just("f"),
@@ -65,7 +65,7 @@ def commands(job: Job) -> st.SearchStrategy[JobCommand]:
             resumed_tokens=COUNTS,
         ),
         st.builds(
-            CompleteAttempt,
+            JobCompleted,
             attempt=attempts,
             stop_reason=st.sampled_from(StopReason),
             stop_sequence=st.none() | st.text(),
@@ -74,11 +74,11 @@ def commands(job: Job) -> st.SearchStrategy[JobCommand]:
             token_hash=st.just("0" * 64),
             timings=st.builds(Timings),
         ),
-        st.builds(FailAttempt, attempt=attempts, failure=st.from_type(Failed)),
-        st.builds(RequestCancel, reason=st.text() | st.just(DEADLINE)),
-        st.builds(ConfirmCancel, attempt=attempts, usage=usage),
-        st.builds(Attach, reason=st.just("again"), request_id=st.none() | st.text()),
-        st.builds(Retry, reason=st.just("operator")),
+        st.builds(AttemptFailed, attempt=attempts, failure=st.from_type(Failed)),
+        st.builds(JobCancelRequested, reason=st.text() | st.just(DEADLINE)),
+        st.builds(JobCancelled, attempt=attempts, usage=usage),
+        st.builds(JobAttached, reason=st.just("again"), request_id=st.none() | st.text()),
+        st.builds(JobRetried, reason=st.just("operator")),
     )
 
 

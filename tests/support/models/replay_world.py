@@ -11,7 +11,6 @@ from typing import Any, Self
 from domain.chat.request import ChatRequest, canonical_json
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
-from domain.job.commands import StartAttempt
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.replay import Replayed
 from domain.kv.hashing import hash_ids
@@ -113,11 +112,13 @@ class ReplayWorld:
         counts = ("prompt_tokens", "cached_tokens", "thinking_limit")
         names = ("model", "fingerprint", "cache_source", *counts)
         facts: dict[str, Any] = {name: getattr(first, name) for name in names}
-        dead = StartAttempt(
+        dead = AttemptStarted(
+            attempt=1,
             worker=WorkerId("worker-0"),
             first_item=0,
             resumed_tokens=0,
             sampling=first.sampling,
+            encoding=first.encoding,
             **facts,
         )
         commit(again, dead, log=self.log, ids=self.ids)

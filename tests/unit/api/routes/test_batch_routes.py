@@ -14,7 +14,7 @@ import pytest
 from api.background.batches import BatchLimits, Blocks
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
-from domain.job.commands import FailAttempt
+from domain.job.decisions import failed_attempt
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
@@ -143,7 +143,7 @@ def test_lines_end_with_their_jobs_or_with_the_window() -> None:
         path = await new_batch(api, "answered", "failed", "late")
         answer(api, "Hello")
         failed = Failed(error="engine_failure", message="out of luck", retryable=False)
-        commit(take(api), FailAttempt(attempt=0, failure=failed), log=api.log, ids=api.app.ids)
+        commit(take(api), failed_attempt(attempt=0, failure=failed), log=api.log, ids=api.app.ids)
         wait(api, DAY_S)
         assert advance(api.app) == 0
         first, second, third = await lines_of(api, f"{path}/results")

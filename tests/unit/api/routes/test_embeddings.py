@@ -18,7 +18,7 @@ from domain.chat.items import Finished, Started
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import LogUnavailable
-from domain.job.commands import CompleteAttempt
+from domain.events.job import JobCompleted
 from domain.job.ports import WorkerPulse
 from domain.job.request_dedup import Readership
 from domain.job.state import Job
@@ -67,7 +67,7 @@ def _complete(api: FakeApi, job_id: JobId) -> None:
     data = b"".join(array("f", vector).tobytes() for vector in VECTORS)
     vectors = Vectors(dimensions=2, data=data)
     payload = StoredAnswer(text="", token_ids=(), vectors=vectors).to_bytes()
-    command = CompleteAttempt(
+    command = JobCompleted(
         attempt=1,
         stop_reason=StopReason.END_TURN,
         stop_sequence=None,

@@ -12,7 +12,7 @@ import pytest
 from api.background.eta import FRESH_S
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Finished, Started, Text
-from domain.job.commands import CompleteAttempt
+from domain.events.job import JobCompleted
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse
 from domain.usecases.jobs.commit import commit
@@ -50,7 +50,7 @@ async def measured(api: FakeApi) -> None:
     job_id = JobId((await new_job(api))["id"])
     api.start(job_id)
     output = b"{}"
-    command = CompleteAttempt(
+    command = JobCompleted(
         attempt=1,
         stop_reason=StopReason.END_TURN,
         stop_sequence=None,

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Body, Failed, Finished, Started, Text
 from domain.chat.request import ChatRequest
-from domain.job.commands import RequestCancel
+from domain.events.job import JobCancelRequested
 from domain.job.request_dedup import Readership
 from domain.log.codec import decode_recorded
 from domain.log.record import Draft
@@ -329,7 +329,7 @@ def test_retry_submits_only_the_answers_that_it_cannot_join() -> None:
             await first_piece(first)
             request.gone.set()
             await leave(first)
-            commit(jobs[1], RequestCancel(reason="api"), log=api.log, ids=api.app.ids)
+            commit(jobs[1], JobCancelRequested(reason="api"), log=api.log, ids=api.app.ids)
             again = await api.send("POST", CHAT, THREE | {"stream": True}, headers=RETRY)
             names = again.headers["x-semantic-job"].split(", ")
             assert (names[0], names[2]) == (jobs[0], jobs[2])

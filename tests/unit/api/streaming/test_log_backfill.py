@@ -16,7 +16,7 @@ from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition, 
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.stored_answer import StoredAnswer
-from domain.job.commands import ConfirmCancel, RequestCancel
+from domain.events.job import JobCancelled, JobCancelRequested
 from domain.log.codec import item_from_dict
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
@@ -231,8 +231,8 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
             # The broker loses its data, and whoever ends the job then finds nothing said.
             api.broker.items.forget(job_id)
             ports: dict[str, Any] = {"log": api.log, "ids": api.app.ids}
-            commit(job_id, RequestCancel(reason="api"), **ports)
-            ended = commit(job_id, ConfirmCancel(attempt=0, usage=Usage()), **ports)
+            commit(job_id, JobCancelRequested(reason="api"), **ports)
+            ended = commit(job_id, JobCancelled(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None
             api.publish(job_id, ended.ending, attempt=2)
             records = JobRecords(log=api.log, payloads=api.log, views=api.log.views)

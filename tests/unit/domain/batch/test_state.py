@@ -7,15 +7,13 @@ import pytest
 from domain.batch.state import (
     Batch,
     BatchId,
-    DeleteBatch,
-    FailBatch,
     decide,
     evolve,
     job_of_line,
     line_of_job,
 )
 from domain.errors import BatchNotEnded
-from domain.events.batch import BatchDeleted
+from domain.events.batch import BatchDeleted, BatchFailed
 from domain.values import digest_of
 
 EARLY = BatchId("batch-01a20900000070008000000000000001")
@@ -45,8 +43,8 @@ def test_batches_of_one_instant_have_jobs_of_their_own() -> None:
 def test_an_ended_batch_is_deleted_once_and_an_open_one_never() -> None:
     batch = Batch(id=EARLY)
     with pytest.raises(BatchNotEnded):
-        decide(batch, DeleteBatch())
-    for event in decide(batch, FailBatch(errors=digest_of(b"faults"))):
+        decide(batch, BatchDeleted())
+    for event in decide(batch, BatchFailed(errors=digest_of(b"faults"))):
         batch = evolve(batch, event, "2026-01-01T00:00:00Z")
-    assert decide(batch, DeleteBatch()) == (BatchDeleted(),)
-    assert decide(evolve(batch, BatchDeleted(), ""), DeleteBatch()) == ()
+    assert decide(batch, BatchDeleted()) == (BatchDeleted(),)
+    assert decide(evolve(batch, BatchDeleted(), ""), BatchDeleted()) == ()

@@ -27,18 +27,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.job.commands import (
-    Attach,
-    CompleteAttempt,
-    ConfirmCancel,
-    FailAttempt,
-    Hide,
-    JobCommand,
-    RequestCancel,
-    Retry,
-    StartAttempt,
-)
-from domain.job.decisions import ATTACHED_MAX, decide
+from domain.job.decisions import ATTACHED_MAX, JobProposal, decide, failed_attempt
 from domain.job.state import DEADLINE, Job, evolve, fold
 from domain.values import (
     JobId,
@@ -48,7 +37,7 @@ from domain.values import (
     Usage,
     digest_of,
 )
-from tests.support.builders.job_events import completed, start_command, started, submitted
+from tests.support.builders.job_events import completed, started, submitted
 from tests.support.builders.job_histories import commands, histories
 
 ID = JobId("job-1")
@@ -73,8 +62,8 @@ ENDINGS: dict[JobStatus, tuple[JobEvent, ...]] = {
 }
 
 
-def _complete(attempt: int) -> CompleteAttempt:
-    return CompleteAttempt(
+def _complete(attempt: int) -> JobCompleted:
+    return JobCompleted(
         attempt=attempt,
         stop_reason=StopReason.STOP_SEQUENCE,
         stop_sequence="END",
@@ -162,7 +151,7 @@ def test_a_repeated_request_that_joins_changes_only_the_version() -> None:
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 1), (BACK, 2), (RUNNING, 2)])
 def test_an_attempt_takes_the_next_number(history: tuple[JobEvent, ...], attempt: int) -> None:
     # A running job may be taken over: its worker may be dead, and if not, it is stale from now on.
-    assert decide(_job(history), start_command()) == (started(attempt),)
+    assert decide(_job(history), started(attempt)) == (started(attempt),)
 
 
 def test_the_active_attempt_completes_the_job() -> None:
@@ -179,11 +168,11 @@ def test_the_active_attempt_completes_the_job() -> None:
 
 
 def test_a_retryable_failure_puts_the_job_back() -> None:
-    assert decide(_job(RUNNING), FailAttempt(attempt=1, failure=RETRYABLE)) == (FAILED_ONCE,)
+    assert decide(_job(RUNNING), failed_attempt(attempt=1, failure=RETRYABLE)) == (FAILED_ONCE,)
 
 
 def test_a_failure_that_is_not_retryable_ends_the_job() -> None:
-    assert decide(_job(RUNNING), FailAttempt(attempt=1, failure=FINAL)) == (
+    assert decide(_job(RUNNING), failed_attempt(attempt=1, failure=FINAL)) == (
         AttemptFailed(attempt=1, error="invalid_request", message="it cannot", retryable=False),
         JobFailed(error="invalid_request", message="it cannot"),
     )
@@ -191,12 +180,12 @@ def test_a_failure_that_is_not_retryable_ends_the_job() -> None:
 
 def test_the_last_attempt_that_fails_ends_the_job() -> None:
     job = _job((submitted(attempts_max=1), started()))
-    assert decide(job, FailAttempt(attempt=1, failure=RETRYABLE)) == (FAILED_ONCE, FAILED)
+    assert decide(job, failed_attempt(attempt=1, failure=RETRYABLE)) == (FAILED_ONCE, FAILED)
 
 
 @pytest.mark.parametrize("history", [QUEUED, BACK, RUNNING])
 def test_a_job_that_cannot_even_start_fails_under_number_0(history: tuple[JobEvent, ...]) -> None:
-    first, last = decide(_job(history), FailAttempt(attempt=0, failure=FINAL))
+    first, last = decide(_job(history), failed_attempt(attempt=0, failure=FINAL))
     assert isinstance(first, AttemptFailed)
     assert first.attempt == 0
     assert isinstance(last, JobFailed)
@@ -204,20 +193,20 @@ def test_a_job_that_cannot_even_start_fails_under_number_0(history: tuple[JobEve
 
 @pytest.mark.parametrize("history", [QUEUED, RUNNING, BACK])
 def test_the_wish_to_cancel_an_open_job_is_recorded_once(history: tuple[JobEvent, ...]) -> None:
-    assert decide(_job(history), RequestCancel(reason="api")) == (REQUESTED,)
-    assert decide(_job((*history, REQUESTED)), RequestCancel(reason="operator")) == ()
+    assert decide(_job(history), JobCancelRequested(reason="api")) == (REQUESTED,)
+    assert decide(_job((*history, REQUESTED)), JobCancelRequested(reason="operator")) == ()
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_the_wish_to_cancel_an_ended_job_is_nothing(ending: tuple[JobEvent, ...]) -> None:
-    assert decide(_job(ending), RequestCancel(reason="api")) == ()
+    assert decide(_job(ending), JobCancelRequested(reason="api")) == ()
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 0), (BACK, 0), (RUNNING, 1)])
 def test_a_cancelled_job_has_the_attempt_that_stopped(
     history: tuple[JobEvent, ...], attempt: int
 ) -> None:
-    command = ConfirmCancel(attempt=attempt, usage=USAGE, output=digest_of(b"so far"))
+    command = JobCancelled(attempt=attempt, usage=USAGE, output=digest_of(b"so far"))
     assert decide(_job((*history, REQUESTED)), command) == (
         JobCancelled(attempt=attempt, usage=USAGE, output=digest_of(b"so far")),
     )
@@ -225,7 +214,7 @@ def test_a_cancelled_job_has_the_attempt_that_stopped(
 
 def test_a_second_confirmation_of_the_end_is_nothing() -> None:
     job = _job(ENDINGS[JobStatus.CANCELLED])
-    assert decide(job, ConfirmCancel(attempt=1, usage=USAGE)) == ()
+    assert decide(job, JobCancelled(attempt=1, usage=USAGE)) == ()
 
 
 @pytest.mark.parametrize(("history", "attempt"), [(QUEUED, 0), (RUNNING, 1)])
@@ -236,9 +225,9 @@ def test_a_job_that_its_deadline_stopped_expires_with_what_it_emitted(
     job = _job((accepted, *history[1:], JobCancelRequested(reason=DEADLINE)))
     late = FINISH_BY if attempt else "2026-01-01T00:00:00Z"
     output = digest_of(b"so far")
-    (expired,) = decide(job, ConfirmCancel(attempt=attempt, usage=USAGE, output=output))
+    (expired,) = decide(job, JobCancelled(attempt=attempt, usage=USAGE, output=output))
     assert expired == JobExpired(deadline=late, attempt=attempt, usage=USAGE, output=output)
-    assert decide(evolve(job, expired), ConfirmCancel(attempt=attempt, usage=USAGE)) == ()
+    assert decide(evolve(job, expired), JobCancelled(attempt=attempt, usage=USAGE)) == ()
 
 
 @pytest.mark.parametrize("status", [status for status in ENDINGS if status != "completed"])
@@ -246,7 +235,7 @@ def test_a_job_without_an_answer_is_tried_again_without_its_past(status: JobStat
     (first, *rest) = ENDINGS[status]
     assert isinstance(first, JobSubmitted)
     job = _job((replace(first, deadline=FINISH_BY, finish_deadline=FINISH_BY), *rest))
-    (again,) = decide(job, Retry(reason="api"))
+    (again,) = decide(job, JobRetried(reason="api"))
     job = evolve(job, again)
     assert (job.status, job.counted_failures, job.deaths_without_progress) == (
         JobStatus.QUEUED,
@@ -259,13 +248,13 @@ def test_a_job_without_an_answer_is_tried_again_without_its_past(status: JobStat
 @pytest.mark.parametrize("history", [QUEUED, RUNNING, ENDINGS[JobStatus.COMPLETED]])
 def test_a_job_that_is_open_or_answered_is_not_tried_again(history: tuple[JobEvent, ...]) -> None:
     with pytest.raises(NotRetryable):
-        decide(_job(history), Retry(reason="api"))
+        decide(_job(history), JobRetried(reason="api"))
 
 
 def test_repeats_join_any_job_and_the_log_keeps_so_many() -> None:
     job = _job(RUNNING)
     for _ in range(ATTACHED_MAX + 5):
-        for event in decide(job, Attach(reason="retry", request_id="req_2")):
+        for event in decide(job, JobAttached(reason="retry", request_id="req_2")):
             assert event == JobAttached(reason="retry", request_id="req_2")
             job = evolve(job, event)
     assert job.version == len(RUNNING) + ATTACHED_MAX
@@ -274,10 +263,10 @@ def test_repeats_join_any_job_and_the_log_keeps_so_many() -> None:
 @pytest.mark.parametrize("history", [QUEUED, RUNNING, *ENDINGS.values()])
 def test_any_job_is_hidden_once_and_goes_on_as_it_was(history: tuple[JobEvent, ...]) -> None:
     job = _job(history)
-    assert decide(job, Hide()) == (JobHidden(),)
+    assert decide(job, JobHidden()) == (JobHidden(),)
     hidden = evolve(job, JobHidden())
     assert hidden == replace(job, hidden=True, version=job.version + 1)
-    assert decide(hidden, Hide()) == ()
+    assert decide(hidden, JobHidden()) == ()
 
 
 @pytest.mark.parametrize(
@@ -297,21 +286,37 @@ def test_only_deaths_without_a_new_token_count_as_silent(
 @pytest.mark.parametrize(
     "command",
     [
-        start_command(),
-        FailAttempt(attempt=1, failure=RETRYABLE),
-        FailAttempt(attempt=0, failure=FINAL),
+        failed_attempt(attempt=1, failure=RETRYABLE),
+        failed_attempt(attempt=0, failure=FINAL),
     ],
 )
-def test_an_ended_job_neither_starts_nor_fails(status: JobStatus, command: JobCommand) -> None:
+def test_an_ended_job_neither_starts_nor_fails(status: JobStatus, command: JobProposal) -> None:
     with pytest.raises(JobAlreadyTerminal) as caught:
         decide(_job(ENDINGS[status]), command)
     assert caught.value.status == status
 
 
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_an_ended_job_gets_no_further_attempt(ending: tuple[JobEvent, ...]) -> None:
+    job = _job(ending)
+    with pytest.raises(JobAlreadyTerminal):
+        decide(job, started(job.attempt + 1))
+
+
+@pytest.mark.parametrize("history", [QUEUED, RUNNING, BACK])
+@pytest.mark.parametrize("step", [0, 2])
+def test_no_attempt_number_is_taken_twice_or_left_out(
+    history: tuple[JobEvent, ...], step: int
+) -> None:
+    job = _job(history)
+    with pytest.raises(StaleAttempt):
+        decide(job, started(job.attempt + step))
+
+
 @pytest.mark.parametrize("status", [status for status in ENDINGS if status != "cancelled"])
 def test_an_ended_job_is_not_cancelled(status: JobStatus) -> None:
     with pytest.raises(JobAlreadyTerminal):
-        decide(_job(ENDINGS[status]), ConfirmCancel(attempt=1, usage=USAGE))
+        decide(_job(ENDINGS[status]), JobCancelled(attempt=1, usage=USAGE))
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
@@ -324,10 +329,10 @@ def test_an_ended_job_is_not_completed(ending: tuple[JobEvent, ...]) -> None:
 def test_an_attempt_that_does_not_speak_is_stale(
     history: tuple[JobEvent, ...], attempt: int
 ) -> None:
-    stale: list[JobCommand] = [
+    stale: list[JobProposal] = [
         _complete(attempt),
-        FailAttempt(attempt=attempt, failure=RETRYABLE),
-        ConfirmCancel(attempt=attempt, usage=USAGE),
+        failed_attempt(attempt=attempt, failure=RETRYABLE),
+        JobCancelled(attempt=attempt, usage=USAGE),
     ]
     for command in stale:
         with pytest.raises(StaleAttempt):
@@ -367,5 +372,5 @@ def test_a_decision_gives_events_or_a_typed_refusal(
         return
     for event in events:
         job = evolve(job, event)
-    if isinstance(command, StartAttempt):
+    if isinstance(command, AttemptStarted):
         assert job.status is JobStatus.RUNNING

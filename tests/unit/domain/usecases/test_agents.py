@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from domain.agent.state import Agent, AgentOptions, Profile
+from domain.agent.state import AgentOptions, Profile
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
@@ -36,7 +36,8 @@ def test_a_registered_agent_is_new_and_has_its_profile() -> None:
     world = AgentWorld()
     agent, is_new = world.records.register(A, KIND, correlation_id="req-1", owner=Owner("alice"))
     assert is_new
-    assert agent == Agent(id=A, version=1, life=1, created_at=second(0), profile=PROFILE)
+    assert (agent.id, agent.version, agent.life) == (A, 1, 1)
+    assert (agent.created_at, agent.profile, agent.turns) == (second(0), PROFILE, ())
     assert world.records.load(A) == agent
     assert world.records.profile_of(agent) == KIND
     (recorded,) = world.log.load(StreamName("agent-a"))

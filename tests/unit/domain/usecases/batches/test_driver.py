@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.batch.ports import BatchLine
-from domain.batch.state import Batch, BatchState, LineCounts, job_of_line
+from domain.batch.state import Batch, BatchState, job_of_line
 from domain.chat.request import ChatRequest, Message
 from domain.errors import (
     BatchNotEnded,
@@ -20,6 +20,7 @@ from domain.errors import (
     NotRetryable,
     Overloaded,
 )
+from domain.events.batch import BatchEnded
 from domain.log.codec import texts_of
 from domain.log.trace import parse_traceparent
 from domain.usecases.batches.driver import ROUND_LINES_MAX, file_of_part
@@ -59,7 +60,7 @@ def test_every_line_becomes_one_job_and_the_batch_ends_once() -> None:
         assert world.step() == 1
         assert len(world.work()) == 3
         assert world.step() == 0
-        assert world.counts(batch_id) == LineCounts(succeeded=3)
+        assert world.counts(batch_id) == BatchEnded(succeeded=3)
         assert world.step() == 0
         assert world.batch_types(batch_id) == ["BatchSubmitted", "BatchStarted", "BatchEnded"]
         assert world.batch(batch_id).usage.completion_tokens > 0
@@ -128,7 +129,7 @@ def test_line_that_is_no_request_is_an_errored_result() -> None:
         world.step()
         assert len(world.work()) == 1
         world.step()
-        assert world.counts(batch_id) == LineCounts(succeeded=1, errored=1)
+        assert world.counts(batch_id) == BatchEnded(succeeded=1, errored=1)
         view = world.views.line_jobs(batch_id, first=1, limit=1)[1]
         assert (view.error, view.error_message) == ("invalid_request", "messages: it is bad")
 
@@ -194,7 +195,7 @@ def test_crash_in_the_middle_of_a_round_leaves_no_gap_and_no_double(done: int) -
         world.use(spread=whole)
         while world.step():
             world.work()
-        assert world.counts(batch_id) == LineCounts(succeeded=100)
+        assert world.counts(batch_id) == BatchEnded(succeeded=100)
         started = [
             JobId(e.stream) for e in world.log.read_all(limit=10_000, types=("JobSubmitted",))
         ]
@@ -214,7 +215,7 @@ def test_crash_leaves_no_gap_where_the_window_is_smaller_than_the_lines_before_i
         for _ in range(20):
             world.step()
             world.work()
-        assert world.counts(batch_id) == LineCounts(succeeded=10, errored=10)
+        assert world.counts(batch_id) == BatchEnded(succeeded=10, errored=10)
 
 
 def test_cancelled_batch_cancels_open_lines_and_those_that_never_were_jobs() -> None:
@@ -226,7 +227,7 @@ def test_cancelled_batch_cancels_open_lines_and_those_that_never_were_jobs() -> 
         world.batches.cancel(batch_id)
         assert world.batch(batch_id).state is BatchState.CANCELING
         assert world.step() == 0
-        assert world.counts(batch_id) == LineCounts(succeeded=4, canceled=96)
+        assert world.counts(batch_id) == BatchEnded(succeeded=4, canceled=96)
         world.batches.cancel(batch_id)
         assert world.batch_types(batch_id)[2:] == ["BatchCancelRequested", "BatchEnded"]
 
@@ -240,7 +241,7 @@ def test_window_of_a_day_expires_what_is_left() -> None:
         world.clock.advance(DAY_S)
         while world.step():
             world.work()
-        assert world.counts(batch_id) == LineCounts(succeeded=4, expired=96)
+        assert world.counts(batch_id) == BatchEnded(succeeded=4, expired=96)
         view = world.views.line_jobs(batch_id, first=5, limit=1)[5]
         assert view.status is JobStatus.EXPIRED
 
@@ -286,7 +287,7 @@ def test_log_that_cannot_be_written_costs_nothing_but_time() -> None:
         world.log.unavailable = False
         while world.step():
             world.work()
-        assert world.counts(batch_id) == LineCounts(succeeded=2)
+        assert world.counts(batch_id) == BatchEnded(succeeded=2)
 
 
 def test_lines_wait_for_space_and_hold_no_other_batch_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,10 +302,10 @@ def test_lines_wait_for_space_and_hold_no_other_batch_up(monkeypatch: pytest.Mon
             assert world.step() == 2
             world.batches.cancel(cancelled)
             assert world.step() == 1
-            assert world.counts(cancelled) == LineCounts(canceled=1)
+            assert world.counts(cancelled) == BatchEnded(canceled=1)
         while world.step():
             world.work()
-        assert world.counts(waiting) == LineCounts(succeeded=2)
+        assert world.counts(waiting) == BatchEnded(succeeded=2)
 
 
 def test_only_a_batch_that_has_ended_is_deleted_and_then_gone() -> None:
@@ -378,6 +379,6 @@ def test_whatever_happens_every_line_has_one_result(
             world.work()
         counts = world.counts(batch_id)
         assert counts is not None
-        assert counts.done == len(lines)
+        assert counts.lines == len(lines)
         assert world.batch_types(batch_id).count("BatchEnded") == 1
         assert not world.views.tally(batch_id).open

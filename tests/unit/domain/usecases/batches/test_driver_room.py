@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from domain.batch.state import LineCounts
 from domain.errors import RateLimited
+from domain.events.batch import BatchEnded
 from domain.job.new_job import NewJob
 from domain.usecases.batches.driver import ROUND_LINES_MAX
 from domain.usecases.jobs.submit import Accepted, JobSubmission
@@ -139,7 +139,7 @@ def test_no_line_becomes_a_job_at_the_end_of_the_window() -> None:
         world.step()
         world.clock.advance(DAY_S)
         assert world.step() == 0
-        assert world.counts(batch_id) == LineCounts(expired=3)
+        assert world.counts(batch_id) == BatchEnded(expired=3)
         assert reasons(world) == ["deadline"] * 2
 
 
@@ -162,4 +162,4 @@ def test_batch_whose_lines_were_erased_is_cancelled_and_keeps_its_answers() -> N
         assert world.step() == 1
         assert world.batch_types(batch_id)[-1] == "BatchCancelRequested"
         assert world.step() == 0
-        assert world.counts(batch_id) == LineCounts(succeeded=1, canceled=1)
+        assert world.counts(batch_id) == BatchEnded(succeeded=1, canceled=1)

@@ -8,7 +8,8 @@ import pytest
 
 from domain.chat.items import Failed
 from domain.errors import ConcurrencyConflict, JobNotFound
-from domain.job.commands import FailAttempt, JobCommand, RequestCancel, Retry
+from domain.events.job import JobCancelRequested, JobRetried
+from domain.job.decisions import JobProposal, failed_attempt
 from domain.job.state import Job
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX, commit, load_job
 from domain.values import JobId, JobStatus, StreamName
@@ -25,14 +26,14 @@ def world() -> Iterator[JobWorld]:
         yield world
 
 
-def run(world: JobWorld, job_id: JobId, command: JobCommand) -> Job:
+def run(world: JobWorld, job_id: JobId, command: JobProposal) -> Job:
     return commit(job_id, command, log=world.log, ids=world.ids)
 
 
 def test_each_event_of_a_decision_names_the_one_before_and_the_request(world: JobWorld) -> None:
     job_id = world.accept("hi", command={"correlation_id": "req-7", "attempts_max": 1}).job_id
     run(world, job_id, start_command())
-    run(world, job_id, FailAttempt(attempt=1, failure=BROKEN))
+    run(world, job_id, failed_attempt(attempt=1, failure=BROKEN))
     events = world.log.load(StreamName(job_id))
     assert [one.type for one in events] == [
         "JobSubmitted",
@@ -65,8 +66,8 @@ def test_unknown_job_is_no_job(world: JobWorld) -> None:
 def test_command_that_changes_nothing_appends_nothing(world: JobWorld) -> None:
     job_id = world.submit()
     assert commit(job_id, lambda _: None, log=world.log, ids=world.ids) == world.job(job_id)
-    run(world, job_id, RequestCancel(reason="api"))
-    run(world, job_id, RequestCancel(reason="api"))
+    run(world, job_id, JobCancelRequested(reason="api"))
+    run(world, job_id, JobCancelRequested(reason="api"))
     assert world.types(job_id) == ["JobSubmitted", "JobCancelRequested"]
 
 
@@ -74,9 +75,9 @@ def test_decision_is_made_again_after_concurrent_appends(world: JobWorld) -> Non
     job_id = world.submit()
     conflicts, seen = ConflictingAppends(world.log, COMMIT_TRIES_MAX - 1), list[JobStatus]()
 
-    def command(job: Job) -> JobCommand:
+    def command(job: Job) -> JobProposal:
         seen.append(job.status)
-        return RequestCancel(reason="api")
+        return JobCancelRequested(reason="api")
 
     after = commit(job_id, command, log=world.log, ids=world.ids)
     assert after.cancel_requested
@@ -88,14 +89,14 @@ def test_writer_that_loops_is_an_error(world: JobWorld) -> None:
     job_id = world.submit()
     conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX)
     with pytest.raises(ConcurrencyConflict):
-        run(world, job_id, RequestCancel(reason="api"))
+        run(world, job_id, JobCancelRequested(reason="api"))
     assert conflicts.tries == COMMIT_TRIES_MAX
     assert world.types(job_id) == ["JobSubmitted"]
 
 
 def test_retry_records_who_asked_for_it(world: JobWorld) -> None:
     job_id = world.submit()
-    run(world, job_id, FailAttempt(attempt=0, failure=BROKEN))
-    run(world, job_id, Retry(reason="operator"))
+    run(world, job_id, failed_attempt(attempt=0, failure=BROKEN))
+    run(world, job_id, JobRetried(reason="operator"))
     last = world.log.load(StreamName(job_id))[-1]
     assert (last.type, last.data["reason"]) == ("JobRetried", "operator")

@@ -13,7 +13,7 @@ from domain.chat.generation import ThinkingLimit
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.errors import DeviceFailed, JobNotFound, LogUnavailable
 from domain.events.job import JobCompleted
-from domain.job.commands import FailAttempt
+from domain.job.decisions import failed_attempt
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import DEVICE_FAILURES_MAX, RunResult
 from domain.values import (
@@ -194,7 +194,9 @@ def test_job_that_breaks_the_device_again_and_again_fails(
     broken = Failed(error=DeviceFailed.code, message="gone", retryable=True)
     for attempt in range(1, failures + 1):
         start_attempt(world, job_id)
-        commit(job_id, FailAttempt(attempt=attempt, failure=broken), log=world.log, ids=world.ids)
+        commit(
+            job_id, failed_attempt(attempt=attempt, failure=broken), log=world.log, ids=world.ids
+        )
     assert world.run(job_id) is RunResult.ENDED
     assert world.job(job_id).status is status
 

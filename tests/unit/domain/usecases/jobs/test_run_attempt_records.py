@@ -15,7 +15,7 @@ from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, EngineLost, InvalidRequest
-from domain.job.commands import ConfirmCancel, RequestCancel
+from domain.events.job import JobCancelled, JobCancelRequested
 from domain.kv.hashing import hash_ids
 from domain.log.codec import texts_of
 from domain.log.trace import new_trace, trace_id_of
@@ -188,7 +188,7 @@ class TestLog:
         thread = threading.Thread(target=world.run, args=(job_id,))
         thread.start()
         wait_until(lambda: world.job(job_id).attempt == 2)
-        commit(job_id, RequestCancel(reason="api"), log=world.log, ids=world.ids)
+        commit(job_id, JobCancelRequested(reason="api"), log=world.log, ids=world.ids)
         world.nudge(job_id)
         world.engine.resume()
         thread.join(scaled(60))
@@ -320,7 +320,7 @@ class TestReports:
         self, world: JobWorld, reports: Reports
     ) -> None:
         job_id = world.submit()
-        commit(job_id, RequestCancel(reason="api"), log=world.log, ids=world.ids)
+        commit(job_id, JobCancelRequested(reason="api"), log=world.log, ids=world.ids)
         assert world.run(job_id) is RunResult.ENDED
         (report,) = reports.ends
         assert (report.loaded.job.id, report.run, report.error) == (job_id, None, None)
@@ -361,7 +361,7 @@ class TestTurns:
             wait_until(lambda: world.job(first).attempt == 1)
             threads[1].start()
             wait_until(lambda: second in world.active.jobs())
-            commit(second, RequestCancel(reason="api"), log=world.log, ids=world.ids)
+            commit(second, JobCancelRequested(reason="api"), log=world.log, ids=world.ids)
             # The signal may come before the job waits for its turn: it is then in the log.
             world.nudge(second)
             threads[1].join(scaled(60))
@@ -386,7 +386,7 @@ def test_job_that_ends_while_it_is_prepared_gets_its_terminal_item(
     job_id, request_turn = world.submit(), world.turns.request_turn
 
     def cancelled_meanwhile(job: JobId, **kwargs: Any) -> Any:
-        for command in (RequestCancel(reason="api"), ConfirmCancel(attempt=0, usage=Usage())):
+        for command in (JobCancelRequested(reason="api"), JobCancelled(attempt=0, usage=Usage())):
             commit(job, command, log=world.log, ids=world.ids)
         return request_turn(job, **kwargs)
 

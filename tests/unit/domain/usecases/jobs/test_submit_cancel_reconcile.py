@@ -10,7 +10,7 @@ import pytest
 from domain.chat.items import Finished, StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import JobNotFound, LogUnavailable
-from domain.job.commands import CompleteAttempt, ConfirmCancel, Retry
+from domain.events.job import JobCancelled, JobCompleted, JobRetried
 from domain.log.record import RecordedEvent
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.run_attempt import RunResult
@@ -166,7 +166,7 @@ def test_end_that_was_published_meanwhile_is_not_published_twice(world: JobWorld
             # Redis had lost its data, so the job was queued again and cancelled there.
             world.broker.queue.tables = QueueTables()
             world.broker.queue.enqueue(job_id, Priority.INTERACTIVE)
-            confirm = ConfirmCancel(attempt=0, usage=Usage())
+            confirm = JobCancelled(attempt=0, usage=Usage())
             commit(job_id, confirm, log=world.log, ids=world.ids)
             ended = world.job(job_id)
             assert ended.ending is not None
@@ -194,7 +194,7 @@ def test_worker_that_read_an_old_request_does_not_cancel_the_retried_job(
         events = load(stream, **options)
         if not read:
             read = True
-            for command in (ConfirmCancel(attempt=0, usage=Usage()), Retry(reason="api")):
+            for command in (JobCancelled(attempt=0, usage=Usage()), JobRetried(reason="api")):
                 commit(job_id, command, log=world.log, ids=world.ids)
             if runs_elsewhere:
                 commit(job_id, START, log=world.log, ids=world.ids)
@@ -236,7 +236,7 @@ def test_cancellation_behind_the_end_publishes_no_end_without_its_text(world: Jo
         job: JobId, priority: Priority, *, line: str | None = None, model: str | None = None
     ) -> bool:
         # A worker ends the job, and the broker loses the items of the answer.
-        complete = CompleteAttempt(
+        complete = JobCompleted(
             attempt=1,
             stop_reason=StopReason.END_TURN,
             stop_sequence=None,
@@ -265,7 +265,7 @@ def test_cancellation_behind_end_and_retry_leaves_the_retried_job_in_its_queue(
     ) -> bool:
         # Another cancellation ends the job, and its user retries it.
         was_there = remove(job, priority, line=line, model=model)
-        commit(job, ConfirmCancel(attempt=0, usage=Usage()), log=world.log, ids=world.ids)
+        commit(job, JobCancelled(attempt=0, usage=Usage()), log=world.log, ids=world.ids)
         world.retry(job)
         remove(job, priority, line=line, model=model)
         return was_there
