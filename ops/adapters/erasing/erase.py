@@ -6,13 +6,12 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogUnavailable
 from domain.events.agent import AgentForgotten
@@ -33,13 +32,15 @@ from ops.adapters.erasing.text_map import (
     stored_sizes,
     texts_named_since,
 )
-from ops.adapters.event_log.archives import read_archives, read_events
+from ops.adapters.event_log.archives import file_archives, read_events
 from ops.adapters.event_log.database import (
     database_file,
+    disposed,
+    read_pages,
     reader_engine,
-    reading,
-    reason_of,
+    unavailable,
     writer_engine,
+    writing,
 )
 from ops.adapters.event_log.projections.jobs import job_columns, job_of
 from ops.adapters.event_log.row_codec import PAYLOAD, storable
@@ -74,25 +75,16 @@ def own_blocks(engine: Engine, url: str, gone_at: Mapping[str, int]) -> frozense
 
 
 def _saved(engine: Engine) -> Iterator[tuple[int, str, str]]:
-    after = 0
-    while True:
-        query = select(EVENTS.c.position, EVENTS.c.stream, EVENTS.c.data).where(
-            EVENTS.c.type == AgentCacheSaved.__name__, EVENTS.c.position > after
-        )
-        with reading(engine) as connection:
-            rows = connection.execute(query.order_by(EVENTS.c.position).limit(_PAGE_ROWS)).all()
-        yield from ((position, stream, data) for position, stream, data in rows)
-        if len(rows) < _PAGE_ROWS:
-            return
-        after = rows[-1][0]
+    position = EVENTS.c.position
+    query = select(position, EVENTS.c.stream, EVENTS.c.data).where(
+        EVENTS.c.type == AgentCacheSaved.__name__
+    )
+    for page in read_pages(engine, query, position, rows_max=_PAGE_ROWS, after=0):
+        yield from page
 
 
 def _archived(engine: Engine, url: str) -> Iterator[tuple[int, str, str]]:
-    if database_file(url) is None:
-        return  # only a log in a file has archives
-    with reading(engine) as connection:
-        archives = read_archives(connection)
-    for archive in archives:
+    for archive in file_archives(engine, url):
         path = archive.path(url)
         for event in read_events(path) if path.exists() else ():
             if event.type == AgentCacheSaved.__name__:
@@ -107,6 +99,7 @@ BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 #: A larger database is not rewritten while a service runs, since appends wait meanwhile.
 REWRITTEN_BYTES_MAX: Final = 256 * 1024 * 1024
 LOG_STREAM: Final = StreamName("log")
+FAILURE: Final = "the texts cannot be erased"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +180,12 @@ def erase_texts(url: str, doomed: Doomed, *, clock: Clock, ids: IdSource) -> tup
     waiting = doomed.found.owners.waiting()
     left = dict(doomed.sizes)
     texts = size_bytes = 0
-    engine = writer_engine(url)
-    try:
+    with disposed(writer_engine(url)) as engine:
         while True:
             chosen = _some(left)
             for digest in chosen:
                 del left[digest]
-            with writing(engine) as connection:
+            with writing(engine, FAILURE) as connection:
                 gone = _delete(connection, chosen, doomed.found)
                 event = TextsErased(
                     payloads=len(gone),
@@ -208,8 +200,6 @@ def erase_texts(url: str, doomed: Doomed, *, clock: Clock, ids: IdSource) -> tup
             size_bytes += event.payload_bytes
             if not left:
                 return texts, size_bytes
-    finally:
-        engine.dispose()
 
 
 def erase_agent(
@@ -231,13 +221,12 @@ def erase_agent(
         CorruptLog: An event cannot be read.
     """
     _cancel_open_jobs(url, agent, clock=clock, ids=ids)
-    reader, writer = reader_engine(url), writer_engine(url)
-    try:
+    with disposed(reader_engine(url)) as reader, disposed(writer_engine(url)) as writer:
         found = read_text_map(reader, url)
         sizes = stored_sizes(reader)
         blocks = own_blocks(reader, url, {agent: found.through})
         own, shared, jobs = _texts_of(found, agent, sizes)
-        with writing(writer) as connection:
+        with writing(writer, FAILURE) as connection:
             gone = _delete(connection, own, found)
             event = AgentForgotten(
                 agent=agent,
@@ -247,9 +236,6 @@ def erase_agent(
                 shared=len(shared) + len(own) - len(gone),
             )
             append_event(connection, agent_stream(agent), event, clock=clock, ids=ids)
-    finally:
-        reader.dispose()
-        writer.dispose()
     remove_traces(url, is_served=is_served)
     return Erased(event=event, jobs=jobs, blocks=blocks)
 
@@ -267,7 +253,8 @@ def remove_traces(url: str, *, is_served: bool) -> None:
     if file is None:
         return
     driver = driver_module()
-    try:
+    failure = "the write-ahead log cannot be truncated, repeat this"
+    with unavailable(failure, driver.Error, RewriteFailed, OSError):
         if not is_served or file.stat().st_size <= REWRITTEN_BYTES_MAX:
             rewrite(file, driver=driver.__name__, wait_max_s=WAL_WAIT_MAX_S)
         opened = driver.connect(str(file), isolation_level=None, timeout=WAL_WAIT_MAX_S)
@@ -279,9 +266,6 @@ def remove_traces(url: str, *, is_served: bool) -> None:
             # connection closes: a power cut could bring the texts back.
             sync_file(file.with_name(f"{file.name}-wal"))
         sync_directory(file.parent)
-    except (driver.Error, RewriteFailed, OSError) as error:
-        msg = f"the write-ahead log cannot be truncated: {error}: repeat this"
-        raise LogUnavailable(msg) from error
     if busy:
         msg = "a reader of the log keeps its write-ahead log, which holds the texts: repeat this"
         raise LogUnavailable(msg)
@@ -350,21 +334,6 @@ def _some(left: Mapping[str, int]) -> dict[str, int]:
             break
         chosen[digest] = size
     return chosen
-
-
-@contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that holds the write lock.
-
-    Raises:
-        LogUnavailable: The log cannot be written; nothing has changed.
-    """
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except SQLAlchemyError as error:
-        msg = f"the texts cannot be erased: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
 
 
 def _cancel_open_jobs(url: str, agent: AgentId, *, clock: Clock, ids: IdSource) -> None:

@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Engine, func, select
 
-from domain.errors import LogUnavailable
 from domain.events.agent import AgentDeleted
 from domain.events.batch import BatchDeleted, FileDeleted
 from domain.events.job import JobHidden
@@ -20,13 +19,13 @@ from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
 from ops.adapters.data_dir.permissions import sync_directory
 from ops.adapters.erasing.erase import (
+    FAILURE,
     LOG_STREAM,
     Doomed,
     erase_texts,
     find_doomed,
     own_blocks,
     remove_traces,
-    writing,
 )
 from ops.adapters.erasing.text_map import (
     TextMap,
@@ -35,9 +34,16 @@ from ops.adapters.erasing.text_map import (
     read_text_map,
     stored_sizes,
 )
-from ops.adapters.event_log.archives import Archive, directory_of, read_archives
-from ops.adapters.event_log.database import database_file, reader_engine, reading, writer_engine
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.archives import Archive, directory_of, file_archives
+from ops.adapters.event_log.database import (
+    disposed,
+    reader_engine,
+    reading,
+    unavailable,
+    writer_engine,
+    writing,
+)
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.tables import EVENTS
 from ops.adapters.event_log.transaction import append_event
 from ops.setting_groups.service import RetentionSettings
@@ -64,8 +70,8 @@ def last_sweep(reader: Engine) -> tuple[int, int]:
     Raises:
         LogUnavailable: The log cannot be read.
     """
-    last = EventQuery(reader, EventFilter(types=(TextsErased.__name__,))).last(1)
-    return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
+    last = LogReader(reader).latest(TextsErased.__name__)
+    return (0, 0) if last is None else (last.position, last.data["waiting"])
 
 
 _DAY_S: Final = 24 * 3600.0
@@ -207,21 +213,15 @@ class TextSweeper:
             LogUnavailable: The log cannot be read or written.
             QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
         """
-        try:
-            return self._sweep()
-        except OSError as error:
-            msg = f"not all is erased: {error}"
-            raise LogUnavailable(msg) from error
-
-    def _sweep(self) -> SweepPlan:
-        plan = self.plan()
-        # The log comes last: a sweep that ends before is repeated.
-        self._erase_items(plan.items)
-        self._erase_blocks(plan.blocks)
-        if plan.erases_rows:
-            erase_texts(self._url, plan.doomed, clock=self._clock, ids=self._ids)
-        for archive in plan.archives:
-            self._erase_archive(archive)
+        with unavailable("not all is erased", OSError):
+            plan = self.plan()
+            # The log comes last: a sweep that ends before is repeated.
+            self._erase_items(plan.items)
+            self._erase_blocks(plan.blocks)
+            if plan.erases_rows:
+                erase_texts(self._url, plan.doomed, clock=self._clock, ids=self._ids)
+            for archive in plan.archives:
+                self._erase_archive(archive)
         return plan
 
     def remove_traces(self, *, is_served: bool) -> None:
@@ -242,12 +242,12 @@ class TextSweeper:
         Contexts that an agent saved up to that position are its own: all so far, unless another
         agent has its name now.
         """
-        settled = 0
-        for event in EventQuery(self._reader, EventFilter(types=(TextsErased.__name__,))).each():
+        settled, log = 0, LogReader(self._reader)
+        for event in log.walk(EventFilter(types=(TextsErased.__name__,))):
             settled = event.position if not event.data["waiting"] else settled
         gone: dict[str, int] = {}
         wanted = EventFilter(types=(AgentDeleted.__name__,))
-        for event in EventQuery(self._reader, wanted).each(after=settled):
+        for event in log.walk(wanted, after=settled):
             agent = event.stream.removeprefix(AGENT_STREAM)
             exists = found.owners.has_agent(agent)
             gone[agent] = event.position if exists else found.through
@@ -255,31 +255,28 @@ class TextSweeper:
 
     def _old_archives(self) -> tuple[Archive, ...]:
         """Return archives to erase; also one that a killed sweep has not unlinked."""
-        if self._rules.archive_age_s is None or database_file(self._url) is None:
+        if self._rules.archive_age_s is None:
             return ()
         before = rfc3339(self._clock.now() - timedelta(seconds=self._rules.archive_age_s))
         made = {
             event.data["last_position"]
-            for event in EventQuery(
-                self._reader, EventFilter(types=(LogArchived.__name__,), until=before)
-            ).each()
+            for event in LogReader(self._reader).walk(
+                EventFilter(types=(LogArchived.__name__,), until=before)
+            )
         }
-        with reading(self._reader) as connection:
-            archives = read_archives(connection)
         return tuple(
-            one for one in archives if one.last_position in made and one.path(self._url).exists()
+            one
+            for one in file_archives(self._reader, self._url)
+            if one.last_position in made and one.path(self._url).exists()
         )
 
     def _erase_archive(self, archive: Archive) -> None:
         """Record that an archive goes, then delete its file."""
         if archive.file not in erased_archives(self._reader):
             engine = writer_engine(self._url)
-            try:
-                with writing(engine) as connection:
-                    event = ArchiveErased(file=archive.file, last_position=archive.last_position)
-                    append_event(connection, LOG_STREAM, event, clock=self._clock, ids=self._ids)
-            finally:
-                engine.dispose()
+            with disposed(engine), writing(engine, FAILURE) as connection:
+                event = ArchiveErased(file=archive.file, last_position=archive.last_position)
+                append_event(connection, LOG_STREAM, event, clock=self._clock, ids=self._ids)
         archive.path(self._url).unlink(missing_ok=True)
         sync_directory(directory_of(self._url))
 

@@ -34,10 +34,10 @@ from domain.log.text_owners import (
     RetentionCut,
     TextOwners,
 )
-from ops.adapters.event_log.archives import Archive, read_archives, read_events
-from ops.adapters.event_log.database import database_file, reading
+from ops.adapters.event_log.archives import Archive, file_archives, read_events
+from ops.adapters.event_log.database import read_pages, reading
 from ops.adapters.event_log.projections.jobs import job_of
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 #: Fields that name a text, by type of event.
@@ -124,7 +124,7 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
         lives += (_life_event(row) for row in page if row.type in LIFE_TYPES)
     # After the table: an event that another process archives meanwhile is in one of the two.
     erased = erased_archives(engine)
-    archives = _archives(engine, url)
+    archives = () if url is None else file_archives(engine, url)
     is_complete = _add_archived(archives, url or "", erased, texts, copied, lives)
     gone = [one for one in archives if one.file in erased]
     if gone:
@@ -204,12 +204,9 @@ def _chunks(connection: Connection, manifest: str) -> set[str]:
 def _jobs(engine: Engine, texts: defaultdict[str, set[str]]) -> Iterator[OwnedJob]:
     """Yield every job, and add its texts: those of an archived one are named only there."""
     position = JOBS.c.accepted_position
-    after = 0
-    while True:
-        query = select(position, JOBS.c.record).where(position > after)
-        with reading(engine) as connection:
-            rows = connection.execute(query.order_by(position).limit(_PAGE_ROWS)).all()
-        for accepted, record in rows:
+    query = select(position, JOBS.c.record)
+    for page in read_pages(engine, query, position, rows_max=_PAGE_ROWS, after=0):
+        for accepted, record in page:
             job = job_of(record)
             texts[job.id] |= {job.submitted.request}
             texts[job.id] |= set() if job.output is None else {job.output}
@@ -221,9 +218,6 @@ def _jobs(engine: Engine, texts: defaultdict[str, set[str]]) -> Iterator[OwnedJo
                 agent=job.submitted.agent,
                 batch=cause if cause.startswith(BATCH_PREFIX) else None,
             )
-        if len(rows) < _PAGE_ROWS:
-            return
-        after = rows[-1][0]
 
 
 def _pages(engine: Engine) -> Iterator[Sequence[_Row]]:
@@ -234,22 +228,9 @@ def _pages(engine: Engine) -> Iterator[Sequence[_Row]]:
         EVENTS.c.recorded_at,
         EVENTS.c.data,
     )
-    after = 0
-    while True:
-        query = select(*columns).where(EVENTS.c.type.in_(_TYPES), EVENTS.c.position > after)
-        with reading(engine) as connection:
-            rows = connection.execute(query.order_by(EVENTS.c.position).limit(_PAGE_ROWS)).all()
-        yield [_Row(*row) for row in rows]
-        if len(rows) < _PAGE_ROWS:
-            return
-        after = rows[-1][0]
-
-
-def _archives(engine: Engine, url: str | None) -> tuple[Archive, ...]:
-    if url is not None and database_file(url) is None:
-        return ()  # only a log in a file has archives
-    with reading(engine) as connection:
-        return read_archives(connection)
+    query = select(*columns).where(EVENTS.c.type.in_(_TYPES))
+    for page in read_pages(engine, query, EVENTS.c.position, rows_max=_PAGE_ROWS, after=0):
+        yield [_Row(*row) for row in page]
 
 
 def _add_archived(
@@ -325,16 +306,10 @@ def stored_sizes(engine: Engine) -> dict[str, int]:
     Raises:
         LogUnavailable: The database cannot be read.
     """
-    sizes: dict[str, int] = {}
-    after = ""
-    while True:
-        query = select(PAYLOADS.c.digest, PAYLOADS.c.bytes).where(PAYLOADS.c.digest > after)
-        with reading(engine) as connection:
-            rows = connection.execute(query.order_by(PAYLOADS.c.digest).limit(_PAGE_ROWS)).all()
-        for digest, size in rows:
-            sizes[digest], after = size, digest
-        if len(rows) < _PAGE_ROWS:
-            return sizes
+    digest = PAYLOADS.c.digest
+    query = select(digest, PAYLOADS.c.bytes)
+    pages = read_pages(engine, query, digest, rows_max=_PAGE_ROWS, after="")
+    return {name: size for page in pages for name, size in page}
 
 
 def erased_archives(engine: Engine) -> frozenset[str]:
@@ -344,4 +319,4 @@ def erased_archives(engine: Engine) -> frozenset[str]:
         LogUnavailable: The database cannot be read.
     """
     wanted = EventFilter(types=(ArchiveErased.__name__,))
-    return frozenset(event.data["file"] for event in EventQuery(engine, wanted).each())
+    return frozenset(event.data["file"] for event in LogReader(engine).walk(wanted))

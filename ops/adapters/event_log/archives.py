@@ -31,8 +31,8 @@ from domain.log.record import (
 )
 from domain.values import JobStatus, StreamName
 from ops.adapters.data_dir.permissions import sync_directory
-from ops.adapters.event_log.database import database_file, reading
-from ops.adapters.event_log.reader import PAGE_EVENTS, EventQuery
+from ops.adapters.event_log.database import database_file, reading, unavailable
+from ops.adapters.event_log.reader import PAGE_EVENTS, LogReader
 from ops.adapters.event_log.row_codec import with_texts
 from ops.adapters.event_log.tables import ARCHIVES, EVENTS, JOBS
 
@@ -83,16 +83,13 @@ def write_events(path: Path, events: Iterable[RecordedEvent]) -> int:
         msg = f"{path} exists already"
         raise LogUnavailable(msg)
     draft = path.with_name(path.name + ".part")
-    try:
+    with unavailable(f"{path} cannot be written", OSError):
         with draft.open("wb") as file:
             count = _write(file, events, compressed=path.suffix == ".gz")
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
         sync_directory(path.parent)
-    except OSError as error:
-        msg = f"{path} cannot be written: {error}"
-        raise LogUnavailable(msg) from error
     return count
 
 
@@ -269,6 +266,14 @@ def read_archives(connection: Connection) -> tuple[Archive, ...]:
     return tuple(Archive(**row) for row in rows.mappings())
 
 
+def file_archives(engine: Engine, url: str) -> tuple[Archive, ...]:
+    """Return the archives of a log; only one in a file has any."""
+    if database_file(url) is None:
+        return ()
+    with reading(engine) as connection:
+        return read_archives(connection)
+
+
 def read_anchor(connection: Connection) -> LogHead:
     """Return position and hash of the last archived event, which the rest of the log follows."""
     archives = read_archives(connection)
@@ -286,14 +291,14 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
         LogUnavailable: A file or the database cannot be read.
         CorruptLog: An event cannot be read.
     """
-    after, query = 0, EventQuery(engine, EventFilter())
+    after, log = 0, LogReader(engine)
     while True:
         for archive in _archives(engine):
             if archive.last_position > after:
                 events = _file_events(engine, archive.path(url))
                 yield from (event for event in events if event.position > after)
             after = max(after, archive.last_position)
-        while page := query.after(after, PAGE_EVENTS):
+        while page := log.select(EventFilter(), after=after, limit=PAGE_EVENTS):
             if any(archive.last_position > after for archive in _archives(engine)):
                 break  # the page may lack events that are in a file now
             yield from page
@@ -334,14 +339,12 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
     archives = _archives(engine)
     if not archives:
         return ArchiveReport(verified=0, missing=())
+    log = LogReader(engine)
     recorded = {
         event.data["last_position"]: event
-        for event in EventQuery(engine, EventFilter(types=[LogArchived.__name__])).each()
+        for event in log.walk(EventFilter(types=[LogArchived.__name__]))
     }
-    gone = {
-        event.data["file"]
-        for event in EventQuery(engine, EventFilter(types=[ArchiveErased.__name__])).each()
-    }
+    gone = {event.data["file"] for event in log.walk(EventFilter(types=[ArchiveErased.__name__]))}
     newest = recorded.get(archives[-1].last_position)
     if newest is None:
         first = archives[-1].first_position
@@ -382,7 +385,7 @@ def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[Rec
         return
     _log.warning("the archive %s is missing: jobs that are only in it are not listed", path)
     first, last = archive.first_position, archive.last_position
-    yield from EventQuery(engine, EventFilter()).each(after=first - 1, through=last)
+    yield from LogReader(engine).walk(after=first - 1, through=last)
 
 
 def _file_events(engine: Engine, path: Path) -> Iterator[RecordedEvent]:

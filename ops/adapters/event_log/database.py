@@ -7,11 +7,12 @@ of the whole log from its first statement on, and readers cannot write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import ColumnElement, Connection, Engine, Select, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlmodel import Session
 
@@ -73,6 +74,26 @@ def reader_engine(url: str) -> Engine:
 
 
 @contextmanager
+def disposed(engine: Engine) -> Iterator[Engine]:
+    """Close the connections of an engine at the end of the block."""
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def unavailable(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise ``LogUnavailable`` with a reason instead of errors of the database and of ``kinds``."""
+    failures = (SQLAlchemyError, *kinds)
+    try:
+        yield
+    except failures as error:
+        msg = f"{what}: {reason_of(error)}"
+        raise LogUnavailable(msg) from error
+
+
+@contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Return a connection of a reader engine.
 
@@ -80,15 +101,51 @@ def reading(engine: Engine) -> Iterator[Connection]:
         LogUnavailable: The database cannot be read.
     """
     try:
-        with engine.connect() as connection:
+        with unavailable("the event log cannot be read"), engine.connect() as connection:
             yield connection
-    except SQLAlchemyError as error:
-        msg = f"the event log cannot be read: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
     except (MemoryError, UnicodeDecodeError) as error:
         # The driver found an absurd size, or text that is none.
         msg = f"the event log cannot be read, its file is damaged: {error!r}"
         raise LogUnavailable(msg) from error
+
+
+@contextmanager
+def writing(engine: Engine, failure: str) -> Iterator[Connection]:
+    """Open a transaction of a writer engine, which holds the write lock.
+
+    Args:
+        failure: What to report if the log cannot be written; nothing has changed then.
+
+    Raises:
+        LogUnavailable: The log cannot be written.
+    """
+    with unavailable(failure), engine.begin() as connection:
+        yield connection
+
+
+def read_pages(
+    engine: Engine, query: Select[Any], key: ColumnElement[Any], *, rows_max: int, after: int | str
+) -> Iterator[Sequence[Any]]:
+    """Yield the rows of a query page by page; small statements keep no snapshot open for long.
+
+    Args:
+        query: Its first column is ``key``.
+        key: Orders the rows, which have different values of it.
+        rows_max: Most rows of a page.
+        after: Below the first key.
+
+    Raises:
+        LogUnavailable: The database cannot be read.
+    """
+    while True:
+        page = query.where(key > after).order_by(key).limit(rows_max)
+        with reading(engine) as connection:
+            rows = connection.execute(page).all()
+        if rows:
+            yield rows
+        if len(rows) < rows_max:
+            return
+        after = rows[-1][0]
 
 
 @contextmanager

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, create_engine, inspect, select, text, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import LogNewer, LogUnavailable
 from domain.log.record import refuse_newer
 from ops.adapters.data_dir.permissions import make_directory
 from ops.adapters.event_log.database import (
     database_file,
+    disposed,
     reader_engine,
     reading,
-    reason_of,
+    unavailable,
     writer_engine,
 )
 from ops.adapters.event_log.hot_statements import HotStatement
@@ -79,15 +79,8 @@ def current(url: str) -> str | None:
     file = database_file(url)
     if file is not None and not file.exists():
         return None
-    engine = reader_engine(url)
-    try:
-        with engine.connect() as connection:
-            return _revision(connection)
-    except SQLAlchemyError as error:
-        msg = f"the event log cannot be read: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
-    finally:
-        engine.dispose()
+    with disposed(reader_engine(url)) as engine, reading(engine) as connection:
+        return _revision(connection)
 
 
 def refuse_newer_program(url: str) -> None:
@@ -100,12 +93,8 @@ def refuse_newer_program(url: str) -> None:
     file = database_file(url)
     if file is not None and not file.exists():
         return
-    engine = reader_engine(url)
-    try:
-        with reading(engine) as connection:
-            _refuse_newer(connection)
-    finally:
-        engine.dispose()
+    with disposed(reader_engine(url)) as engine, reading(engine) as connection:
+        _refuse_newer(connection)
 
 
 def upgrade(url: str) -> str:
@@ -119,37 +108,27 @@ def upgrade(url: str) -> str:
         LogUnavailable: The database cannot be written.
     """
     file = database_file(url)
-    try:
+    with unavailable("the event log cannot be upgraded", OSError):
         if file is None:
             return _upgrade(url)
         make_directory(file.parent)
         with _file_lock(file.with_name(file.name + ".lock")):
             return _upgrade(url)
-    except (SQLAlchemyError, OSError) as error:
-        msg = f"the event log cannot be upgraded: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
 
 
 def made_tables(revision: str) -> frozenset[SchemaEntry]:
     """Return the tables, indexes and triggers that a SQLite log has at a schema revision."""
-    engine = create_engine("sqlite://", module=driver_module())
-    try:
-        with engine.begin() as connection:
-            _run(connection, revision)
-            return read_schema(connection)
-    finally:
-        engine.dispose()
+    memory = create_engine("sqlite://", module=driver_module())
+    with disposed(memory) as engine, engine.begin() as connection:
+        _run(connection, revision)
+        return read_schema(connection)
 
 
 def _upgrade(url: str) -> str:
-    engine = writer_engine(url)
-    try:
-        with engine.begin() as connection:
-            _refuse_newer(connection)
-            if _revision(connection) != expected():
-                _run(connection, "head")
-    finally:
-        engine.dispose()
+    with disposed(writer_engine(url)) as engine, engine.begin() as connection:
+        _refuse_newer(connection)
+        if _revision(connection) != expected():
+            _run(connection, "head")
     return expected()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Select, bindparam, literal, or_, select
@@ -19,60 +19,6 @@ from ops.adapters.event_log.tables import AGENTS, EVENTS, JOBS, OWNED_STREAMS, W
 
 #: Events read at a time.
 PAGE_EVENTS = 500
-
-
-class EventQuery:
-    """The events that fit a filter, from old to new.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
-
-    def __init__(self, engine: Engine, wanted: EventFilter) -> None:
-        self._engine = engine
-        self._query = _query(wanted)
-
-    def after(self, position: int, limit: int) -> tuple[RecordedEvent, ...]:
-        """Return the first ``limit`` events above ``position``.
-
-        Raises:
-            LogUnavailable: The database cannot be read.
-            CorruptLog: The data of one is not JSON.
-        """
-        query = self._query.where(EVENTS.c.position > position).order_by(EVENTS.c.position)
-        return self._events(query.limit(limit))
-
-    def last(self, count: int, *, before: int | None = None) -> tuple[RecordedEvent, ...]:
-        """Return the last ``count`` events below a position, in order; raises as ``after``."""
-        query = self._query if before is None else self._query.where(EVENTS.c.position < before)
-        return self._events(query.order_by(EVENTS.c.position.desc()).limit(count))[::-1]
-
-    def each(
-        self, *, after: int = 0, through: int | None = None, limit: int | None = None
-    ) -> Iterator[RecordedEvent]:
-        """Yield events page by page; raises what ``after`` raises.
-
-        Args:
-            after: The position to begin above.
-            through: The last position to yield.
-            limit: The most events to yield.
-        """
-        left = limit
-        while left is None or left > 0:
-            page = self.after(after, PAGE_EVENTS if left is None else min(left, PAGE_EVENTS))
-            if not page:
-                return
-            for event in page:
-                if through is not None and event.position > through:
-                    return
-                yield event
-            after = page[-1].position
-            left = None if left is None else left - len(page)
-
-    def _events(self, query: Select[Any]) -> tuple[RecordedEvent, ...]:
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-            return with_texts(connection, [event_of(row) for row in rows])
 
 
 def _query(wanted: EventFilter) -> Select[Any]:
@@ -149,23 +95,53 @@ class LogReader:
         self, wanted: EventFilter, *, after: int = 0, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
         """See ``EventLog.select``."""
-        return EventQuery(self._engine, wanted).after(after, limit)
+        query = _query(wanted).where(EVENTS.c.position > after).order_by(EVENTS.c.position)
+        return self._events(query.limit(limit))
 
     def select_before(
-        self, wanted: EventFilter, *, before: int, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.select_before``."""
-        return EventQuery(self._engine, wanted).last(limit, before=before)
+        """See ``EventLog.select_before``; ``None`` is the end of the log."""
+        query = _query(wanted)
+        if before is not None:
+            query = query.where(EVENTS.c.position < before)
+        return self._events(query.order_by(EVENTS.c.position.desc()).limit(limit))[::-1]
 
-    def last(
-        self, count: int, *, stream: StreamName | None = None, types: Sequence[str] = ()
-    ) -> tuple[RecordedEvent, ...]:
-        """Return the last ``count`` events that fit, in order."""
-        return EventQuery(self._engine, EventFilter(stream=stream, types=types)).last(count)
+    def walk(
+        self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
+        *,
+        after: int = 0,
+        through: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RecordedEvent]:
+        """Yield events that fit page by page, from old to new.
+
+        Args:
+            after: The position to begin above.
+            through: The last position to yield.
+            limit: The most events to yield.
+
+        Raises:
+            LogUnavailable: The database cannot be read.
+            CorruptLog: The data of an event is not JSON.
+        """
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
+            page = self.select(wanted, after=after, limit=size)
+            if not page:
+                return
+            for event in page:
+                if through is not None and event.position > through:
+                    return
+                yield event
+            after = page[-1].position
+            left = None if left is None else left - len(page)
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         """See ``EventLog.latest``."""
-        found = self.last(1, types=[type_name])
+        found = self.select_before(EventFilter(types=[type_name]), before=None, limit=1)
         return found[0] if found else None
 
     def head(self) -> LogHead:
@@ -184,41 +160,22 @@ class LogReader:
             raise PayloadDamaged(digest)
         return content
 
-
-def tail(
-    log: EventLog | LogReader,
-    *,
-    after: int,
-    stopped: threading.Event,
-    stream: StreamName | None = None,
-    types: Sequence[str] = (),
-) -> Iterator[RecordedEvent]:
-    """Yield the events after a position, then each new one, until ``stopped`` is set.
-
-    The pause between two reads doubles while there is no new event, up to ``TAIL_PAUSE_MAX_S``.
-    """
-    return follow(
-        lambda position, limit: log.read_all(
-            after=position, limit=limit, stream=stream, types=types
-        ),
-        after=after,
-        stopped=stopped,
-    )
+    def _events(self, query: Select[Any]) -> tuple[RecordedEvent, ...]:
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+            return with_texts(connection, [event_of(row) for row in rows])
 
 
 def follow(
-    read: Callable[[int, int], Sequence[RecordedEvent]], *, after: int, stopped: threading.Event
+    log: EventLog | LogReader, wanted: EventFilter, *, after: int, stopped: threading.Event
 ) -> Iterator[RecordedEvent]:
-    """Yield the events that ``read`` returns, and poll it for more until ``stopped`` is set.
+    """Yield the events that fit after a position, then each new one, until ``stopped`` is set.
 
-    Args:
-        read: Takes a position and a limit; returns the next events above that position.
-        after: The position to begin above.
-        stopped: Ends the wait for more events.
+    The pause between two reads doubles while there is no new event, up to ``TAIL_PAUSE_MAX_S``.
     """
     pause_s = TAIL_PAUSE_MIN_S
     while not stopped.is_set():
-        page = read(after, _TAIL_PAGE)
+        page = log.select(wanted, after=after, limit=_TAIL_PAGE)
         yield from page
         if page:
             after = page[-1].position

@@ -21,11 +21,10 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
-from domain.log.record import EventFilter, LogHead, RecordedEvent
+from domain.log.record import LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.data_dir.permissions import make_directory
@@ -41,14 +40,15 @@ from ops.adapters.event_log.archives import (
 )
 from ops.adapters.event_log.database import (
     database_file,
+    disposed,
     reader_engine,
     reading,
-    reason_of,
     writer_engine,
+    writing,
 )
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.projections.rebuild import rebuild_turn
-from ops.adapters.event_log.reader import EventQuery, LogReader
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.tables import ARCHIVES, CHECKPOINTS, EVENTS, JOBS
 from ops.adapters.event_log.transaction import append_event
 
@@ -95,16 +95,13 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
             or written.
     """
     directory = directory_of(url)
-    engine = reader_engine(url)
-    try:
+    with disposed(reader_engine(url)) as engine:
         with reading(engine) as connection:
             anchor = read_anchor(connection)
             last = _last_before(connection, before)
         if last <= anchor.position:
             return Archived(archive=None, events=0, removed=0)
         archive = _written(engine, directory, anchor, last)
-    finally:
-        engine.dispose()
     # A rebuild reads the list of archives once, and then the table page by page.
     with rebuild_turn(url):
         removed = _remove(url, archive, clock=clock, ids=ids)
@@ -131,8 +128,7 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Arc
         # A restore has abandoned the log of that file; it may be the only copy of those events.
         path.replace(path.with_name(path.name + ".other"))
     if not path.exists():  # a file that a killed run left is complete
-        events = EventQuery(engine, EventFilter()).each(after=anchor.position, through=last)
-        write_events(path, events)
+        write_events(path, LogReader(engine).walk(after=anchor.position, through=last))
         found = verify_file(path)
         if not found.holds_exactly(anchor, head):
             raise CorruptLog(first, f"{path} does not hold the events from {first} to {last}")
@@ -153,21 +149,15 @@ def _holds(path: Path, anchor: LogHead, head: LogHead) -> bool:
 
 
 def _remove(url: str, archive: Archive, *, clock: Clock, ids: IdSource) -> int:
-    engine = writer_engine(url)
-    try:
-        with engine.begin() as connection:
-            if read_anchor(connection).position != archive.first_position - 1:
-                msg = "another process has archived the log meanwhile"
-                raise LogUnavailable(msg)
-            # The append also brings the jobs projection, which the deletion reads, up to date.
-            append_event(connection, LOG_STREAM, archive.event(), clock=clock, ids=ids)
-            connection.execute(insert(ARCHIVES).values(asdict(archive)))
-            return _delete(connection, archive.last_position)
-    except SQLAlchemyError as error:
-        msg = f"the log cannot be archived: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
-    finally:
-        engine.dispose()
+    failure = "the log cannot be archived"
+    with disposed(writer_engine(url)) as engine, writing(engine, failure) as connection:
+        if read_anchor(connection).position != archive.first_position - 1:
+            msg = "another process has archived the log meanwhile"
+            raise LogUnavailable(msg)
+        # The append also brings the jobs projection, which the deletion reads, up to date.
+        append_event(connection, LOG_STREAM, archive.event(), clock=clock, ids=ids)
+        connection.execute(insert(ARCHIVES).values(asdict(archive)))
+        return _delete(connection, archive.last_position)
 
 
 def _delete(connection: Connection, last: int) -> int:
@@ -266,8 +256,5 @@ def open_as_of(url: str) -> Iterator[AsOfLog]:
         msg = f"there is no event log at {file}"
         raise LogUnavailable(msg)
     refuse_newer_program(url)
-    engine = reader_engine(url)
-    try:
+    with disposed(reader_engine(url)) as engine:
         yield AsOfLog(engine, url)
-    finally:
-        engine.dispose()

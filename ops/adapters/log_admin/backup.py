@@ -8,7 +8,8 @@ so a killed process leaves the old state or the new one.
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sqlalchemy import Engine
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from ops.adapters.data_dir.permissions import make_directory, sync_directory, sync_file
-from ops.adapters.event_log.database import database_file, reader_engine
+from ops.adapters.event_log.database import database_file, disposed, reader_engine, unavailable
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
@@ -56,21 +57,12 @@ def back_up(url: str, target: Path, *, progress: Progress | None = None) -> LogH
     if target.exists():
         msg = f"{target} exists already"
         raise LogUnavailable(msg)
-    part = target.with_name(target.name + _PART)
-    try:
-        _create_empty(part)
+    with _draft(target, f"the log cannot be copied to {target}") as part:
         _vacuum_into(source, part)
         sync_file(part)
         head = verify_copy(part, archives_of=url, progress=progress)
         part.rename(target)
         sync_directory(target.parent)
-    except (OSError, driver_module().Error) as error:
-        part.unlink(missing_ok=True)
-        msg = f"the log cannot be copied to {target}: {error}"
-        raise LogUnavailable(msg) from error
-    except (CorruptLog, LogUnavailable):
-        part.unlink(missing_ok=True)
-        raise
     return head
 
 
@@ -99,11 +91,11 @@ def restore(
     if not copy.is_file():
         msg = f"there is no copy at {copy}"
         raise LogUnavailable(msg)
-    fresh = file.with_name(file.name + _PART)
     kept = file.with_name(f"{file.name}.{kept_as}")
-    try:
+    failure = f"the copy {copy} cannot be put back"
+    with unavailable(failure, OSError):
         make_directory(file.parent)
-        _create_empty(fresh)
+    with _draft(file, failure) as fresh:
         # By SQLite, not byte by byte: a copy that was opened may have a write-ahead log.
         _vacuum_into(copy, fresh)
         sync_file(fresh)
@@ -113,13 +105,6 @@ def restore(
             _set_aside(file, kept)
         fresh.replace(file)
         sync_directory(file.parent)
-    except (OSError, driver_module().Error) as error:
-        fresh.unlink(missing_ok=True)
-        msg = f"the copy {copy} cannot be put back: {error}"
-        raise LogUnavailable(msg) from error
-    except (CorruptLog, LogUnavailable):
-        fresh.unlink(missing_ok=True)
-        raise
     return Restored(head=head, kept=kept if had_one else None)
 
 
@@ -150,13 +135,10 @@ def verify_copy(
         raise CorruptLog(1, f"the database is damaged: {error}") from error
     url = f"sqlite:///{path.absolute()}"
     refuse_newer_program(url)
-    engine = reader_engine(url)
-    try:
+    with disposed(reader_engine(url)) as engine:
         return verify_restored(
             engine, url, archives_of=archives_of, signed_hashes=signed_hashes, progress=progress
         )
-    finally:
-        engine.dispose()
 
 
 def verify_restored(
@@ -230,10 +212,23 @@ def _file(url: str) -> Path:
     return file
 
 
-def _create_empty(path: Path) -> None:
-    """Create the file before SQLite does, readable by the owner only."""
-    path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+@contextmanager
+def _draft(final: Path, failure: str) -> Iterator[Path]:
+    """Yield an empty file that the block fills, verifies and renames; it goes if the block fails.
+
+    Raises:
+        LogUnavailable: A file cannot be read or written.
+    """
+    part = final.with_name(final.name + _PART)
+    try:
+        with unavailable(failure, OSError, driver_module().Error):
+            # Before SQLite creates it, readable by the owner only.
+            part.unlink(missing_ok=True)
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            yield part
+    except (CorruptLog, LogUnavailable):
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _vacuum_into(source: Path, target: Path) -> None:

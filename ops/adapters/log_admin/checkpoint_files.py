@@ -23,7 +23,7 @@ from domain.ports import Clock
 from domain.values import rfc3339
 from ops.adapters.data_dir.permissions import sync_directory, sync_drive, write_once
 from ops.adapters.event_log.archives import read_anchor
-from ops.adapters.event_log.database import reading
+from ops.adapters.event_log.database import reading, unavailable
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import hash_at
 
@@ -66,11 +66,8 @@ class CheckpointFiles:
         Raises:
             LogUnavailable: The file is missing or holds no key.
         """
-        try:
+        with unavailable("the key of the checkpoints cannot be read", OSError, ValueError):
             key = bytes.fromhex(self.key.read_text("ascii").strip())
-        except (OSError, ValueError) as error:
-            msg = f"the key of the checkpoints cannot be read: {error}"
-            raise LogUnavailable(msg) from error
         if len(key) != KEY_BYTES:
             msg = f"{self.key} is no key of {KEY_BYTES} bytes"
             raise LogUnavailable(msg)
@@ -87,11 +84,8 @@ class CheckpointFiles:
         if self.checkpoints.exists():
             msg = f"{self.checkpoints} was signed with a key that is not there: {self.key}"
             raise LogUnavailable(msg)
-        try:
+        with unavailable("the key of the checkpoints cannot be written", OSError):
             write_once(self.key, os.urandom(KEY_BYTES).hex() + "\n")
-        except OSError as error:
-            msg = f"the key of the checkpoints cannot be written: {error}"
-            raise LogUnavailable(msg) from error
         return self.load_key()
 
     def read(self) -> tuple[SignedCheckpoint, ...]:
@@ -129,7 +123,7 @@ class CheckpointFiles:
         Raises:
             LogUnavailable: The file cannot be written.
         """
-        try:
+        with unavailable("the checkpoints cannot be written", OSError):
             descriptor = os.open(self.checkpoints, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -143,9 +137,6 @@ class CheckpointFiles:
             if not size:
                 sync_directory(self.checkpoints.parent)
             self._replace_last(checkpoint)
-        except OSError as error:
-            msg = f"the checkpoints cannot be written: {error}"
-            raise LogUnavailable(msg) from error
 
     @property
     def _last_path(self) -> Path:
@@ -155,11 +146,8 @@ class CheckpointFiles:
         """Return the checkpoint of ``heads.last``, a copy of the last line."""
         if not self._last_path.exists():
             return None
-        try:
+        with unavailable("the checkpoints cannot be read", OSError):
             line = self._last_path.read_text("utf-8", "replace")
-        except OSError as error:
-            msg = f"the checkpoints cannot be read: {error}"
-            raise LogUnavailable(msg) from error
         found = read_checkpoints([line], key=self.load_key())
         if len(found) != 1:
             raise CheckpointsCut(LAST_NAME, self.checkpoints.name)
@@ -180,14 +168,11 @@ class CheckpointFiles:
         """Return the complete lines of the last bytes."""
         if not self.checkpoints.exists():
             return []
-        try:
-            with self.checkpoints.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - bytes_max))
-                content = file.read(bytes_max)
-        except OSError as error:
-            msg = f"the checkpoints cannot be read: {error}"
-            raise LogUnavailable(msg) from error
+        failure = "the checkpoints cannot be read"
+        with unavailable(failure, OSError), self.checkpoints.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - bytes_max))
+            content = file.read(bytes_max)
         return _complete(content).decode("utf-8", "replace").splitlines()
 
 

@@ -19,9 +19,9 @@ from sqlalchemy.types import NullType
 
 from domain.errors import CorruptLog
 from domain.job.state import with_erased_texts
-from domain.log.record import EventFilter, LogHead, RecordedEvent
+from domain.log.record import LogHead, RecordedEvent
 from ops.adapters.event_log.archives import Archive, archived_stretch, read_anchor, read_archives
-from ops.adapters.event_log.database import reading, snapshot
+from ops.adapters.event_log.database import disposed, reading, snapshot
 from ops.adapters.event_log.projections.fold import (
     CATCH_UP_EVENTS_MAX,
     LIVE,
@@ -29,7 +29,7 @@ from ops.adapters.event_log.projections.fold import (
     read_checkpoint,
 )
 from ops.adapters.event_log.projections.jobs import job_columns, job_of
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, METADATA
@@ -86,16 +86,13 @@ def _scratch() -> Iterator[Connection]:
     """Return a connection to empty projections in a file that is deleted afterwards."""
     with TemporaryDirectory(prefix="semantic-verify-") as directory:
         file = Path(directory) / "projections.sqlite3"
-        engine = create_engine(f"sqlite:///{file}", module=driver_module(), hide_parameters=True)
-        try:
-            with engine.connect() as connection:
-                for pragma in ("journal_mode = OFF", "synchronous = OFF"):
-                    connection.exec_driver_sql(f"PRAGMA {pragma}").close()
-                connection.commit()
-                METADATA.create_all(connection, tables=[*LIVE.tables, CHECKPOINTS])
-                yield connection
-        finally:
-            engine.dispose()
+        made = create_engine(f"sqlite:///{file}", module=driver_module(), hide_parameters=True)
+        with disposed(made) as engine, engine.connect() as connection:
+            for pragma in ("journal_mode = OFF", "synchronous = OFF"):
+                connection.exec_driver_sql(f"PRAGMA {pragma}").close()
+            connection.commit()
+            METADATA.create_all(connection, tables=[*LIVE.tables, CHECKPOINTS])
+            yield connection
 
 
 def _fold(
@@ -112,7 +109,7 @@ def _fold(
     archived = itertools.chain.from_iterable(
         archived_stretch(engine, archives_of, archive) for archive in archives
     )
-    rest = EventQuery(engine, EventFilter()).each(after=after, through=last)
+    rest = LogReader(engine).walk(after=after, through=last)
     for page in _pages(itertools.chain(archived, rest)):
         fold_in(scratch, LIVE, page)
         if progress is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Integer, cast, func, select
 
 from ops.adapters.event_log.archives import DIRECTORY
-from ops.adapters.event_log.database import database_file, reader_engine, reading
+from ops.adapters.event_log.database import database_file, disposed, reader_engine, reading
 from ops.adapters.event_log.migrate import current, expected
 from ops.adapters.event_log.postgres_driver import SERVER_MIN
 from ops.adapters.event_log.tables import PAYLOADS
@@ -40,12 +40,8 @@ def measure_stored(data_dir: Path, cache_dir: Path, url: str) -> StoredBytes:
     Raises:
         LogUnavailable: The database cannot be read.
     """
-    engine = reader_engine(url)
-    try:
-        with reading(engine) as connection:
-            texts = int(connection.scalar(select(func.sum(PAYLOADS.c.bytes))) or 0)
-    finally:
-        engine.dispose()
+    with disposed(reader_engine(url)) as engine, reading(engine) as connection:
+        texts = int(connection.scalar(select(func.sum(PAYLOADS.c.bytes))) or 0)
     file = database_file(url)
     parts = [] if file is None else [file, file.with_name(f"{file.name}-wal")]
     return StoredBytes(
@@ -103,14 +99,9 @@ def report_server(url: str) -> ServerReport:
         LogUnavailable: The server does not answer, or its driver is not installed.
     """
     schema = current(url)
-    engine = reader_engine(url)
-    try:
-        with reading(engine) as connection:
-            version, number, encoding, fsync, full_pages, is_standby, may_create = (
-                connection.execute(_STATE).one()
-            )
-    finally:
-        engine.dispose()
+    with disposed(reader_engine(url)) as engine, reading(engine) as connection:
+        state = connection.execute(_STATE).one()
+    version, number, encoding, fsync, full_pages, is_standby, may_create = state
     faults = {
         f"the database is in {encoding}, it must be in UTF8": encoding != "UTF8",
         "it is a standby, which cannot be written": is_standby,

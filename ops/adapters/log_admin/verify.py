@@ -17,7 +17,7 @@ from ops.adapters.event_log.archives import read_anchor
 from ops.adapters.event_log.database import reading, reason_of
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.fold import read_checkpoint
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import data_text, event_of
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
@@ -274,7 +274,7 @@ def _missing(
     found = read_text_map(engine, archives_of)
     cut, erased_at = last_erasure(engine)
     missing: list[_Reference] = []
-    for event in EventQuery(engine, EventFilter(types=tuple(PAYLOAD_FIELDS))).each():
+    for event in LogReader(engine).walk(EventFilter(types=tuple(PAYLOAD_FIELDS))):
         for name in PAYLOAD_FIELDS[event.type]:
             digest = event.data.get(name)
             named = () if not digest else (digest, *sorted(found.parts.get(digest, ())))

@@ -12,19 +12,17 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam, func, tuple_
 from sqlalchemy import delete as delete_from
-from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from domain.errors import LogUnavailable
 from domain.values import Owner
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookId, WebhookState
 from ops.adapters.event_log.database import (
     reader_engine,
     reading,
     reading_rows,
-    reason_of,
     writer_engine,
+    writing,
 )
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.row_codec import record_of, record_text, row_digest
@@ -190,13 +188,10 @@ class SqlWebhookStore:
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        try:
-            with self._writer.begin() as connection, Session(connection) as session:
-                yield session
-                session.flush()
-        except SQLAlchemyError as error:
-            msg = f"the webhooks cannot be written: {reason_of(error)}"
-            raise LogUnavailable(msg) from error
+        failure = "the webhooks cannot be written"
+        with writing(self._writer, failure) as connection, Session(connection) as session:
+            yield session
+            session.flush()
 
 
 def _webhook(row: WebhookRow) -> Webhook:

@@ -12,7 +12,7 @@ import typer
 
 from domain.log.record import RecordedEvent
 from ops.adapters.event_log.archives import event_line, write_events
-from ops.adapters.event_log.reader import EventQuery, LogReader, follow
+from ops.adapters.event_log.reader import LogReader, follow
 from ops.cli.log import LOG_HELP, archive, check, db, erase
 from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
@@ -79,23 +79,24 @@ def ls(
     """List events from old to new, follow the log, or export it."""
     choice = wanted(stream=stream, types=types, agent=agent, since=since, until=until)
     with opened(read_settings(data_dir)) as engine, leaving_quietly():
-        query = EventQuery(engine, choice)
+        log = LogReader(engine)
         if export or out is not None:
-            _export(query.each(after=after, limit=limit), out)
+            _export(log.walk(choice, after=after, limit=limit), out)
             return
         # Read first: an event that is recorded in between is not missed.
-        head = LogReader(engine).head().position
+        head = log.head().position
         print_event = printer(as_json=as_json)
         past: Iterable[RecordedEvent]
         if follow_on or last is not None:
-            past = query.last(FOLLOWED_EVENTS if last is None else last)
+            most = FOLLOWED_EVENTS if last is None else last
+            past = log.select_before(choice, before=None, limit=most)
         else:
-            past = query.each(after=after, limit=limit or LS_EVENTS)
+            past = log.walk(choice, after=after, limit=limit or LS_EVENTS)
         for event in past:
             head = event.position
             print_event(event)
         if follow_on:
-            for event in follow(query.after, after=head, stopped=PipeClosed()):
+            for event in follow(log, choice, after=head, stopped=PipeClosed()):
                 print_event(event)
 
 

@@ -13,11 +13,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from domain.log.record import EventFilter
 from domain.values import StreamName
 from ops.adapters.event_log import reader
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import expected
-from ops.adapters.event_log.reader import LogReader, tail
+from ops.adapters.event_log.reader import LogReader, follow
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.cli.log import events
 from ops.clock import SystemClock
@@ -188,7 +189,7 @@ def test_db_upgrade_creates_the_tables_once(directory: Path) -> None:
 def test_a_follower_sees_each_new_event_once(log: SqlEventLog, url: str) -> None:
     engine = reader_engine(url)
     stopped = threading.Event()
-    seen = tail(LogReader(engine), after=15, stopped=stopped, stream=WORKER)
+    seen = follow(LogReader(engine), EventFilter(stream=WORKER), after=15, stopped=stopped)
     assert next(seen).position == 16
     threading.Timer(
         0.1, lambda: log.append(WORKER, [draft(worker_event())], expected_version=1)

@@ -20,10 +20,9 @@ from domain.events.agent import AgentForgotten
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import JobFailed, JobRetried, JobSubmitted
-from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName, Usage
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.agents.agents import row_of
 from ops.cli.main import build_app
@@ -77,9 +76,9 @@ def test_every_past_is_what_the_live_list_was_then(
                 snapshots[recorded.position] = rows(live)
         engine = reader_engine(url)
         for position, snapshot in snapshots.items():
-            past = fold_agents(EventQuery(engine, EventFilter()).each(limit=position))
+            past = fold_agents(LogReader(engine).walk(limit=position))
             assert rows(past) == snapshot
-            told = list(EventQuery(engine, EventFilter()).each(limit=position))
+            told = list(LogReader(engine).walk(limit=position))
             asked = [one.data["agent"] for one in told if one.type == JobSubmitted.__name__]
             for view in past.page(limit=100).agents:
                 assert view.jobs == asked.count(view.id)

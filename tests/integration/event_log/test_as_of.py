@@ -13,10 +13,9 @@ from typer.testing import CliRunner, Result
 from domain.events.job import JobEvent
 from domain.job.replay import fold_jobs_as_of
 from domain.job.state import Job
-from domain.log.record import EventFilter
 from domain.values import JobStatus, StreamName
 from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import EventQuery
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
@@ -46,7 +45,7 @@ def test_every_past_is_what_the_live_projection_was_then(
                 versions[number] += 1
                 live[log.head().position] = log.views.page(limit=1000).jobs, log.views.counts()
             for position, (jobs, counts) in live.items():
-                past = fold_jobs_as_of(EventQuery(engine, EventFilter()).each(limit=position))
+                past = fold_jobs_as_of(LogReader(engine).walk(limit=position))
                 assert (past.jobs, past.counts()) == (jobs, counts)
         engine.dispose()
 

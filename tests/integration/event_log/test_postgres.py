@@ -29,7 +29,7 @@ from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.reader import EventQuery, tail
+from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log
@@ -246,15 +246,15 @@ def test_processes_that_append_at_once_form_one_chain_that_a_follower_sees_whole
     stopped = threading.Event()
     with open_log(postgres_url, clock=SystemClock()) as log, ThreadPoolExecutor(1) as pool:
 
-        def follow() -> list[int]:
+        def read_all_new() -> list[int]:
             seen = []
-            for event in tail(log, after=0, stopped=stopped):
+            for event in follow(log, EventFilter(), after=0, stopped=stopped):
                 seen.append(event.position)
                 if len(seen) == 120:
                     break
             return seen
 
-        following = pool.submit(follow)
+        following = pool.submit(read_all_new)
         try:
             writers = [_spawn(postgres_url, prefix, 20) for prefix in ("a", "b", "c")]
             for writer in writers:
@@ -326,7 +326,7 @@ def test_a_rebuild_makes_the_same_list_and_the_events_of_an_agent_are_found(
     assert rebuild_projections(postgres_url) == 18
     assert log.views.page(limit=100) == good
     engine = reader_engine(postgres_url)
-    found = EventQuery(engine, EventFilter(agent="ann")).last(10)
+    found = LogReader(engine).select_before(EventFilter(agent="ann"), before=None, limit=10)
     assert [event.position for event in found] == [16, 17, 18]
     assert len(list(each_event(engine, postgres_url))) == 18
     engine.dispose()

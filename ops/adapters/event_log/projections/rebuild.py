@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import RecordedEvent
 from ops.adapters.data_dir.lock import DataDirLocked, DataLock
 from ops.adapters.event_log.archives import archived_stretch, read_archives
-from ops.adapters.event_log.database import database_file, reader_engine, reason_of, writer_engine
+from ops.adapters.event_log.database import (
+    database_file,
+    disposed,
+    reader_engine,
+    unavailable,
+    writer_engine,
+)
 from ops.adapters.event_log.projections.fold import (
     CATCH_UP_EVENTS_MAX,
     LIVE,
@@ -46,17 +51,13 @@ def rebuild_turn(url: str) -> Iterator[None]:
     """
     file = database_file(url)
     if file is None:
-        engine = reader_engine(url)
-        try:
-            with engine.connect() as connection:
-                take = select(func.pg_try_advisory_lock(REBUILD_LOCK))
-                _wait_for(lambda: bool(connection.execute(take).scalar_one()))
-                try:
-                    yield
-                finally:
-                    connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
-        finally:
-            engine.dispose()
+        with disposed(reader_engine(url)) as engine, engine.connect() as connection:
+            take = select(func.pg_try_advisory_lock(REBUILD_LOCK))
+            _wait_for(lambda: bool(connection.execute(take).scalar_one()))
+            try:
+                yield
+            finally:
+                connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
         return
     lock = DataLock(file.with_name(file.name + ".rebuild"))
     _wait_for(lambda: _acquired(lock))
@@ -105,15 +106,12 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
         LogUnavailable: The database cannot be written.
         CorruptLog: An event cannot be read.
     """
-    engine = writer_engine(url)
-    try:
-        with rebuild_turn(url):
-            return _rebuild(engine, url, progress)
-    except SQLAlchemyError as error:
-        msg = f"the projections cannot be rebuilt: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
-    finally:
-        engine.dispose()
+    with (
+        unavailable("the projections cannot be rebuilt"),
+        disposed(writer_engine(url)) as engine,
+        rebuild_turn(url),
+    ):
+        return _rebuild(engine, url, progress)
 
 
 def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
@@ -126,8 +124,8 @@ def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
         LogUnavailable: The database cannot be written.
         CorruptLog: An event cannot be read, or the end of the log is missing.
     """
-    engine = writer_engine(url)
-    try:
+    failure = "the projections cannot be brought up to date"
+    with unavailable(failure), disposed(writer_engine(url)) as engine:
         with engine.begin() as connection:
             checkpoint = read_checkpoint(connection, LIVE.jobs)
             head = read_head(connection).position
@@ -147,11 +145,6 @@ def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
                     checkpoint = catch_up(connection, LIVE)
                 if progress is not None:
                     progress(checkpoint.position, head)
-    except SQLAlchemyError as error:
-        msg = f"the projections cannot be brought up to date: {reason_of(error)}"
-        raise LogUnavailable(msg) from error
-    finally:
-        engine.dispose()
 
 
 def _logged() -> Progress:
