@@ -85,7 +85,7 @@ def disposed(engine: Engine) -> Iterator[Engine]:
 @contextmanager
 def unavailable(what: str, *kinds: type[Exception]) -> Iterator[None]:
     """Raise ``LogUnavailable`` with a reason instead of errors of the database and of ``kinds``."""
-    failures = (SQLAlchemyError, *kinds)
+    failures: tuple[type[Exception], ...] = (SQLAlchemyError, *kinds)
     try:
         yield
     except failures as error:

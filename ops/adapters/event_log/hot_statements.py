@@ -9,12 +9,24 @@ SQLAlchemy keeps the schema, the dialects, the connections and the transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -24,6 +36,7 @@ COMPILED_MAX = 256
 _Clause = Select[Any] | Insert | Update | Delete
 _Converter = Callable[[Any], Any]
 _Row = tuple[Any, ...]
+_Values = Mapping[str, Any]
 
 
 class HotStatement:
@@ -73,6 +86,36 @@ class HotStatement:
 
     def _compiled(self, connection: Connection) -> _Compiled:
         return _compile(self.clause, self._columns, connection.dialect)
+
+
+class RecordTable:
+    """The rows of a table that have a record, read and written by their id.
+
+    Args:
+        table: With the columns ``id`` and ``record``.
+        fixed: Columns that keep their first value.
+    """
+
+    def __init__(self, table: Table, *, fixed: Collection[str]) -> None:
+        is_row = table.c.id == bindparam("row_id")
+        changing = [one.name for one in table.columns if one.name not in {"id", *fixed}]
+        self._read = HotStatement(select(table.c.record).where(is_row))
+        self._insert = HotStatement(insert(table).inline())
+        self._update = HotStatement(update(table).where(is_row), columns=changing)
+
+    def read(self, connection: Connection, row_id: str) -> str | None:
+        """Return the record of a row, if there is one."""
+        row = self._read.row(connection, {"row_id": row_id})
+        return None if row is None else row[0]
+
+    def write(
+        self, connection: Connection, *, fresh: Sequence[_Values], changed: Sequence[_Values]
+    ) -> None:
+        """Insert and update rows, each as values by column."""
+        if fresh:
+            self._insert.run_many(connection, fresh)
+        if changed:
+            self._update.run_many(connection, [{"row_id": row["id"], **row} for row in changed])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,11 +99,23 @@ class PayloadRow(_Base, table=True):
     bytes: int
 
 
-class _JobColumns(_Base):
-    """``record`` is the ``Job`` as JSON; the other columns repeat what queries filter on.
+class JobRow(_Base, table=True):
+    """The jobs projection: a ``Job`` as JSON, and a copy of what queries filter on.
 
     A field that no query filters on needs no column.
     """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Unique("accepted_position"),
+        Index(None, "status", "accepted_position"),
+        Index(None, "agent", "accepted_position"),
+        Index(None, "correlation_id", "status", "id"),
+        # At most one job of each key; jobs without a key are exempt.
+        Index(None, "idempotency", unique=True),
+        Index(None, "asked", "accepted_position"),
+        Index(None, "owner", "accepted_position"),
+    )
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     accepted_position: int = Field(sa_type=BigInteger)
@@ -121,30 +133,15 @@ class _JobColumns(_Base):
     record: str = Field(sa_type=TEXT)
 
 
-class JobRow(_JobColumns, table=True):
-    """The jobs projection."""
+class AgentRow(_Base, table=True):
+    """The agents projection: an ``Agent`` as JSON, and a copy of what queries filter on."""
 
-    __tablename__ = "jobs"
+    __tablename__ = "agents"
     __table_args__ = (
-        Unique("accepted_position"),
-        Index(None, "status", "accepted_position"),
-        Index(None, "agent", "accepted_position"),
-        Index(None, "correlation_id", "status", "id"),
-        # At most one job of each key; jobs without a key are exempt.
-        Index(None, "idempotency", unique=True),
-        Index(None, "asked", "accepted_position"),
-        Index(None, "owner", "accepted_position"),
+        Index(None, "position"),
+        Index(None, "created_position"),
+        Index(None, "owner", "position"),
     )
-
-
-class NextJobRow(_JobColumns, table=True):
-    """The jobs projection that a rebuild fills; empty at other times."""
-
-    __tablename__ = "jobs_next"
-
-
-class _AgentColumns(_Base):
-    """``record`` is the ``AgentView`` without its turns as JSON; queries use the others."""
 
     id: str = Field(primary_key=True, sa_type=TEXT)
     first_seen: str = Field(sa_type=TEXT)
@@ -154,41 +151,14 @@ class _AgentColumns(_Base):
     record: str = Field(sa_type=TEXT)
 
 
-class AgentRow(_AgentColumns, table=True):
-    """The agents projection."""
-
-    __tablename__ = "agents"
-    __table_args__ = (
-        Index(None, "position"),
-        Index(None, "created_position"),
-        Index(None, "owner", "position"),
-    )
-
-
-class NextAgentRow(_AgentColumns, table=True):
-    """The agents projection that a rebuild fills; empty at other times."""
-
-    __tablename__ = "agents_next"
-
-
-class _OwnedStreamColumns(_Base):
+class OwnedStreamRow(_Base, table=True):
     """The API key that made a file or a batch; those of jobs and agents stand in their rows."""
-
-    stream: str = Field(primary_key=True, sa_type=TEXT)
-    owner: str = Field(sa_type=TEXT)
-
-
-class OwnedStreamRow(_OwnedStreamColumns, table=True):
-    """The projection of the owners of files and batches."""
 
     __tablename__ = "owned_streams"
     __table_args__ = (Index(None, "owner"),)
 
-
-class NextOwnedStreamRow(_OwnedStreamColumns, table=True):
-    """The owners that a rebuild fills; empty at other times."""
-
-    __tablename__ = "owned_streams_next"
+    stream: str = Field(primary_key=True, sa_type=TEXT)
+    owner: str = Field(sa_type=TEXT)
 
 
 class CheckpointRow(_Base, table=True):
@@ -279,24 +249,31 @@ def _buckets(name: str) -> Table:
     )
 
 
+def _next(table: Table) -> Table:
+    """Return the table that a rebuild of a projection fills; it needs no index."""
+    columns = (
+        Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
+        for one in table.columns
+    )
+    return Table(f"{table.name}_next", METADATA, *columns)
+
+
 #: The usage projection, by hour and since the log began. A missing model or agent is ``""``.
-#: Tables with ``_next`` are those that a rebuild fills.
 USAGE_HOURS = _sums("usage_hours", "hour", "model", "agent", "owner")
-NEXT_USAGE_HOURS = _sums("usage_hours_next", "hour", "model", "agent", "owner")
 USAGE_TOTALS = _sums("usage_totals", "model")
-NEXT_USAGE_TOTALS = _sums("usage_totals_next", "model")
 USAGE_BUCKETS = _buckets("usage_buckets")
-NEXT_USAGE_BUCKETS = _buckets("usage_buckets_next")
 
 EVENTS: Table = METADATA.tables["events"]
 PAYLOADS: Table = METADATA.tables["payloads"]
 JOBS: Table = METADATA.tables["jobs"]
-NEXT_JOBS: Table = METADATA.tables["jobs_next"]
 AGENTS: Table = METADATA.tables["agents"]
-NEXT_AGENTS: Table = METADATA.tables["agents_next"]
 OWNED_STREAMS: Table = METADATA.tables["owned_streams"]
-NEXT_OWNED_STREAMS: Table = METADATA.tables["owned_streams_next"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
 LOG_FORMAT: Table = METADATA.tables["log_format"]
 ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]
+
+#: The tables that are derived from the events, and those that a rebuild fills.
+PROJECTIONS = (JOBS, AGENTS, OWNED_STREAMS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS)
+NEXT_PROJECTIONS = tuple(map(_next, PROJECTIONS))
+NEXT_JOBS = NEXT_PROJECTIONS[0]

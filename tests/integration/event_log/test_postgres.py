@@ -29,7 +29,7 @@ from ops.adapters.event_log.archives import each_event
 from ops.adapters.event_log.database import reader_engine, writer_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.reader import LogReader, follow
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log

@@ -11,7 +11,6 @@ from domain.chat.items import Body, Failed, StreamItem
 from domain.errors import SemanticError
 from domain.events.event import Event
 from domain.events.job import (
-    AttemptFailed,
     AttemptStarted,
     JobAttached,
     JobCancelled,
@@ -20,7 +19,7 @@ from domain.events.job import (
     JobEvent,
     JobRetried,
 )
-from domain.job.decisions import JobProposal, decide
+from domain.job.decisions import JobProposal, decide, failed_attempt
 from domain.job.state import DEADLINE, Job, evolve
 from domain.values import JobId, StopReason, Timings, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import submitted
@@ -74,7 +73,7 @@ def commands(job: Job) -> st.SearchStrategy[JobProposal]:
             token_hash=st.just("0" * 64),
             timings=st.builds(Timings),
         ),
-        st.builds(AttemptFailed, attempt=attempts, failure=st.from_type(Failed)),
+        st.builds(failed_attempt, attempt=attempts, failure=st.from_type(Failed)),
         st.builds(JobCancelRequested, reason=st.text() | st.just(DEADLINE)),
         st.builds(JobCancelled, attempt=attempts, usage=usage),
         st.builds(JobAttached, reason=st.just("again"), request_id=st.none() | st.text()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, Engine, Table, bindparam, select
 
 from domain.agent.state import Agent, agent_of, evolve
 from domain.agent.views import LATEST_JOBS_MAX, AgentPage
@@ -13,25 +13,10 @@ from domain.job.state import Job
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, Owner
 from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.hot_statements import HotStatement, RecordTable
 from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.row_codec import record_of, record_text, storable
-from ops.adapters.event_log.tables import AGENTS, JOBS, NEXT_AGENTS
-
-_TABLES = (AGENTS, NEXT_AGENTS)
-
-_ROW = {
-    table.name: HotStatement(select(table.c.record).where(table.c.id == bindparam("agent")))
-    for table in _TABLES
-}
-_INSERT = {table.name: HotStatement(insert(table).inline()) for table in _TABLES}
-_UPDATE = {
-    table.name: HotStatement(
-        update(table).where(table.c.id == bindparam("agent")),
-        columns=tuple(column.name for column in table.columns if column.name != "id"),
-    )
-    for table in _TABLES
-}
+from ops.adapters.event_log.tables import AGENTS, JOBS
 
 
 class AgentFold:
@@ -39,12 +24,12 @@ class AgentFold:
 
     Args:
         connection: In the transaction that appends or reads the events.
-        table: The projection's table.
+        rows: Of the projection's table.
     """
 
-    def __init__(self, connection: Connection, table: Table) -> None:
+    def __init__(self, connection: Connection, rows: RecordTable) -> None:
         self._connection = connection
-        self._table = table
+        self._rows = rows
         self._steps: dict[AgentId, list[tuple[RecordedEvent, Job | None]]] = {}
 
     def fold(self, events: Iterable[RecordedEvent], jobs: Iterable[Job | None]) -> None:
@@ -56,22 +41,20 @@ class AgentFold:
 
     def write(self) -> None:
         """Fold the events into the rows of their agents."""
+        fresh: list[dict[str, Any]] = []
+        changed: list[dict[str, Any]] = []
         for name, steps in self._steps.items():
-            stored = read_agent(self._connection, self._table, name)
-            agent = stored or Agent(id=name)
+            record = self._rows.read(self._connection, storable(name))
+            agent = Agent(id=name) if record is None else record_of(Agent, record)
             for event, job in steps:
                 agent = evolve(agent, event, job)
-            values, table = _values(agent), self._table.name
-            if stored is None:
-                _INSERT[table].run(self._connection, values)
-            else:
-                _UPDATE[table].run(self._connection, {"agent": values["id"], **values})
+            (fresh if record is None else changed).append(_values(agent))
+        self._rows.write(self._connection, fresh=fresh, changed=changed)
 
 
-def read_agent(connection: Connection, table: Table, agent: AgentId) -> Agent | None:
-    """Return an agent of the projection in ``table``, if it has the agent."""
-    row = _ROW[table.name].row(connection, {"agent": storable(agent)})
-    return None if row is None else record_of(Agent, row[0])
+def agent_rows(table: Table) -> RecordTable:
+    """Return the rows of a table of agents."""
+    return RecordTable(table, fixed={"first_seen"})
 
 
 def _values(agent: Agent) -> dict[str, Any]:
@@ -85,6 +68,7 @@ def _values(agent: Agent) -> dict[str, Any]:
     }
 
 
+_ROWS = agent_rows(AGENTS)
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 _LATEST_JOBS = HotStatement(
@@ -108,7 +92,8 @@ class SqlAgentViews:
     def get(self, agent: AgentId) -> Agent | None:
         """See ``AgentViews.get``."""
         with reading(self._engine) as connection:
-            return read_agent(connection, AGENTS, agent)
+            record = _ROWS.read(connection, storable(agent))
+        return None if record is None else record_of(Agent, record)
 
     def page(
         self,

@@ -12,26 +12,17 @@ from domain.log.record import RecordedEvent
 from domain.usage.fold import usage_of
 from ops.adapters.event_log.database import reading
 from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.agents import AgentFold
-from ops.adapters.event_log.projections.jobs import JobFold, named_job
+from ops.adapters.event_log.projections.agents import AgentFold, agent_rows
+from ops.adapters.event_log.projections.jobs import JobFold, job_rows, named_job
 from ops.adapters.event_log.projections.owners import OwnerFold
 from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
 from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.tables import (
-    AGENTS,
     CHECKPOINTS,
     EVENTS,
     JOBS,
-    NEXT_AGENTS,
-    NEXT_JOBS,
-    NEXT_OWNED_STREAMS,
-    NEXT_USAGE_BUCKETS,
-    NEXT_USAGE_HOURS,
-    NEXT_USAGE_TOTALS,
-    OWNED_STREAMS,
-    USAGE_BUCKETS,
-    USAGE_HOURS,
-    USAGE_TOTALS,
+    NEXT_PROJECTIONS,
+    PROJECTIONS,
 )
 
 #: Version of the folds and of the bounds of histograms; a change of them needs a rebuild.
@@ -100,45 +91,23 @@ def delete_checkpoint(connection: Connection, jobs: Table) -> None:
 CATCH_UP_EVENTS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectionSet:
     """Projections that move together.
 
-    Attributes:
-        jobs: The table of jobs, which names the checkpoint.
-        owned_streams: The table of the owners of files and batches.
-        usage: The writers of the tables of usage.
-        tables: All tables of the set.
+    Args:
+        tables: In the order of ``PROJECTIONS``; the table of jobs names the checkpoint.
     """
 
-    jobs: Table
-    agents: Table
-    owned_streams: Table
-    usage: UsageTables
-    tables: tuple[Table, ...]
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+        self.jobs, agents, owned_streams, hours, totals, buckets = tables
+        self.job_rows, self.agent_rows = job_rows(self.jobs), agent_rows(agents)
+        self.owner_insertion = HotStatement(insert(owned_streams).inline())
+        self.usage = UsageTables(hours=hours, totals=totals, buckets=buckets)
 
 
-LIVE = ProjectionSet(
-    jobs=JOBS,
-    agents=AGENTS,
-    owned_streams=OWNED_STREAMS,
-    usage=UsageTables(hours=USAGE_HOURS, totals=USAGE_TOTALS, buckets=USAGE_BUCKETS),
-    tables=(JOBS, AGENTS, OWNED_STREAMS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS),
-)
-NEXT = ProjectionSet(
-    jobs=NEXT_JOBS,
-    agents=NEXT_AGENTS,
-    owned_streams=NEXT_OWNED_STREAMS,
-    usage=UsageTables(hours=NEXT_USAGE_HOURS, totals=NEXT_USAGE_TOTALS, buckets=NEXT_USAGE_BUCKETS),
-    tables=(
-        NEXT_JOBS,
-        NEXT_AGENTS,
-        NEXT_OWNED_STREAMS,
-        NEXT_USAGE_HOURS,
-        NEXT_USAGE_TOTALS,
-        NEXT_USAGE_BUCKETS,
-    ),
-)
+LIVE = ProjectionSet(PROJECTIONS)
+NEXT = ProjectionSet(NEXT_PROJECTIONS)
 
 
 class ProjectionFold:
@@ -153,9 +122,9 @@ class ProjectionFold:
     def __init__(
         self, connection: Connection, projections: ProjectionSet, jobs: Iterable[str]
     ) -> None:
-        self._jobs = JobFold(connection, projections.jobs, jobs)
-        self._agents = AgentFold(connection, projections.agents)
-        self._owners = OwnerFold(connection, projections.owned_streams)
+        self._jobs = JobFold(connection, projections.job_rows, jobs)
+        self._agents = AgentFold(connection, projections.agent_rows)
+        self._owners = OwnerFold(connection, projections.owner_insertion)
         self._usage = UsageFold(connection, projections.usage)
 
     def fold(self, events: Sequence[RecordedEvent]) -> None:

@@ -13,10 +13,8 @@ from sqlalchemy import (
     Table,
     bindparam,
     func,
-    insert,
     literal,
     select,
-    update,
 )
 
 from domain.job.listing import JobPage
@@ -25,24 +23,9 @@ from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
 from ops.adapters.event_log.database import reading
-from ops.adapters.event_log.hot_statements import HotStatement
+from ops.adapters.event_log.hot_statements import HotStatement, RecordTable
 from ops.adapters.event_log.row_codec import record_of, record_text, storable
-from ops.adapters.event_log.tables import JOBS, NEXT_JOBS, JobRow
-
-#: Columns that later events of a job may change.
-_CHANGING = tuple(name for name in JobRow.model_fields if name not in {"id", "accepted_position"})
-
-_ROW = {
-    table.name: HotStatement(select(table.c.record).where(table.c.id == bindparam("job_id")))
-    for table in (JOBS, NEXT_JOBS)
-}
-_INSERT = {table.name: HotStatement(insert(table).inline()) for table in (JOBS, NEXT_JOBS)}
-_UPDATE = {
-    table.name: HotStatement(
-        update(table).where(table.c.id == bindparam("job_id")), columns=_CHANGING
-    )
-    for table in (JOBS, NEXT_JOBS)
-}
+from ops.adapters.event_log.tables import JOBS
 
 
 class JobFold:
@@ -50,18 +33,15 @@ class JobFold:
 
     Args:
         connection: In the transaction that appends or reads the events.
-        table: The projection's table.
+        rows: Of the projection's table.
         jobs: The jobs of the events to fold, and those that the events name.
     """
 
-    def __init__(self, connection: Connection, table: Table, jobs: Iterable[str]) -> None:
+    def __init__(self, connection: Connection, rows: RecordTable, jobs: Iterable[str]) -> None:
         self._connection = connection
-        self._table = table
-        self._jobs: dict[str, Job] = {}
-        for job_id in jobs:
-            job = read_job(connection, table, job_id)
-            if job is not None:
-                self._jobs[job_id] = job
+        self._rows = rows
+        found = {job_id: rows.read(connection, job_id) for job_id in jobs}
+        self._jobs = {name: job_of(record) for name, record in found.items() if record is not None}
         self._known = frozenset(self._jobs)
         self._changed: set[str] = set()
 
@@ -85,15 +65,11 @@ class JobFold:
 
     def write(self) -> None:
         """Write the rows that changed."""
-        fresh = [job_columns(self._jobs[job_id]) for job_id in self._changed - self._known]
-        changed = [
-            {"job_id": job_id, **job_columns(self._jobs[job_id])}
-            for job_id in self._changed & self._known
-        ]
-        if fresh:
-            _INSERT[self._table.name].run_many(self._connection, fresh)
-        if changed:
-            _UPDATE[self._table.name].run_many(self._connection, changed)
+        self._rows.write(
+            self._connection,
+            fresh=[job_columns(self._jobs[job_id]) for job_id in self._changed - self._known],
+            changed=[job_columns(self._jobs[job_id]) for job_id in self._changed & self._known],
+        )
 
 
 def named_job(event: RecordedEvent) -> str | None:
@@ -103,10 +79,9 @@ def named_job(event: RecordedEvent) -> str | None:
     return str(event.data["job"]) if event.type in CACHE_TYPES else None
 
 
-def read_job(connection: Connection, table: Table, job_id: str) -> Job | None:
-    """Return a job of the projection in ``table``; ``None`` if it has no such job."""
-    row = _ROW[table.name].row(connection, {"job_id": job_id})
-    return None if row is None else job_of(row[0])
+def job_rows(table: Table) -> RecordTable:
+    """Return the rows of a table of jobs."""
+    return RecordTable(table, fixed={"accepted_position"})
 
 
 def job_columns(job: Job) -> dict[str, Any]:
@@ -136,6 +111,7 @@ def job_of(record: str) -> Job:
     return record_of(Job, record)
 
 
+JOB_ROWS = job_rows(JOBS)
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 #: Lists read the record alone: an object for each row would double the cost of a page.
@@ -188,7 +164,8 @@ class SqlJobViews:
     def get(self, job_id: JobId) -> Job | None:
         """See ``JobViews.get``."""
         with reading(self._engine) as connection:
-            return read_job(connection, JOBS, job_id)
+            record = JOB_ROWS.read(connection, job_id)
+        return None if record is None else job_of(record)
 
     def page(
         self,

@@ -9,11 +9,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    Table,
     bindparam,
     exists,
     func,
-    insert,
     select,
 )
 
@@ -31,16 +29,11 @@ from ops.adapters.event_log.tables import (
     AGENTS,
     EVENTS,
     JOBS,
-    NEXT_OWNED_STREAMS,
     OWNED_STREAMS,
 )
 
 #: Types of the first events of streams whose owner has no other row.
 _TYPES: Final = frozenset({FileCreated.__name__, BatchSubmitted.__name__})
-_INSERT = {
-    table.name: HotStatement(insert(table).inline())
-    for table in (OWNED_STREAMS, NEXT_OWNED_STREAMS)
-}
 
 
 class OwnerFold:
@@ -48,12 +41,12 @@ class OwnerFold:
 
     Args:
         connection: In the transaction that appends or reads the events.
-        table: The projection's table.
+        insertion: Into the projection's table.
     """
 
-    def __init__(self, connection: Connection, table: Table) -> None:
+    def __init__(self, connection: Connection, insertion: HotStatement) -> None:
         self._connection = connection
-        self._table = table
+        self._insertion = insertion
         self._owners: dict[str, str] = {}
 
     def fold(self, events: Iterable[RecordedEvent]) -> None:
@@ -66,7 +59,7 @@ class OwnerFold:
         """Write the rows."""
         rows = [{"stream": stream, "owner": owner} for stream, owner in self._owners.items()]
         if rows:
-            _INSERT[self._table.name].run_many(self._connection, rows)
+            self._insertion.run_many(self._connection, rows)
 
 
 _JOB = HotStatement(select(JOBS.c.owner).where(JOBS.c.id == bindparam("name")))
