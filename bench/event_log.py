@@ -25,8 +25,7 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import upgrade
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.verify import verify_log, verify_payloads
-from ops.adapters.log_admin.whole_log import verify_whole_log
+from ops.adapters.log_admin.verify import verify_log, verify_payloads, verify_whole_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted
 

@@ -118,7 +118,7 @@ def build(
         views=log.views,
         metrics=_metrics(settings, log, stack),
         agent_views=log.agents,
-        eta=LiveEta(log.queue_views, pulses, models, clock, admission=controls.admission),
+        eta=LiveEta(log.views, pulses, models, clock, admission=controls.admission),
         job_submission=JobSubmission(log=log, queue=queue, ids=ids),
         cancellation=JobCancellation(
             log=log, payloads=log, queue=queue, sink=sink, backlog=backlog, signals=signals, ids=ids
@@ -233,7 +233,7 @@ def _metrics(settings: Settings, log: SqlEventLog, stack: ExitStack) -> MetricPo
         stack.enter_context(DataLock(settings.data_dir / "api.lock"))
         counters = CounterFile(settings.data_dir / "api.counters.json")
     return MetricPorts(
-        queue=log.queue_views,
+        queue=log.views,
         usage=log.usage,
         writer=log.figures,
         counters=counters,
@@ -247,7 +247,7 @@ def _open_log(settings: Settings, stack: ExitStack, clock: Clock, disk: DiskFloo
     upgrade(settings.log_url)
     disk.renew()
     log = stack.enter_context(open_log(settings.log_url, clock=clock))
-    log.admit_work = _work_admission(settings.server, disk, log.queue_views.open_jobs_of)
+    log.admit_work = _work_admission(settings.server, disk, log.views.open_jobs_of)
     return log
 
 

@@ -19,7 +19,7 @@ from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.log_admin.backup import verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.log_admin.whole_log import verify_whole_log
+from ops.adapters.log_admin.verify import verify_whole_log
 from ops.adapters.webhooks.sender import webhook_secret
 from ops.blockstore.blocks import StoredBlock
 from ops.blockstore.store import BlockStore

@@ -16,7 +16,7 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import refuse_newer_program
 from ops.adapters.event_log.sqlite_driver import driver_module, single_spaced
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
-from ops.adapters.log_admin.whole_log import VerifiedLog, verify_whole_log
+from ops.adapters.log_admin.verify import VerifiedLog, verify_whole_log
 
 
 class Verdict(StrEnum):

@@ -1,4 +1,4 @@
-"""``Event``: every type that the log may hold, in one union.
+"""``Event``: every type that the log may hold, in one union, and which of them begin work.
 
 Events are past-tense facts: frozen, keyword-only and small. Texts are payloads, events hold their
 digests.
@@ -6,10 +6,23 @@ digests.
 
 from __future__ import annotations
 
-from domain.events.agent import AgentEvent
-from domain.events.batch import BatchEvent, FileEvent, WebhookEvent
-from domain.events.cache import CacheEvent
-from domain.events.job import JobEvent
+from domain.events.agent import AgentEvent, AgentForked, AgentRegistered
+from domain.events.batch import (
+    BatchEvent,
+    BatchSubmitted,
+    FileCreated,
+    FileEvent,
+    WebhookEvent,
+)
+from domain.events.cache import (
+    AgentCacheEvicted,
+    AgentCacheMissed,
+    AgentCacheRestored,
+    AgentCacheSaved,
+    CacheBlocksEvicted,
+    CacheEvent,
+)
+from domain.events.job import AttemptStarted, JobEvent, JobRetried, JobSubmitted
 from domain.events.model import ModelEvent
 from domain.events.worker import EngineEvent, LogEvent, WorkerEvent
 
@@ -25,3 +38,28 @@ Event = (
     | WebhookEvent
     | EngineEvent
 )
+
+#: What follows from work that was accepted, or can be missing: it waits while the disk is full, so
+#: that the reserve remains for ends.
+_CAN_WAIT = (
+    AttemptStarted,
+    AgentCacheSaved,
+    AgentCacheRestored,
+    AgentCacheMissed,
+    AgentCacheEvicted,
+    CacheBlocksEvicted,
+)
+
+
+def is_new_work(event: Event) -> bool:
+    """Whether an event accepts what a client sends: it takes space now, and more until its end."""
+    if isinstance(event, FileCreated):
+        return event.content is not None  # the output of a batch is derived and has no content
+    return isinstance(
+        event, JobSubmitted | JobRetried | BatchSubmitted | AgentRegistered | AgentForked
+    )
+
+
+def begins_work(event: Event) -> bool:
+    """Whether an event may not use the reserve of a full disk."""
+    return is_new_work(event) or isinstance(event, _CAN_WAIT)

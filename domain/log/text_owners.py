@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from domain.events.agent import (
     AgentDeleted,
@@ -27,7 +27,7 @@ from domain.events.batch import (
     FileDeleted,
 )
 from domain.events.job import JobHidden
-from domain.log.record import AGENT_STREAM
+from domain.log.record import AGENT_STREAM, RecordedEvent
 
 #: Types of events, beside those that name texts, that begin or end the life of an owner.
 LIFE_TYPES: Final = tuple(
@@ -82,22 +82,6 @@ class OwnedJob:
     is_erased: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifeEvent:
-    """An event of one of ``LIFE_TYPES``.
-
-    Attributes:
-        at: RFC 3339 instant of its record.
-        data: Its fields.
-    """
-
-    position: int
-    stream: str
-    type: str
-    at: str
-    data: Mapping[str, Any]
-
-
 @dataclass(slots=True)
 class _AgentLife:
     """The present life of a registered agent: digests of its own events, and its turns."""
@@ -139,7 +123,7 @@ class TextOwners:
         self,
         jobs: Iterable[OwnedJob],
         texts: Mapping[str, set[str]],
-        events: Iterable[LifeEvent],
+        events: Iterable[RecordedEvent],
         *,
         parts: Mapping[str, set[str]],
     ) -> None:
@@ -155,7 +139,7 @@ class TextOwners:
         for event in events:
             self.fold(event)
 
-    def fold(self, event: LifeEvent) -> None:
+    def fold(self, event: RecordedEvent) -> None:
         """Add the next event."""
         if event.stream.startswith(AGENT_STREAM):
             self._fold_agent(event)
@@ -165,6 +149,11 @@ class TextOwners:
             self._fold_file(event)
         else:
             self._fold_batch(event)
+
+    def end_agent(self, agent: str, position: int) -> None:
+        """Take an agent for deleted at a position."""
+        self._forget_turns(self._agents.pop(agent, None), first=0)
+        self._gone_at[agent] = position
 
     def has_agent(self, agent: str) -> bool:
         """Whether an agent of this name is registered."""
@@ -235,11 +224,10 @@ class TextOwners:
             return False
         return not _is_old(batch, cut)
 
-    def _fold_agent(self, event: LifeEvent) -> None:
+    def _fold_agent(self, event: RecordedEvent) -> None:
         agent, data = event.stream.removeprefix(AGENT_STREAM), event.data
         if event.type in {AgentDeleted.__name__, AgentForgotten.__name__}:
-            self._forget_turns(self._agents.pop(agent, None), first=0)
-            self._gone_at[agent] = event.position
+            self.end_agent(agent, event.position)
         elif event.type == AgentTurnAdded.__name__:
             life = self._agents.get(agent)
             if life is not None:
@@ -258,7 +246,7 @@ class TextOwners:
                 self._turns.discard(job)
             del life.turns[first:]
 
-    def _fold_file(self, event: LifeEvent) -> None:
+    def _fold_file(self, event: RecordedEvent) -> None:
         if event.type == FileDeleted.__name__:
             if event.stream in self._files:
                 self._files[event.stream].is_deleted = True
@@ -268,7 +256,7 @@ class TextOwners:
         if (batch := self._batches.get(data.get("batch") or "")) is not None:
             batch.results.append(event.stream)
 
-    def _fold_batch(self, event: LifeEvent) -> None:
+    def _fold_batch(self, event: RecordedEvent) -> None:
         if event.type == BatchSubmitted.__name__:
             data = event.data
             self._batches[event.stream] = _Batch(
@@ -281,7 +269,7 @@ class TextOwners:
         if event.type == BatchDeleted.__name__:
             batch.is_deleted = True
         else:
-            batch.ended_at = event.at
+            batch.ended_at = event.recorded_at
             batch.errors = event.data.get("errors", batch.errors)
 
 

@@ -20,7 +20,7 @@ from domain.events.job import JobCancelled, JobCancelRequested
 from domain.events.worker import TextsErased
 from domain.job.state import Job, without_text
 from domain.log.record import AGENT_STREAM
-from domain.log.text_owners import LifeEvent, RetentionCut
+from domain.log.text_owners import RetentionCut
 from domain.ports import Clock, IdSource
 from domain.usecases.jobs.commit import commit
 from domain.values import AgentId, JobId, StreamName, Usage
@@ -32,7 +32,7 @@ from ops.adapters.erasing.text_map import (
     stored_sizes,
     texts_named_since,
 )
-from ops.adapters.event_log.archives import file_archives, read_events
+from ops.adapters.event_log.archives import archive_path, file_archives, read_events
 from ops.adapters.event_log.database import (
     database_file,
     disposed,
@@ -85,7 +85,7 @@ def _saved(engine: Engine) -> Iterator[tuple[int, str, str]]:
 
 def _archived(engine: Engine, url: str) -> Iterator[tuple[int, str, str]]:
     for archive in file_archives(engine, url):
-        path = archive.path(url)
+        path = archive_path(url, archive)
         for event in read_events(path) if path.exists() else ():
             if event.type == AgentCacheSaved.__name__:
                 yield event.position, event.stream, json.dumps(event.data)
@@ -279,15 +279,7 @@ def _texts_of(
     jobs = tuple(JobId(job.id) for job in owners.jobs.values() if job.agent == agent)
     streams = (agent_stream(agent), *jobs)
     own = set().union(*(owners.texts.get(stream, set()) for stream in streams)) & sizes.keys()
-    owners.fold(
-        LifeEvent(
-            position=found.through + 1,
-            stream=agent_stream(agent),
-            type=AgentForgotten.__name__,
-            at="",
-            data={},
-        )
-    )
+    owners.end_agent(agent, found.through + 1)
     kept = owners.kept(RetentionCut())
     return {digest: sizes[digest] for digest in own - kept}, own & kept, jobs
 

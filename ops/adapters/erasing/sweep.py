@@ -34,7 +34,7 @@ from ops.adapters.erasing.text_map import (
     read_text_map,
     stored_sizes,
 )
-from ops.adapters.event_log.archives import Archive, directory_of, file_archives
+from ops.adapters.event_log.archives import archive_path, directory_of, file_archives
 from ops.adapters.event_log.database import (
     disposed,
     reader_engine,
@@ -120,7 +120,7 @@ class SweepPlan:
     doomed: Doomed
     blocks: frozenset[str]
     items: tuple[JobId, ...]
-    archives: tuple[Archive, ...]
+    archives: tuple[LogArchived, ...]
     is_recorded: bool
 
     @property
@@ -253,7 +253,7 @@ class TextSweeper:
             gone[agent] = event.position if exists else found.through
         return gone
 
-    def _old_archives(self) -> tuple[Archive, ...]:
+    def _old_archives(self) -> tuple[LogArchived, ...]:
         """Return archives to erase; also one that a killed sweep has not unlinked."""
         if self._rules.archive_age_s is None:
             return ()
@@ -267,17 +267,17 @@ class TextSweeper:
         return tuple(
             one
             for one in file_archives(self._reader, self._url)
-            if one.last_position in made and one.path(self._url).exists()
+            if one.last_position in made and archive_path(self._url, one).exists()
         )
 
-    def _erase_archive(self, archive: Archive) -> None:
+    def _erase_archive(self, archive: LogArchived) -> None:
         """Record that an archive goes, then delete its file."""
         if archive.file not in erased_archives(self._reader):
             engine = writer_engine(self._url)
             with disposed(engine), writing(engine, FAILURE) as connection:
                 event = ArchiveErased(file=archive.file, last_position=archive.last_position)
                 append_event(connection, LOG_STREAM, event, clock=self._clock, ids=self._ids)
-        archive.path(self._url).unlink(missing_ok=True)
+        archive_path(self._url, archive).unlink(missing_ok=True)
         sync_directory(directory_of(self._url))
 
 

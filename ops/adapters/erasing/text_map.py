@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, Engine, func, select
 
@@ -24,20 +24,20 @@ from domain.events.job import (
     JobHidden,
     JobSubmitted,
 )
-from domain.events.worker import ArchiveErased, TextsErased
+from domain.events.worker import ArchiveErased, LogArchived, TextsErased
 from domain.log.codec import TEXT_FIELDS, text_digests
-from domain.log.record import EventFilter
+from domain.log.record import EventFilter, RecordedEvent
 from domain.log.text_owners import (
     LIFE_TYPES,
-    LifeEvent,
     OwnedJob,
     RetentionCut,
     TextOwners,
 )
-from ops.adapters.event_log.archives import Archive, file_archives, read_events
+from ops.adapters.event_log.archives import archive_path, file_archives, read_events
 from ops.adapters.event_log.database import read_pages, reading
 from ops.adapters.event_log.projections.jobs import job_of
 from ops.adapters.event_log.reader import LogReader
+from ops.adapters.event_log.row_codec import event_of
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
 
 #: Fields that name a text, by type of event.
@@ -86,17 +86,6 @@ class TextMap:
     is_complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """An event of ``_TYPES`` as it is stored."""
-
-    position: int
-    stream: str
-    type: str
-    at: str
-    data: str
-
-
 def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     """Read the owners of the texts; the log may be written to meanwhile.
 
@@ -114,14 +103,16 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     jobs = list(_jobs(engine, texts))
     parts: dict[str, set[str]] = {}
     copied: defaultdict[str, set[str]] = defaultdict(set)
-    lives: list[LifeEvent] = []
+    lives: list[RecordedEvent] = []
     present: set[str] = set()
-    for page in _pages(engine):
+    query = select(EVENTS).where(EVENTS.c.type.in_(_TYPES))
+    for rows in read_pages(engine, query, EVENTS.c.position, rows_max=_PAGE_ROWS, after=0):
+        page = [event_of(row) for row in rows]
         with reading(engine) as connection:
-            for row in page:
-                texts[row.stream] |= _named_texts(connection, row, parts, copied)
-        present.update(row.stream for row in page if row.type == JobSubmitted.__name__)
-        lives += (_life_event(row) for row in page if row.type in LIFE_TYPES)
+            for event in page:
+                texts[event.stream] |= _named_texts(connection, event, parts, copied)
+        present.update(event.stream for event in page if event.type == JobSubmitted.__name__)
+        lives += (event for event in page if event.type in LIFE_TYPES)
     # After the table: an event that another process archives meanwhile is in one of the two.
     erased = erased_archives(engine)
     archives = () if url is None else file_archives(engine, url)
@@ -145,22 +136,20 @@ def texts_named_since(connection: Connection, found: TextMap) -> set[str]:
         connection: In a transaction that holds the write lock.
         found: Read before it.
     """
-    query = select(EVENTS.c.position, EVENTS.c.stream, EVENTS.c.type, EVENTS.c.data).where(
-        EVENTS.c.position > found.through
-    )
     named: set[str] = set()
-    for position, stream, type_name, data in connection.execute(query).all():
-        named |= found.owners.texts.get(stream, set())
-        named |= _named_texts(connection, _Row(position, stream, type_name, "", data), {}, {})
-        if type_name == AgentTurnAdded.__name__:
+    for row in connection.execute(select(EVENTS).where(EVENTS.c.position > found.through)).all():
+        event = event_of(row)
+        named |= found.owners.texts.get(event.stream, set())
+        named |= _named_texts(connection, event, {}, {})
+        if event.type == AgentTurnAdded.__name__:
             # The job has its texts from before the agent referred to it.
-            named |= found.owners.texts.get(json.loads(data)["job"], set())
+            named |= found.owners.texts.get(event.data["job"], set())
     return named
 
 
 def _named_texts(
     connection: Connection,
-    row: _Row,
+    event: RecordedEvent,
     parts: dict[str, set[str]],
     copied: dict[str, set[str]],
 ) -> set[str]:
@@ -168,15 +157,11 @@ def _named_texts(
 
     Args:
         connection: In a transaction.
-        row: The event.
         parts: Gets the chunks of a manifest.
         copied: Gets the texts that the row of the job has too.
     """
-    names = PAYLOAD_FIELDS.get(row.type, ())
-    data = json.loads(row.data) if names else {}
-    digests = {digest for name in names if (digest := data.get(name))}
-    _add_copied(copied, row.stream, row.type, data)
-    manifest = data.get("content") if row.type in _WITH_MANIFEST else None
+    digests = _digests(event, copied)
+    manifest = event.data.get("content") if event.type in _WITH_MANIFEST else None
     if manifest is not None:
         if manifest not in parts:
             parts[manifest] = _chunks(connection, manifest)
@@ -184,11 +169,11 @@ def _named_texts(
     return digests
 
 
-def _add_copied(
-    copied: dict[str, set[str]], stream: str, type_name: str, data: Mapping[str, Any]
-) -> None:
-    for digest in text_digests(type_name, data).values():
-        copied.setdefault(digest, set()).add(stream)
+def _digests(event: RecordedEvent, copied: dict[str, set[str]]) -> set[str]:
+    for digest in text_digests(event.type, event.data).values():
+        copied.setdefault(digest, set()).add(event.stream)
+    named = (event.data.get(name) for name in PAYLOAD_FIELDS.get(event.type, ()))
+    return {digest for digest in named if digest}
 
 
 def _chunks(connection: Connection, manifest: str) -> set[str]:
@@ -220,26 +205,13 @@ def _jobs(engine: Engine, texts: defaultdict[str, set[str]]) -> Iterator[OwnedJo
             )
 
 
-def _pages(engine: Engine) -> Iterator[Sequence[_Row]]:
-    columns = (
-        EVENTS.c.position,
-        EVENTS.c.stream,
-        EVENTS.c.type,
-        EVENTS.c.recorded_at,
-        EVENTS.c.data,
-    )
-    query = select(*columns).where(EVENTS.c.type.in_(_TYPES))
-    for page in read_pages(engine, query, EVENTS.c.position, rows_max=_PAGE_ROWS, after=0):
-        yield [_Row(*row) for row in page]
-
-
 def _add_archived(
-    archives: Sequence[Archive],
+    archives: Sequence[LogArchived],
     url: str,
     erased: frozenset[str],
     texts: defaultdict[str, set[str]],
     copied: dict[str, set[str]],
-    lives: list[LifeEvent],
+    lives: list[RecordedEvent],
 ) -> bool:
     """Add the texts that archived events name, and which archived jobs are hidden.
 
@@ -248,34 +220,14 @@ def _add_archived(
     """
     if not url:
         return False
-    present = [one for one in archives if one.path(url).exists()]
+    present = [one for one in archives if archive_path(url, one).exists()]
     for archive in present:
-        for event in read_events(archive.path(url)):
+        for event in read_events(archive_path(url, archive)):
             if event.type == JobHidden.__name__:
-                lives.append(
-                    LifeEvent(
-                        position=event.position,
-                        stream=event.stream,
-                        type=event.type,
-                        at=event.recorded_at,
-                        data=event.data,
-                    )
-                )
-            for name in PAYLOAD_FIELDS.get(event.type, ()):
-                if digest := event.data.get(name):
-                    texts[event.stream].add(digest)
-            _add_copied(copied, event.stream, event.type, event.data)
+                lives.append(event)
+            if digests := _digests(event, copied):
+                texts[event.stream] |= digests
     return all(one in present or one.file in erased for one in archives)
-
-
-def _life_event(row: _Row) -> LifeEvent:
-    return LifeEvent(
-        position=row.position,
-        stream=row.stream,
-        type=row.type,
-        at=row.at,
-        data=json.loads(row.data),
-    )
 
 
 def last_erasure(engine: Engine) -> tuple[RetentionCut, int]:

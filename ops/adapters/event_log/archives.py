@@ -191,38 +191,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    """A file with a stretch of the log; see ``LogArchived`` for the fields."""
-
-    last_position: int
-    first_position: int
-    base_hash: str
-    last_hash: str
-    file: str
-
-    def path(self, url: str) -> Path:
-        """Return the path of the file, which may have been moved away.
-
-        Raises:
-            CorruptLog: The log names a file outside the directory of the archives.
-        """
-        if Path(self.file).name != self.file:
-            msg = f"the archive {self.file!a} is not in {DIRECTORY}"
-            raise CorruptLog(self.first_position, msg)
-        return directory_of(url) / self.file
-
-    def event(self) -> LogArchived:
-        """Return the event that records the archive in the log."""
-        return LogArchived(
-            first_position=self.first_position,
-            last_position=self.last_position,
-            base_hash=self.base_hash,
-            last_hash=self.last_hash,
-            file=self.file,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
     """The result of verifying the archives.
 
@@ -260,13 +228,25 @@ def directory_of(url: str) -> Path:
     return file.parent / DIRECTORY
 
 
-def read_archives(connection: Connection) -> tuple[Archive, ...]:
+def archive_path(url: str, archive: LogArchived) -> Path:
+    """Return the path of an archive's file, which may have been moved away.
+
+    Raises:
+        CorruptLog: The log names a file outside the directory of the archives.
+    """
+    if Path(archive.file).name != archive.file:
+        msg = f"the archive {archive.file!a} is not in {DIRECTORY}"
+        raise CorruptLog(archive.first_position, msg)
+    return directory_of(url) / archive.file
+
+
+def read_archives(connection: Connection) -> tuple[LogArchived, ...]:
     """Return the archives of the log, in order."""
     rows = connection.execute(select(ARCHIVES).order_by(ARCHIVES.c.last_position))
-    return tuple(Archive(**row) for row in rows.mappings())
+    return tuple(LogArchived(**row) for row in rows.mappings())
 
 
-def file_archives(engine: Engine, url: str) -> tuple[Archive, ...]:
+def file_archives(engine: Engine, url: str) -> tuple[LogArchived, ...]:
     """Return the archives of a log; only one in a file has any."""
     if database_file(url) is None:
         return ()
@@ -295,7 +275,7 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     while True:
         for archive in _archives(engine):
             if archive.last_position > after:
-                events = _file_events(engine, archive.path(url))
+                events = _file_events(engine, archive_path(url, archive))
                 yield from (event for event in events if event.position > after)
             after = max(after, archive.last_position)
         while page := log.select(EventFilter(), after=after, limit=PAGE_EVENTS):
@@ -317,8 +297,8 @@ def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEven
     return tuple(
         event
         for archive in _archives(engine)
-        if archive.path(url).exists()
-        for event in _file_events(engine, archive.path(url))
+        if archive_path(url, archive).exists()
+        for event in _file_events(engine, archive_path(url, archive))
         if event.stream == stream
     )
 
@@ -358,9 +338,9 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
         before = LogHead(position=archive.last_position, hash=archive.last_hash)
         # The event that records an archive may itself be in a later archive.
         recorded_end = recorded.get(archive.last_position)
-        if recorded_end is not None and recorded_end.data != asdict(archive.event()):
+        if recorded_end is not None and recorded_end.data != asdict(archive):
             raise CorruptLog(archive.last_position, "the log names another archive of these events")
-        path = archive.path(url)
+        path = archive_path(url, archive)
         if not path.exists():
             if archive.file in gone:
                 erased += 1
@@ -377,9 +357,9 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
     )
 
 
-def archived_stretch(engine: Engine, url: str, archive: Archive) -> Iterator[RecordedEvent]:
+def archived_stretch(engine: Engine, url: str, archive: LogArchived) -> Iterator[RecordedEvent]:
     """Yield the events of an archive; only those that the log kept if the file is missing."""
-    path = archive.path(url)
+    path = archive_path(url, archive)
     if path.exists():
         yield from _file_events(engine, path)
         return
@@ -397,12 +377,12 @@ def _file_events(engine: Engine, path: Path) -> Iterator[RecordedEvent]:
         yield from page_with_texts
 
 
-def _archives(engine: Engine) -> tuple[Archive, ...]:
+def _archives(engine: Engine) -> tuple[LogArchived, ...]:
     with reading(engine) as connection:
         return read_archives(connection)
 
 
-def _verify_file(archive: Archive, path: Path, signed_hashes: dict[int, str]) -> None:
+def _verify_file(archive: LogArchived, path: Path, signed_hashes: dict[int, str]) -> None:
     found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
     last = LogHead(position=archive.last_position, hash=archive.last_hash)
@@ -410,7 +390,7 @@ def _verify_file(archive: Archive, path: Path, signed_hashes: dict[int, str]) ->
         raise CorruptLog(archive.first_position, f"{path.name} is not the file that was written")
 
 
-def _verify_kept(engine: Engine, archive: Archive, path: Path, *, thinned_at: int) -> int:
+def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at: int) -> int:
     """Verify what the log kept of an archive, and return the least reader version of its events.
 
     Args:

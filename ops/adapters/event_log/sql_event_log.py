@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from domain.errors import LogUnavailable
-from domain.events.event import Event
-from domain.events.new_work import is_new_work
+from domain.events.event import Event, is_new_work
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock
 from domain.values import Digest, StreamName, digest_of
@@ -18,7 +17,6 @@ from ops.adapters.event_log.migrate import current, expected, refuse_newer_progr
 from ops.adapters.event_log.projections.agents import SqlAgentViews
 from ops.adapters.event_log.projections.jobs import SqlJobViews
 from ops.adapters.event_log.projections.owners import SqlBatchViews, SqlOwners
-from ops.adapters.event_log.projections.queue_views import SqlQueueViews
 from ops.adapters.event_log.projections.rebuild import ensure_projections
 from ops.adapters.event_log.projections.usage import SqlUsageViews
 from ops.adapters.event_log.reader import LogReader
@@ -44,7 +42,6 @@ class SqlEventLog(LogReader):
         super().__init__(self._readers)
         self.views = SqlJobViews(self._readers)
         self.batches = SqlBatchViews(self._readers)
-        self.queue_views = SqlQueueViews(self._readers)
         self.agents = SqlAgentViews(self._readers)
         self.usage = SqlUsageViews(self._readers)
         #: Called with new work before it is appended; may raise.

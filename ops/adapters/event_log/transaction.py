@@ -14,9 +14,8 @@ from sqlalchemy import Connection, bindparam, func, insert, select
 
 from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
-from domain.events.event import Event
+from domain.events.event import Event, begins_work
 from domain.events.job import JobSubmitted
-from domain.events.new_work import begins_work
 from domain.log.record import Draft, LogHead, RecordedEvent, reader_needed, refuse_newer
 from domain.ports import Clock, IdSource
 from domain.values import Digest, StreamName, rfc3339

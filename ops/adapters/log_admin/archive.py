@@ -24,13 +24,13 @@ from sqlalchemy import (
 
 from domain.errors import CorruptLog, LogUnavailable
 from domain.events.agent import AGENT_HISTORY
+from domain.events.worker import LogArchived
 from domain.log.record import LogHead, RecordedEvent
 from domain.ports import Clock, IdSource
 from domain.values import JobStatus, StreamName
 from ops.adapters.data_dir.permissions import make_directory
 from ops.adapters.event_log.archives import (
     THINNED,
-    Archive,
     archived_stream,
     directory_of,
     each_event,
@@ -71,7 +71,7 @@ class Archived:
         removed: Events deleted from the log, events of earlier archives among them.
     """
 
-    archive: Archive | None
+    archive: LogArchived | None
     events: int
     removed: int
 
@@ -118,7 +118,7 @@ def _last_before(connection: Connection, before: str) -> int:
     return int(min(head, first_later or head)) - 1
 
 
-def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Archive:
+def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> LogArchived:
     first = anchor.position + 1
     path = directory / f"events-{first:012d}-{last:012d}.jsonl.gz"
     make_directory(directory)
@@ -132,7 +132,7 @@ def _written(engine: Engine, directory: Path, anchor: LogHead, last: int) -> Arc
         found = verify_file(path)
         if not found.holds_exactly(anchor, head):
             raise CorruptLog(first, f"{path} does not hold the events from {first} to {last}")
-    return Archive(
+    return LogArchived(
         first_position=first,
         last_position=last,
         base_hash=anchor.hash,
@@ -148,14 +148,14 @@ def _holds(path: Path, anchor: LogHead, head: LogHead) -> bool:
         return False
 
 
-def _remove(url: str, archive: Archive, *, clock: Clock, ids: IdSource) -> int:
+def _remove(url: str, archive: LogArchived, *, clock: Clock, ids: IdSource) -> int:
     failure = "the log cannot be archived"
     with disposed(writer_engine(url)) as engine, writing(engine, failure) as connection:
         if read_anchor(connection).position != archive.first_position - 1:
             msg = "another process has archived the log meanwhile"
             raise LogUnavailable(msg)
         # The append also brings the jobs projection, which the deletion reads, up to date.
-        append_event(connection, LOG_STREAM, archive.event(), clock=clock, ids=ids)
+        append_event(connection, LOG_STREAM, archive, clock=clock, ids=ids)
         connection.execute(insert(ARCHIVES).values(asdict(archive)))
         return _delete(connection, archive.last_position)
 

@@ -21,10 +21,10 @@ from domain.log.record import LogHead
 from ops.adapters.data_dir.permissions import make_directory, sync_directory, sync_file
 from ops.adapters.event_log.database import database_file, disposed, reader_engine, unavailable
 from ops.adapters.event_log.migrate import refuse_newer_program
+from ops.adapters.event_log.projections.rebuild import Progress
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sqlite_driver import BUSY_TIMEOUT_MS, driver_module
-from ops.adapters.log_admin.verify import Progress
-from ops.adapters.log_admin.whole_log import Watchers, verify_whole_log
+from ops.adapters.log_admin.verify import Watchers, verify_whole_log
 
 _PART = ".part"
 

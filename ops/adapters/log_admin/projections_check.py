@@ -18,9 +18,15 @@ from sqlalchemy import Connection, Engine, Table, create_engine, select, type_co
 from sqlalchemy.types import NullType
 
 from domain.errors import CorruptLog
+from domain.events.worker import LogArchived
 from domain.job.state import with_erased_texts
 from domain.log.record import LogHead, RecordedEvent
-from ops.adapters.event_log.archives import Archive, archived_stretch, read_anchor, read_archives
+from ops.adapters.event_log.archives import (
+    archive_path,
+    archived_stretch,
+    read_anchor,
+    read_archives,
+)
 from ops.adapters.event_log.database import disposed, reading, snapshot
 from ops.adapters.event_log.projections.fold import (
     CATCH_UP_EVENTS_MAX,
@@ -29,11 +35,11 @@ from ops.adapters.event_log.projections.fold import (
     read_checkpoint,
 )
 from ops.adapters.event_log.projections.jobs import job_columns, job_of
+from ops.adapters.event_log.projections.rebuild import Progress
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.event_log.tables import CHECKPOINTS, EVENTS, METADATA
-from ops.adapters.log_admin.verify import Progress
 
 #: Rows of a table compared at a time.
 _PAGE_ROWS: Final = 1000
@@ -71,7 +77,7 @@ def verify_projections(
             head = read_head(connection).position
         if not checkpoint.is_current_version or checkpoint.position < min(head, anchor.position):
             return ProjectionState.BEHIND
-        if any(not archive.path(archives_of).exists() for archive in archives):
+        if any(not archive_path(archives_of, archive).exists() for archive in archives):
             return ProjectionState.ARCHIVE_MISSING
         with _scratch() as scratch:
             folded = _fold(engine, scratch, archives, archives_of, progress)
@@ -98,7 +104,7 @@ def _scratch() -> Iterator[Connection]:
 def _fold(
     engine: Engine,
     scratch: Connection,
-    archives: Sequence[Archive],
+    archives: Sequence[LogArchived],
     archives_of: str,
     progress: Progress | None,
 ) -> int:

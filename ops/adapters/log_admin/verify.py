@@ -1,8 +1,8 @@
-"""Verifies the whole chain of the log, and that its texts are what their digests name."""
+"""Verifies all that a log holds: its database, archives, chain, texts, projections and webhooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,21 +12,27 @@ from sqlalchemy.exc import SQLAlchemyError
 from domain.errors import CorruptLog, PayloadDamaged
 from domain.log.record import EventFilter, LogHead, chain_hash_of_text, verify_link
 from domain.values import digest_of
-from ops.adapters.erasing.text_map import PAYLOAD_FIELDS, last_erasure, read_text_map
-from ops.adapters.event_log.archives import read_anchor
+from ops.adapters.erasing.text_map import (
+    PAYLOAD_FIELDS,
+    last_erasure,
+    read_text_map,
+    stored_sizes,
+)
+from ops.adapters.event_log.archives import ArchiveReport, read_anchor, verify_archives
 from ops.adapters.event_log.database import reading, reason_of
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.fold import read_checkpoint
+from ops.adapters.event_log.projections.rebuild import Progress
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.row_codec import data_text, event_of
 from ops.adapters.event_log.tables import EVENTS, JOBS, PAYLOADS
+from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
+from ops.adapters.log_admin.structure import verify_structure
 
 #: Events read at a time.
 PAGE_EVENTS = 1000
 #: The highest position that a database can hold.
 INT64_MAX = 2**63 - 1
-#: Called with the position reached and the last position there is.
-Progress = Callable[[int, int], None]
 
 _Row = Sequence[Any]
 _DATA = [column.name for column in EVENTS.columns].index("data")
@@ -182,25 +188,6 @@ class VerifiedPayloads:
     erased: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Payload:
-    digest: str
-    content: bytes
-    size_bytes: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all columns are as they were written."""
-        is_sized = self.size_bytes == len(self.content)
-        return is_sized and digest_of(self.content) == self.digest
-
-
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    position: int
-    digest: str
-
-
 def verify_payloads(
     engine: Engine, *, archives_of: str | None = None, progress: Progress | None = None
 ) -> VerifiedPayloads:
@@ -217,66 +204,110 @@ def verify_payloads(
         CorruptLog: Naming the first event whose payload is damaged or missing without a reason.
         LogUnavailable: The database cannot be read.
     """
-    stored = _stored(engine)
+    sizes = stored_sizes(engine)
     damaged: set[str] = set()
     size_bytes = 0
-    for number, one in enumerate(_payloads(engine, sorted(stored)), start=1):
-        size_bytes += len(one.content)
-        if not one.is_whole:
-            damaged.add(one.digest)
+    for number, (digest, content) in enumerate(_payloads(engine, sorted(sizes)), start=1):
+        size_bytes += len(content)
+        if len(content) != sizes[digest] or digest_of(content) != digest:
+            damaged.add(digest)
         if progress is not None:
-            progress(number, len(stored))
-    references, kept, erased_at = _missing(engine, archives_of, stored - damaged)
+            progress(number, len(sizes))
+    references, kept, erased_at = _missing(engine, archives_of, sizes.keys() - damaged)
     erased = 0
-    for named in references:
-        if named.digest in damaged:
-            raise CorruptLog(named.position, f"the text {named.digest} is not as it was written")
-        if named.digest not in kept and named.position < erased_at:
+    for position, digest in references:
+        if digest in damaged:
+            raise CorruptLog(position, f"the text {digest} is not as it was written")
+        if digest not in kept and position < erased_at:
             erased += 1
-        elif not _is_stored(engine, named.digest):
-            raise CorruptLog(named.position, f"the text {named.digest} is missing")
+        elif not list(_payloads(engine, [digest])):  # a service stores more while others are read
+            raise CorruptLog(position, f"the text {digest} is missing")
     if damaged:
         raise PayloadDamaged(min(damaged))
-    return VerifiedPayloads(payloads=len(stored), size_bytes=size_bytes, erased=erased)
+    return VerifiedPayloads(payloads=len(sizes), size_bytes=size_bytes, erased=erased)
 
 
-def _stored(engine: Engine) -> set[str]:
-    with reading(engine) as connection:
-        return set(connection.scalars(select(PAYLOADS.c.digest)))
-
-
-def _is_stored(engine: Engine, digest: str) -> bool:
-    """Whether a text is there now: a running service stores more while others are read."""
-    query = select(PAYLOADS.c.digest).where(PAYLOADS.c.digest == digest)
-    with reading(engine) as connection:
-        return connection.scalar(query) is not None
-
-
-def _payloads(engine: Engine, digests: list[str]) -> Iterator[_Payload]:
-    """Yield the payloads; those that are erased meanwhile are left out."""
-    columns = (PAYLOADS.c.digest, PAYLOADS.c.content, PAYLOADS.c.bytes)
+def _payloads(engine: Engine, digests: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield digests and contents; those that are erased meanwhile are left out."""
+    columns = (PAYLOADS.c.digest, PAYLOADS.c.content)
     for at in range(0, len(digests), _PAGE_PAYLOADS):
         page = digests[at : at + _PAGE_PAYLOADS]
         with reading(engine) as connection:
             rows = connection.execute(select(*columns).where(PAYLOADS.c.digest.in_(page))).all()
-        for digest, content, size_bytes in rows:
-            yield _Payload(digest, bytes(content), size_bytes)
+        for digest, content in rows:
+            yield digest, bytes(content)
 
 
 def _missing(
     engine: Engine, archives_of: str | None, stored: set[str]
-) -> tuple[list[_Reference], set[str], int]:
+) -> tuple[list[tuple[int, str]], set[str], int]:
     """Return the references to other payloads, those that owners need, and the last erasure.
 
     Returns:
-        In the order of the log; the digests; the position of the last event about erased texts.
+        Position and digest in the order of the log; digests; the position of the last event about
+        erased texts.
     """
     found = read_text_map(engine, archives_of)
     cut, erased_at = last_erasure(engine)
-    missing: list[_Reference] = []
+    missing: list[tuple[int, str]] = []
     for event in LogReader(engine).walk(EventFilter(types=tuple(PAYLOAD_FIELDS))):
         for name in PAYLOAD_FIELDS[event.type]:
             digest = event.data.get(name)
             named = () if not digest else (digest, *sorted(found.parts.get(digest, ())))
-            missing += (_Reference(event.position, one) for one in named if one not in stored)
+            missing += ((event.position, one) for one in named if one not in stored)
     return missing, found.owners.kept(cut), erased_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedLog:
+    """What was verified.
+
+    Attributes:
+        head: The last event.
+        archives: The archives whose files are there, and those that are missing.
+        projections: Whether the projections were compared with the events.
+    """
+
+    head: LogHead
+    archives: ArchiveReport
+    texts: VerifiedPayloads
+    projections: ProjectionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watchers:
+    """Called with how far each of the long steps is, and its end."""
+
+    chain: Progress | None = None
+    texts: Progress | None = None
+    projections: Progress | None = None
+
+
+def verify_whole_log(
+    engine: Engine,
+    url: str,
+    *,
+    archives_of: str | None = None,
+    signed_hashes: dict[int, str],
+    watchers: Watchers | None = None,
+) -> VerifiedLog:
+    """Verify a log; a service may append to it meanwhile.
+
+    Args:
+        engine: From ``reader_engine``.
+        archives_of: URL of the log beside which the archives lie, if not that of the log.
+        signed_hashes: By position, from signed checkpoints.
+        watchers: See ``Watchers``.
+
+    Raises:
+        CorruptLog: Naming the first position that does not verify.
+        PayloadDamaged: A text is damaged that no event names.
+        LogUnavailable: The database cannot be read.
+    """
+    watchers, beside = watchers or Watchers(), archives_of or url
+    archives = verify_archives(engine, beside, signed_hashes=signed_hashes)
+    head = verify_log(engine, progress=watchers.chain, signed_hashes=signed_hashes)
+    verify_structure(engine, url, archives)
+    texts = verify_payloads(engine, archives_of=beside, progress=watchers.texts)
+    projections = verify_projections(engine, beside, progress=watchers.projections)
+    return VerifiedLog(head=head, archives=archives, texts=texts, projections=projections)

@@ -16,7 +16,7 @@ from ops.adapters.event_log.archives import verify_file
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.projections_check import ProjectionState
-from ops.adapters.log_admin.whole_log import Watchers, verify_whole_log
+from ops.adapters.log_admin.verify import Watchers, verify_whole_log
 from ops.cli.log.log_options import (
     CheckpointsOption,
     JsonOption,

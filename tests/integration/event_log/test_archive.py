@@ -22,7 +22,7 @@ from domain.log.record import LogHead
 from domain.values import AgentId, Digest, JobId, StreamName
 from ops.adapters.erasing.erase import erase_agent
 from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
-from ops.adapters.event_log.archives import each_event, verify_archives
+from ops.adapters.event_log.archives import archive_path, each_event, verify_archives
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
@@ -118,7 +118,7 @@ def test_an_archive_outside_its_directory_is_neither_read_nor_erased(
     url: str, clock: FakeClock, tmp_path: Path
 ) -> None:
     """A log from elsewhere may name any file of the user, here an export."""
-    (file,) = [one.archive.path(url) for one in (_archive(url, clock),) if one.archive]
+    (file,) = [archive_path(url, one.archive) for one in (_archive(url, clock),) if one.archive]
     export = tmp_path / "export.jsonl.gz"
     export.write_bytes(file.read_bytes())
     _tamper(url, "UPDATE archives SET file = '../export.jsonl.gz'")
@@ -193,7 +193,7 @@ def test_without_its_file_an_archive_is_told_of_and_open_jobs_stay(
 ) -> None:
     done = _archive(url, clock)
     assert done.archive is not None
-    done.archive.path(url).unlink()
+    archive_path(url, done.archive).unlink()
     engine = reader_engine(url)
     assert verify_archives(engine, url, signed_hashes={}).missing == (done.archive.file,)
     engine.dispose()
@@ -296,7 +296,7 @@ def test_a_walk_goes_on_when_somebody_archives_meanwhile(url: str, clock: FakeCl
 def test_a_changed_archive_file_is_found(url: str, clock: FakeClock) -> None:
     done = _archive(url, clock)
     assert done.archive is not None
-    path = done.archive.path(url)
+    path = archive_path(url, done.archive)
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     with pytest.raises(CorruptLog):
         _check(url)

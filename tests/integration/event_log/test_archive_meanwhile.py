@@ -18,10 +18,11 @@ from ops.adapters.erasing import text_map
 from ops.adapters.erasing.text_map import read_text_map
 from ops.adapters.event_log import archives, reader
 from ops.adapters.event_log.archives import each_event
-from ops.adapters.event_log.database import reader_engine
+from ops.adapters.event_log.database import read_pages, reader_engine
 from ops.adapters.event_log.projections import fold, rebuild
 from ops.adapters.event_log.projections.rebuild import rebuild_projections
 from ops.adapters.event_log.sql_event_log import open_log
+from ops.adapters.event_log.tables import EVENTS
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
 from ops.clock import RandomIds, SystemClock
@@ -102,13 +103,14 @@ def test_no_text_loses_its_owner_while_its_events_are_archived(
         fill(log, 1)
     engine = reader_engine(url)
     expected = read_text_map(engine, url).owners.texts
-    pages = text_map._pages
+    pages = read_pages
 
-    def archived_first(engine: Engine) -> Any:
-        _archive(url)
-        return pages(engine)
+    def archived_first(engine: Engine, query: Any, key: Any, **limits: Any) -> Any:
+        if key is EVENTS.c.position:
+            _archive(url)
+        return pages(engine, query, key, **limits)
 
-    monkeypatch.setattr(text_map, "_pages", archived_first)
+    monkeypatch.setattr(text_map, "read_pages", archived_first)
     found = read_text_map(engine, url)
     engine.dispose()
     assert found.is_complete

@@ -20,7 +20,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.event_log.sqlite_driver import driver_module
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.adapters.log_admin.projections_check import ProjectionState
-from ops.adapters.log_admin.whole_log import VerifiedLog, verify_whole_log
+from ops.adapters.log_admin.verify import VerifiedLog, verify_whole_log
 from ops.clock import SystemClock
 from tests.support.builders.log_files import fill
 from tests.support.builders.log_stores import new_log_of

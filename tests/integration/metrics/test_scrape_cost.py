@@ -55,7 +55,7 @@ def metrics(path: Path) -> Iterator[tuple[SqlEventLog, LogMetrics, Steps]]:
                 log=log,
                 usage=log.usage,
                 agents=AgentTotals(log.usage, SystemClock(), agents_max=5),
-                queue=log.queue_views,
+                queue=log.views,
                 webhooks=webhooks,
                 controls=controls,
                 clock=SystemClock(),

@@ -48,7 +48,7 @@ def opened_store(request: pytest.FixtureRequest, directory: Path) -> Iterator[St
         yield Store(fake, fake.views, fake.queue_views, fake.usage, fake.agents, clock)
         return
     with open_log(new_log_of(request, directory), clock=clock) as real:
-        yield Store(real, real.views, real.queue_views, real.usage, real.agents, clock)
+        yield Store(real, real.views, real.views, real.usage, real.agents, clock)
 
 
 def new_log_of(request: pytest.FixtureRequest, directory: Path) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from domain.events.batch import FileCreated
-from domain.events.event import Event
+from domain.events.event import Event, begins_work, is_new_work
 from domain.events.job import JobAttached, JobRetried
-from domain.events.new_work import begins_work, is_new_work
 from domain.values import digest_of
 from tests.support.builders.job_events import completed, started, submitted
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from domain.log.text_owners import LifeEvent, OwnedJob, RetentionCut, TextOwners, cut_to_size
+from domain.log.record import RecordedEvent
+from domain.log.text_owners import OwnedJob, RetentionCut, TextOwners, cut_to_size
+from domain.values import EventId, StreamName
 
 NOTHING = RetentionCut()
 ALL_OLD = RetentionCut(ended_before="9", expired_by="9")
@@ -15,12 +17,25 @@ def _job(name: str, position: int = 1, *, ended_at: str | None = "5", **more: An
     return OwnedJob(id=name, position=position, ended_at=ended_at, **more)
 
 
-def _event(position: int, stream: str, type_name: str, **data: Any) -> LifeEvent:
-    return LifeEvent(position=position, stream=stream, type=type_name, at="5", data=data)
+def _event(position: int, stream: str, type_name: str, **data: Any) -> RecordedEvent:
+    return RecordedEvent(
+        position=position,
+        stream=StreamName(stream),
+        version=1,
+        type=type_name,
+        schema_version=1,
+        data=data,
+        event_id=EventId(f"event-{position}"),
+        correlation_id="",
+        causation_id=None,
+        recorded_at="5",
+        prev_hash="",
+        hash="",
+    )
 
 
 def _owners(
-    jobs: list[OwnedJob], events: list[LifeEvent], parts: Mapping[str, set[str]] | None = None
+    jobs: list[OwnedJob], events: list[RecordedEvent], parts: Mapping[str, set[str]] | None = None
 ) -> TextOwners:
     texts = {job.id: {f"{job.id} text"} for job in jobs}
     return TextOwners(jobs, texts, events, parts=parts or {})
