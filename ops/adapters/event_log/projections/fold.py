@@ -15,7 +15,7 @@ from ops.adapters.event_log.hot_statements import HotStatement
 from ops.adapters.event_log.projections.agents import AgentFold, agent_rows
 from ops.adapters.event_log.projections.jobs import JobFold, job_rows, named_job
 from ops.adapters.event_log.projections.owners import OwnerFold
-from ops.adapters.event_log.projections.usage import UsageFold, UsageTables
+from ops.adapters.event_log.projections.usage import SumTable, UsageFold
 from ops.adapters.event_log.row_codec import event_of, read_head, with_texts
 from ops.adapters.event_log.tables import (
     CHECKPOINTS,
@@ -100,10 +100,10 @@ class ProjectionSet:
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
-        self.jobs, agents, owned_streams, hours, totals, buckets = tables
+        self.jobs, agents, owned_streams, *sums = tables
         self.job_rows, self.agent_rows = job_rows(self.jobs), agent_rows(agents)
         self.owner_insertion = HotStatement(insert(owned_streams).inline())
-        self.usage = UsageTables(hours=hours, totals=totals, buckets=buckets)
+        self.usage = tuple(map(SumTable, sums))
 
 
 LIVE = ProjectionSet(PROJECTIONS)

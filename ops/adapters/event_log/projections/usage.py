@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -37,19 +37,14 @@ from ops.adapters.event_log.row_codec import storable
 from ops.adapters.event_log.tables import AGENTS, USAGE_BUCKETS, USAGE_HOURS, USAGE_TOTALS
 
 
-class UsageWriter:
-    """Writes additions to a table of sums with the columns ``keys``, and to no other rows.
+class SumTable:
+    """Adds to the rows of a table, whose columns are keys and sums."""
 
-    Args:
-        table: Whose other columns are ``figures``.
-        keys: Columns of its primary key.
-        figures: Columns to add to.
-    """
-
-    def __init__(self, table: Table, keys: tuple[str, ...], figures: tuple[str, ...]) -> None:
-        self._keys, self._figures = keys, figures
-        where = and_(*(table.c[name] == bindparam(f"key_{name}") for name in keys))
-        added = {table.c[name]: table.c[name] + bindparam(f"add_{name}") for name in figures}
+    def __init__(self, table: Table) -> None:
+        self._keys = [one.name for one in table.primary_key.columns]
+        self._sums = [one.name for one in table.columns if not one.primary_key]
+        where = and_(*(table.c[name] == bindparam(f"key_{name}") for name in self._keys))
+        added = {table.c[name]: table.c[name] + bindparam(f"add_{name}") for name in self._sums}
         self._update = HotStatement(update(table).where(where).values(added))
         self._insert = HotStatement(insert(table).inline())
 
@@ -57,24 +52,9 @@ class UsageWriter:
         """Add to the row of a key, which need not exist."""
         named = dict(zip(self._keys, key, strict=True))
         changed = {f"key_{name}": value for name, value in named.items()}
-        changed |= {f"add_{name}": values[name] for name in self._figures}
+        changed |= {f"add_{name}": values[name] for name in self._sums}
         if not self._update.run(connection, changed):
             self._insert.run(connection, named | dict(values))
-
-
-class UsageTables:
-    """The writers of the three tables of one set of projections.
-
-    Args:
-        hours: Sums by hour, model, agent and owner.
-        totals: Sums by model.
-        buckets: Histograms by model.
-    """
-
-    def __init__(self, *, hours: Table, totals: Table, buckets: Table) -> None:
-        self.hours = UsageWriter(hours, ("hour", "model", "agent", "owner"), FIGURES)
-        self.totals = UsageWriter(totals, ("model",), FIGURES)
-        self.buckets = UsageWriter(buckets, ("model", "measure", "bucket"), ("durations", "sum_us"))
 
 
 class UsageFold:
@@ -82,12 +62,12 @@ class UsageFold:
 
     Args:
         connection: In the transaction that appends or reads the events.
-        tables: Where to add them.
+        tables: Sums by hour, model, agent and owner; sums by model; histograms by model.
     """
 
-    def __init__(self, connection: Connection, tables: UsageTables) -> None:
+    def __init__(self, connection: Connection, tables: Sequence[SumTable]) -> None:
         self._connection = connection
-        self._tables = tables
+        self._hour_sums, self._model_sums, self._bucket_sums = tables
         self._hours: dict[tuple[str, str, str, str], UsageFigures] = {}
         self._buckets: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
 
@@ -107,14 +87,14 @@ class UsageFold:
         """Write the additions."""
         totals: dict[str, UsageFigures] = {}
         for key, figures in self._hours.items():
-            self._tables.hours.add(self._connection, key, figures.as_mapping())
+            self._hour_sums.add(self._connection, key, figures.as_mapping())
             model = key[1]
             totals[model] = totals.get(model, UsageFigures()) + figures
         for model, figures in totals.items():
-            self._tables.totals.add(self._connection, (model,), figures.as_mapping())
+            self._model_sums.add(self._connection, (model,), figures.as_mapping())
         for bucket, (count, sum_us) in self._buckets.items():
             values = {"durations": count, "sum_us": sum_us}
-            self._tables.buckets.add(self._connection, bucket, values)
+            self._bucket_sums.add(self._connection, bucket, values)
 
 
 _TOTALS = select(USAGE_TOTALS.c.model, *(USAGE_TOTALS.c[name] for name in FIGURES)).order_by(
