@@ -1,1 +1,1 @@
-"""An agent as a fold over its events, and the views that list agents."""
+"""An agent as a fold over its events, and the lists of agents."""
