@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from bench.plan_table import PAGE, with_table
-from ops.cli.models.plan import memory_size
+from ops.cli.plan import memory_size
 from tests.support.polling import scaled
 
 ROOT = Path(__file__).parents[3]

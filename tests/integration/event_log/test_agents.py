@@ -24,7 +24,7 @@ from domain.values import AgentId, JobId, StreamName, Usage
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.reader import LogReader
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.cli.agents.agents import row_of
+from ops.cli.agents import row_of
 from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event

@@ -21,7 +21,7 @@ from domain.job.replay import (
 from domain.kv.hashing import hash_ids
 from domain.log.record import RecordedEvent
 from domain.values import JobId, Sampling, StreamName, digest_of
-from ops.cli.jobs.replay import spread
+from ops.cli.replay import spread
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock

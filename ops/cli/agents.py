@@ -14,8 +14,8 @@ from urllib.parse import quote
 import typer
 
 from domain.values import AgentId
-from ops.cli.agents.agent_rows import agent_views, read_lines
-from ops.cli.agents.cache_reasons import read_reasons, reason_text
+from ops.cli.agent_rows import agent_views, read_lines
+from ops.cli.cache_reasons import read_reasons, reason_text
 from ops.cli.client import ask
 from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.log.as_of import AsOfOption

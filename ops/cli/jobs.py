@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.cli.agents.cache_reasons import cache_line
+from ops.cli.cache_reasons import cache_line
 from ops.cli.client import ask, follow, service
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.jobs.timeline import StoryOption, print_story
-from ops.cli.jobs.webhooks import webhook_line
 from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import echo, echo_data, print_pairs, print_table
+from ops.cli.timeline import StoryOption, print_story
+from ops.cli.webhooks import webhook_line
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 

@@ -11,11 +11,11 @@ import typer
 
 from domain.kv.plan import size_text
 from ops.cli.client import access_or_exit, client_of, service
+from ops.cli.edit import add, pull, rm
 from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.models.edit import add, pull, rm
-from ops.cli.models.plan import plan
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo, print_pairs, print_table
+from ops.cli.plan import plan
 from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 
 if TYPE_CHECKING:

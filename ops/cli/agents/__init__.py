@@ -1,1 +1,0 @@
-"""Commands on agents and their caches."""

@@ -1,1 +1,0 @@
-"""Commands on jobs, batches, webhooks and replays."""

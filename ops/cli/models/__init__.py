@@ -1,1 +1,0 @@
-"""Commands of ``semantic models``: list, plan, register and download models."""
