@@ -6,27 +6,31 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from domain.values import AgentId
-from ops.cli.agent_rows import agent_views, read_lines
-from ops.cli.cache_reasons import read_reasons, reason_text
-from ops.cli.client import ask
-from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.log.as_of import AsOfOption
-from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, print_pairs, print_table
+from ops.cli.client import ask, whole_service
+from ops.cli.log.as_of import AsOfOption, current_projections, folded, log_if_any
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.clients.http_client import HttpClient, Refused, Unreachable
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from domain.agent.state import Agent
+    from domain.agent.views import AgentViews
     from domain.job.state import Job
+    from domain.usecases.recent_ends import CacheDiagnosis
+    from domain.values import JobId
+
 
 #: Fields of an agent, and of its figures, that its JSON form has.
 _SHOWN: Final = (
@@ -61,28 +65,18 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most rows.
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="Who asked, and what is known of them.")
-    group.command("ls", epilog=EPILOG)(list_agents)
-    group.command("show", epilog=EPILOG)(show)
-    group.command("fork", epilog=EPILOG)(fork)
-    group.command("rm", epilog=EPILOG)(remove)
-    app.add_typer(group, name="agents", rich_help_panel="Look")
-
-
 def list_agents(
     limit: Limit = 50, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """List agents, latest activity first; works with and without a service."""
     if json:  # with the latest turns of each agent, which only the log has
-        with agent_views(as_of, data_dir) as views:
+        with _agent_views(as_of, data_dir) as views:
             page = views.page(limit=limit)
             data = [row_of(agent, views.latest_jobs(agent.id)) for agent in page.agents]
         listed = {"data": data, "has_more": page.has_more}
-        echo(jsonlib.dumps(listed, indent=2, ensure_ascii=False))
+        print_json(listed, ascii_only=False)
         return
-    rows, has_more = read_lines(limit, as_of, data_dir)
+    rows, has_more = _read_lines(limit, as_of, data_dir)
     print_table(
         ("agent", "jobs", "tokens", "prompt", "cached", "hits", "misses", "context", "last seen"),
         rows,
@@ -95,18 +89,20 @@ def show(
     agent: AgentArgument, as_of: AsOfOption = None, json: Json = False, data_dir: DataDir = None
 ) -> None:
     """Show one agent with its latest turns; needs no service."""
+    from domain.values import AgentId  # noqa: PLC0415 - ls asks the service
+
     name = AgentId(agent)
-    with agent_views(as_of, data_dir) as views:
+    with _agent_views(as_of, data_dir) as views:
         found, jobs = views.get(name), views.latest_jobs(name)
     if found is None:
         fail(f"agent {agent} is not in the log", ExitCode.FAILED)
-    reasons = read_reasons((job.id for job in jobs), data_dir)
+    reasons = _read_reasons((job.id for job in jobs), data_dir)
     if json:
         row = row_of(found, jobs)
         for turn in row["turns"]:
             story = reasons.get(turn["job"])
             turn["missed"] = None if story is None else asdict(story)
-        echo(jsonlib.dumps(row, indent=2, ensure_ascii=False))
+        print_json(row, ascii_only=False)
         return
     print_pairs([(name, value) for name, value in _pairs(found) if value])
     echo("")
@@ -121,7 +117,7 @@ def show(
                 f"{job.own_usage.prompt_tokens - job.own_usage.cached_tokens:,}",
                 f"{job.own_usage.completion_tokens:,}",
                 job.created_at[:19],
-                reason_text(reasons.get(job.id)),
+                _reason_text(reasons.get(job.id)),
             )
             for job in jobs
         ],
@@ -142,7 +138,7 @@ def fork(
     body = {key: value for key, value in wanted.items() if value is not None}
     child = ask("POST", f"{_path(agent)}/fork", data_dir, json=body)
     if json:
-        echo(jsonlib.dumps(child, indent=2, ensure_ascii=False))
+        print_json(child, ascii_only=False)
         return
     echo(f"{child['id']} goes on from turn {child['turns']} of {agent}")
 
@@ -205,3 +201,103 @@ def _pairs(view: Agent) -> list[tuple[str, str]]:
         ("latest", latest),
         ("on disk", context if view.disk_blocks else ""),
     ]
+
+
+#: Most agents of a page of the service.
+_PAGE_MAX: Final = 100
+
+
+def _read_lines(
+    limit: int, as_of: str | None, data_dir: Path | None
+) -> tuple[list[tuple[str, ...]], bool]:
+    """Return the lines of the table of agents, and whether others follow; see ``_agent_views``."""
+    client = whole_service(data_dir) if as_of is None else None
+    if client is not None:
+        try:
+            return _asked(client, limit)
+        except (Refused, Unreachable, ValueError):
+            pass  # the service ends just now: the log has the same
+    with _agent_views(as_of, data_dir) as views:
+        page = views.page(limit=limit)
+    return [_line_of_agent(agent) for agent in page.agents], page.has_more
+
+
+@contextmanager
+def _agent_views(as_of: str | None, data_dir: Path | None) -> Iterator[AgentViews]:
+    """Yield the agents of a log, now or at an earlier position.
+
+    Args:
+        as_of: A position, an age or an instant; ``None`` for now.
+        data_dir: Directory of the log, if not that of the settings.
+    """
+    from domain.agent.views import fold_agents  # noqa: PLC0415 - ls asks the service
+    from ops.adapters.event_log.projections.agents import SqlAgentViews  # noqa: PLC0415 - ls asks the service
+
+    if as_of is None:
+        with current_projections(data_dir) as engine:
+            if engine is not None:
+                yield SqlAgentViews(engine)
+                return
+    yield folded(fold_agents, as_of, data_dir)  # the past, or projections that lack events
+
+
+def _asked(client: HttpClient, limit: int) -> tuple[list[tuple[str, ...]], bool]:
+    rows: list[dict[str, Any]] = []
+    has_more, before = True, dict[str, object]()
+    while has_more and len(rows) < limit:
+        size = min(limit - len(rows), _PAGE_MAX)
+        page = client.ask("GET", "/v1/agents", params={"seen": "true", "limit": size, **before})
+        rows += page["data"]
+        has_more, before = page["has_more"], {"before": page["next_before"]}
+    lines = [
+        _line(row["id"], row["activity"] | {"misses": sum(row["activity"]["misses"].values())})
+        for row in rows
+    ]
+    return lines, has_more
+
+
+def _line_of_agent(agent: Agent) -> tuple[str, ...]:
+    figures = agent.figures
+    return _line(agent.id, asdict(figures) | asdict(agent) | {"misses": figures.misses})
+
+
+def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
+    cached, prompt = seen["cached_tokens"], seen["prompt_tokens"]
+    is_open = f" ({seen['open_jobs']} open)" if seen["open_jobs"] else ""
+    return (
+        agent,
+        f"{seen['jobs']}{is_open}",
+        f"{seen['completion_tokens']:,}",
+        f"{prompt:,}",
+        f"{cached:,} ({cached / prompt if prompt else 0.0:.0%})",
+        str(seen["hits"]),
+        str(seen["misses"]),
+        f"{seen['context_tokens']:,}",
+        seen["last_seen"][:19],
+    )
+
+
+def _read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
+    """Return the cache miss of each job; jobs without one and archived jobs are left out."""
+    from domain.usecases.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
+    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+
+    found: dict[JobId, CacheDiagnosis | None] = {}
+    with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:
+        if engine is not None:
+            log, views = LogReader(engine), SqlJobViews(engine)
+            found = {job: diagnose_cache(job, views=views, log=log, payloads=log) for job in jobs}
+    return {job: story for job, story in found.items() if story and story.divergence}
+
+
+def _reason_text(story: CacheDiagnosis | None) -> str:
+    """Return a cache miss as a short text."""
+    if story is None or story.divergence is None:
+        return ""
+    parted = story.divergence
+    return f"{parted.cause.value} at {parted.place} (token {story.cached_tokens:,})"
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {"ls": list_agents, "show": show, "fork": fork, "rm": remove}

@@ -17,10 +17,10 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from ops.cli.client import ask, service
-from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import DataOutput, echo, print_pairs, print_table
+from ops.cli.output import DataOutput, echo, print_json, print_pairs, print_table
 from ops.clients.http_client import HttpClient, Unreachable, UploadBody
+from ops.exit_codes import ExitCode
 
 BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
 OutOption = Annotated[
@@ -38,16 +38,6 @@ AWAY_S_MAX: Final = 120.0
 UPLOAD_S: Final = 600.0
 _PIECE_BYTES: Final = 65_536
 _ENDED: Final = frozenset({"ended", "completed", "failed", "expired", "cancelled"})
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="Submit, follow and read batches.")
-    group.command("submit", epilog=EPILOG)(submit)
-    group.command("ls", epilog=EPILOG)(list_batches)
-    group.command("show", epilog=EPILOG)(show)
-    group.command("cancel", epilog=EPILOG)(cancel)
-    app.add_typer(group, name="batch", rich_help_panel="Use")
 
 
 def submit(
@@ -78,7 +68,7 @@ def submit(
             if out is not None:
                 _write_results(client, batch, out)
     if json:
-        _print_json(batch)
+        print_json(batch, ascii_only=False)
     elif wait:
         print_pairs(_pairs(batch)[1:])
     if wait and _status(batch) == "failed":
@@ -100,7 +90,7 @@ def list_batches(
     # Ids of both kinds begin with the instant of their creation.
     found.sort(key=lambda batch: str(batch["id"]).rpartition("_")[2], reverse=True)
     if json:
-        _print_json(found[:limit])
+        print_json(found[:limit], ascii_only=False)
         return
     rows = []
     for batch in found[:limit]:
@@ -277,12 +267,12 @@ def _pairs(batch: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _print(batch: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        _print_json(batch)
+        print_json(batch, ascii_only=False)
         return
     print_pairs([*_pairs(batch), ("created", _created(batch))])
     if _status(batch) == "failed":
         echo(_faults(batch))
 
 
-def _print_json(value: object) -> None:
-    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+#: The commands of the group, by name.
+COMMANDS: Final = {"submit": submit, "ls": list_batches, "show": show, "cancel": cancel}

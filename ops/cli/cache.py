@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from ops.cli.exit_codes import EPILOG, ExitCode
+from ops.blockstore import maintenance
+from ops.blockstore.blocks import BlockInfo, Rejected
+from ops.blockstore.maintenance import Overview, companions
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo, print_pairs, print_table
-
-if TYPE_CHECKING:
-    from ops.blockstore.blocks import BlockInfo, Rejected
-    from ops.blockstore.maintenance import Overview
-    from ops.settings import Settings
+from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.exit_codes import ExitCode
+from ops.settings import Settings
 
 #: Most blocks that one ``ls --blocks`` prints.
 LS_BLOCKS_MAX = 1_000_000
@@ -32,14 +32,6 @@ Models = Annotated[
         help="Delete all blocks and checkpoints of this model, as ls names it; repeatable.",
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="The contexts on disk.")
-    group.command("ls", epilog=EPILOG)(ls)
-    group.command("gc", epilog=EPILOG)(gc)
-    app.add_typer(group, name="cache", rich_help_panel="Look")
 
 
 def ls(
@@ -74,7 +66,7 @@ def ls(
     report = _report(settings, found)
     if json:
         listed = {"blocks_listed": [_block(block) for block in newest]} if blocks else {}
-        echo(jsonlib.dumps(report | listed, indent=2))
+        print_json(report | listed)
         return
     _print_report(report)
     if newest:
@@ -84,8 +76,6 @@ def ls(
 
 def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
     """Read and check every block; exit code 1 if one does not match its name."""
-    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
-
     root = settings.cache_dir
     found = _overview(settings)
     bad: list[tuple[BlockInfo, Rejected]] = []
@@ -103,7 +93,7 @@ def _verify(settings: Settings, *, delete: bool, as_json: bool) -> None:
             for info, why in bad
         ]
         report = {"ok": not bad, "blocks": len(found.blocks), "size_bytes": found.size_bytes}
-        echo(jsonlib.dumps(report | {"rejected": rejects}, indent=2))
+        print_json(report | {"rejected": rejects})
     else:
         for info, why in bad:
             echo(f"{info.hash.hex()}  {why.reason}: {why.detail}")
@@ -127,8 +117,6 @@ def gc(
 
     The service may run meanwhile; a block that it misses is computed again.
     """
-    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
-
     settings = operator_settings(overrides(data_dir=data_dir))
     found = _overview(settings)
     known = {block.model for block in found.blocks}
@@ -151,7 +139,7 @@ def gc(
             "blocks": len(found.blocks) - len(doomed),
             "size_bytes": found.size_bytes - freed_bytes,
         }
-        echo(jsonlib.dumps(report, indent=2))
+        print_json(report)
         return
     verb = "would delete" if dry_run else "deleted"
     reasons = ", ".join(f"{len(blocks):,} for {reason}" for reason, blocks in plan.items())
@@ -160,17 +148,13 @@ def gc(
 
 
 def _overview(settings: Settings) -> Overview:
-    from ops.blockstore.maintenance import overview  # noqa: PLC0415 - keeps --help fast
-
     try:
-        return overview(settings.cache_dir)
+        return maintenance.overview(settings.cache_dir)
     except OSError as error:
         fail(str(error), ExitCode.FAILED)
 
 
 def _delete(root: Path, blocks: Sequence[BlockInfo]) -> None:
-    from ops.blockstore import maintenance  # noqa: PLC0415 - keeps --help fast
-
     try:
         maintenance.delete(root, blocks)
     except OSError as error:
@@ -178,8 +162,6 @@ def _delete(root: Path, blocks: Sequence[BlockInfo]) -> None:
 
 
 def _report(settings: Settings, found: Overview) -> dict[str, Any]:
-    from ops.blockstore.maintenance import companions  # noqa: PLC0415 - keeps --help fast
-
     checkpoints_of = companions(found.blocks)
     by_model: dict[str, list[BlockInfo]] = {}
     for block in found.blocks:
@@ -274,14 +256,6 @@ def _size(size_bytes: int) -> str:
 @contextmanager
 def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a progress bar on a terminal, else a no-op."""
-    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
-    from rich.progress import (  # noqa: PLC0415 - the same
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-    )
-
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
@@ -290,3 +264,7 @@ def _progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total_bytes)
         yield lambda size_bytes: bar.advance(task, size_bytes)
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {"ls": ls, "gc": gc}

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ops.cli.config_option import given_config_file
-from ops.cli.exit_codes import ExitCode
-from ops.cli.options import fail, overrides, settings_or_exit
+from ops.cli.options import fail, given_config_file, overrides, settings_or_exit
 from ops.clients.http_client import ANSWER_S, HttpClient, Refused, Unreachable
+from ops.exit_codes import ExitCode
 from ops.setting_groups.api_keys import first_sendable
 from ops.setting_groups.places import CONFIG_NAME, HOST, PORT, default_data_dir, user_config_file
 from ops.supervisor.probes import base_url

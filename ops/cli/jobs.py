@@ -1,49 +1,101 @@
-"""``semantic jobs``: list, follow, cancel and retry jobs."""
+"""``semantic jobs`` and ``semantic run``: submit, list, follow, cancel and retry jobs."""
 
 from __future__ import annotations
 
 import json as jsonlib
-from enum import StrEnum
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ops.cli.cache_reasons import cache_line
+from domain.values import JobStatus
 from ops.cli.client import ask, follow, service
-from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.log.as_of import AsOfOption, print_past_job, print_past_jobs
-from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, echo_data, print_pairs, print_table
-from ops.cli.timeline import StoryOption, print_story
+from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_job, print_past_jobs
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo, echo_data, print_json, print_pairs, print_table
 from ops.cli.webhooks import webhook_line
+from ops.clients.http_client import HttpClient
+from ops.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from domain.job.timeline import Timeline
+
+
+Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens.")]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, max=2.0, help="0 is greedy.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same answer.")]
+System = Annotated[str | None, typer.Option("--system", help="Instructions for the model.")]
+
+
+def run(
+    prompt: Prompt,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    system: System = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Print the answer, or only the job's id.")
+    ] = True,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send a prompt to the service and print the streamed answer; Ctrl-C cancels the job.
+
+    With --json, prints the finished job instead, its answer under "output"; with --no-wait too, the
+    job as it was accepted.
+    """
+    body = _job_body(
+        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
+    )
+    with service(data_dir) as client:
+        if not wait:
+            accepted = client.ask("POST", "/v1/jobs", json=body)
+            echo(jsonlib.dumps(accepted, indent=2, ensure_ascii=False) if json else accepted["id"])
+            return
+        job = _run_job(client, body, show=not json)
+    if json:
+        print_json(job, ascii_only=False)
+    if job["status"] != "completed":
+        message = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
+        fail(message, ExitCode.FAILED)
+
+
+def _job_body(prompt: str, **options: object) -> dict[str, Any]:
+    """Return the body of ``POST /v1/jobs``; a prompt of ``-`` is read from stdin."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    return {"prompt": text} | {name: value for name, value in options.items() if value is not None}
+
+
+def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
+    """Submit a job, print its text and return its end; an interrupt cancels the job."""
+    job_id = client.ask("POST", "/v1/jobs", json=body)["id"]
+    ended = False
+    try:
+        for item in follow(client, job_id):
+            if show and item["kind"] == "text":
+                echo_data(item["text"])
+        ended = True
+    except KeyboardInterrupt:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+    finally:
+        if not ended:
+            client.ask("POST", f"/v1/jobs/{job_id}/cancel")
+        if show:
+            echo_data("\n")
+    job: dict[str, Any] = client.ask("GET", f"/v1/jobs/{job_id}")
+    return job
+
 
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 
-class Status(StrEnum):
-    """Status of a job."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="List, show, follow, cancel and retry jobs.")
-    group.command("ls", epilog=EPILOG)(list_jobs)
-    group.command("show", epilog=EPILOG)(show)
-    group.command("cancel", epilog=EPILOG)(cancel)
-    group.command("retry", epilog=EPILOG)(retry)
-    app.add_typer(group, name="jobs", rich_help_panel="Use")
-
-
 def list_jobs(
-    status: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
+    status: Annotated[JobStatus | None, typer.Option("--status", help="Only these.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     as_of: AsOfOption = None,
     json: Json = False,
@@ -56,7 +108,7 @@ def list_jobs(
     query = {"limit": str(limit)} | ({"status": status.value} if status else {})
     page = ask("GET", "/v1/jobs", data_dir, params=query)
     if json:
-        _print_json(page)
+        print_json(page, ascii_only=False)
         return
     rows = [
         (
@@ -83,7 +135,9 @@ def show(
             "--follow", "-f", help="Print the answer from its beginning, and go on with it."
         ),
     ] = False,
-    story: StoryOption = False,
+    story: Annotated[
+        bool, typer.Option("--story", help="Print the timeline from the log; needs no service.")
+    ] = False,
     as_of: AsOfOption = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -96,7 +150,7 @@ def show(
         _follow(job, as_json=json, data_dir=data_dir)
         return
     if story:
-        print_story(job, as_json=json, data_dir=data_dir)
+        _print_story(job, as_json=json, data_dir=data_dir)
         return
     if as_of is not None:
         print_past_job(job, as_of, as_json=json, data_dir=data_dir)
@@ -130,7 +184,7 @@ def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        _print_json(job)
+        print_json(job, ascii_only=False)
         return
     usage, timings = job["usage"], job["timings"]
     pairs = [
@@ -143,7 +197,7 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
         ("finished", job["finished_at"] or ""),
         ("expected", _expected(job)),
         ("tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out"),
-        ("cache", cache_line(job.get("cache"))),
+        ("cache", _cache_line(job.get("cache"))),
         ("first token", f"{timings['first_token_ms']:.0f} ms"),
         ("stopped by", job["stop_reason"] or ""),
         ("error", (job["error"] or {}).get("message", "")),
@@ -152,6 +206,22 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
     print_pairs([(name, value) for name, value in pairs if value])
     if output := job.get("output"):
         echo("\n" + output["text"])
+
+
+def _cache_line(cache: dict[str, Any] | None) -> str:
+    """Return the cached and missed tokens of a job object as one line."""
+    if cache is None:
+        return ""
+    line = f"{cache['cached_tokens']:,} of {cache['prompt_tokens']:,} tokens known"
+    if cache["source"] != "none":
+        line += f", from {cache['source']}"
+    parted = cache["divergence"]
+    if parted is None:
+        return line
+    line += f"; {cache['missed_tokens']:,} missed: {parted['cause']} at {parted['place']}"
+    if parted["now"]:
+        line += f', "{parted["now"]}" where {cache["compared_with"]} had "{parted["before"]}"'
+    return line
 
 
 def _expected(job: dict[str, Any]) -> str:
@@ -168,5 +238,61 @@ def _expected(job: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def _print_json(value: object) -> None:
-    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+_AFTER_WIDTH = 12
+
+
+def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
+    """Print the timeline of a job; the log is enough, no service is needed."""
+    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
+
+    try:
+        story = _story(job, data_dir)
+    except SemanticError as error:
+        fail(error.message, ExitCode.FAILED)
+    if story is None:
+        fail(f"job {job} is not in the log", ExitCode.FAILED)
+    if as_json:
+        print_json(asdict(story), ascii_only=False)
+        return
+    for line in _lines(story):
+        echo(line)
+
+
+def _story(job: str, data_dir: Path | None) -> Timeline | None:
+    from domain.usecases.jobs.timeline import read_timeline  # noqa: PLC0415 - most commands ask the service
+    from domain.values import JobId  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
+    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+
+    url = settings_or_exit(overrides(data_dir=data_dir)).log_url
+    with log_if_any(url) as engine:
+        if engine is None:
+            return None
+        log = LogReader(engine)
+        story = read_timeline(log, JobId(job), payloads=log)
+        if story is None:
+            archived = archived_stream(engine, url, job)
+            story = read_timeline(log, JobId(job), payloads=log, archived=archived)
+        return story
+
+
+def _lines(story: Timeline) -> list[str]:
+    from domain.job.timeline import show_duration  # noqa: PLC0415 - most commands ask the service
+
+    lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]
+    for step in story.steps:
+        took: Any = "" if step.took_ms is None else f" ({show_duration(step.took_ms)})"
+        if step.what == "attempt":
+            took = ""  # the text of the step has the waiting time
+        after = f"+{show_duration(step.after_ms)}"
+        lines.append(f"{after:>{_AFTER_WIDTH}}  {step.text or step.what}{took}")
+    state = "in all" if story.ended else "so far"
+    lines.append(
+        f"{state} {show_duration(story.total_ms)}, {show_duration(story.queued_ms)} of it queued, "
+        f"attempts {story.attempts}"
+    )
+    return lines
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {"ls": list_jobs, "show": show, "cancel": cancel, "retry": retry}

@@ -1,46 +1,101 @@
-"""The ``semantic`` command: one small module per command, heavy imports inside them."""
+"""The ``semantic`` command: a table of all commands, whose modules are imported on use only."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from ops.adapters.data_dir.permissions import create_private_files
-from ops.cli.config_option import ConfigFile, add_config_option, use_config_file
-from ops.cli.exit_codes import EPILOG
-from ops.cli.log import LOG_HELP
+from ops.cli.options import EPILOG, ConfigFile, add_config_option, use_config_file
 from ops.cli.output import echo
 
-#: Modules and the commands that each of them adds, in the order of the help.
-MODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+#: Module, panel of the help and first line of the help of each command; the module has a function
+#: of the command's name.
+COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
-        "service.serve": ("serve",),
-        "run": ("run",),
-        "service.claude": ("claude",),
-        "jobs": ("jobs",),
-        "agents": ("agents",),
-        "batch": ("batch",),
-        "replay": ("replay",),
-        "webhooks": ("webhooks",),
-        "service.status": ("status",),
-        "service.logs": ("logs",),
-        "log.usage": ("usage",),
-        "service.engine": ("engine",),
-        "service.machine": ("service",),
-        "cache": ("cache",),
-        "service.doctor": ("doctor",),
-        "models": ("models",),
-        "service.config": ("config",),
+        "serve": (
+            "service.serve",
+            "Serve",
+            "Run the whole service in the foreground: broker, worker and api.",
+        ),
+        "run": (
+            "jobs",
+            "Use",
+            "Send a prompt to the service and print the streamed answer; Ctrl-C cancels the job.",
+        ),
+        "claude": (
+            "service.claude",
+            "Use",
+            "Start Claude Code on the running service; all other arguments are passed to it.",
+        ),
+        "replay": (
+            "replay",
+            "Look",
+            "Compute a recorded answer again from the log; needs no service.",
+        ),
+        "status": (
+            "service.status",
+            "Look",
+            "Show the running parts, the load, the jobs by status and the head of the log.",
+        ),
+        "logs": (
+            "service.logs",
+            "Look",
+            "Print the log lines of all parts of the service, also when it does not run.",
+        ),
+        "usage": (
+            "log.usage",
+            "Look",
+            (
+                "Sum the ended jobs: tokens, cache and times, in UTC; works with and without a"
+                " service."
+            ),
+        ),
+        "engine": (
+            "service.engine",
+            "Serve",
+            "Show the values in force, the admission of jobs and the workers, or change them.",
+        ),
+        "doctor": (
+            "service.doctor",
+            "Look",
+            (
+                "Check Python, the database, the broker, MLX, the data directory, the port and the"
+                " model."
+            ),
+        ),
     }
 )
-#: The group whose modules import the database libraries: imported on use only.
-LOG_GROUP: Final = "log"
+#: Module, panel and help of each group; the module has its commands in ``COMMANDS``.
+GROUPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
+    {
+        "jobs": ("jobs", "Use", "List, show, follow, cancel and retry jobs."),
+        "agents": ("agents", "Look", "Who asked, and what is known of them."),
+        "batch": ("batch", "Use", "Submit, follow and read batches."),
+        "webhooks": ("webhooks", "Use", "List and resend webhooks; show the secret."),
+        "service": ("service.machine", "Serve", "Start the service with the machine."),
+        "cache": ("cache", "Look", "The contexts on disk."),
+        "models": ("models", "Look", "Models: list, plan, register, download, swap."),
+        "config": (
+            "service.config",
+            "Look",
+            "Show the settings in force; trust a directory's file.",
+        ),
+        "log": ("log.events", "Look", "The event log: list, check, back up, archive and erase."),
+    }
+)
+#: All of them.
+NAMES: Final = frozenset({*COMMANDS, *GROUPS})
+#: Claude Code gets every argument that is not ours.
+_CONTEXTS: Final = MappingProxyType(
+    {"claude": {"allow_extra_args": True, "ignore_unknown_options": True}}
+)
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 
@@ -48,17 +103,15 @@ _COMPLETION_ENV = "_SEMANTIC_COMPLETE"
 def main() -> None:
     """Run the command line; commands find the umask of the caller in ``context.obj``."""
     umask = create_private_files()
-    asked = None if _COMPLETION_ENV in os.environ else _asked(sys.argv[1:])
-    build_app(asked, is_complete=_COMPLETION_ENV in os.environ)(obj=umask)
+    used = NAMES if _COMPLETION_ENV in os.environ else NAMES.intersection(sys.argv[1:])
+    build_app(used)(obj=umask)
 
 
-def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Typer:
+def build_app(used: Collection[str] = NAMES) -> typer.Typer:
     """Return the application.
 
     Args:
-        asked: Import and add only the module of this command; all without one.
-        is_complete: Without ``asked``, whether to import the commands of ``LOG_GROUP``; else the
-            group appears in the help only.
+        used: Commands and groups whose modules are imported; the others stand in the help only.
     """
     app = typer.Typer(
         name="semantic",
@@ -69,22 +122,30 @@ def build_app(asked: str | None = None, *, is_complete: bool = True) -> typer.Ty
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for module, commands in MODULES.items():
-        if asked is None or asked in commands:
-            importlib.import_module(f"ops.cli.{module}").register(app)
-    if asked == LOG_GROUP or (asked is None and is_complete):
-        importlib.import_module("ops.cli.log.events").register(app)
-    elif asked is None:
-        app.add_typer(typer.Typer(help=LOG_HELP), name=LOG_GROUP, rich_help_panel="Look")
+    for name, (place, panel, text) in COMMANDS.items():
+        function = getattr(_module(place), name) if name in used else _absent
+        app.command(
+            name,
+            help=None if name in used else text,
+            epilog=EPILOG,
+            rich_help_panel=panel,
+            context_settings=_CONTEXTS.get(name),
+        )(function)
+    for name, (place, panel, text) in GROUPS.items():
+        group = typer.Typer(no_args_is_help=True, help=text)
+        for part, function in (_module(place).COMMANDS if name in used else {}).items():
+            group.command(part, epilog=EPILOG)(function)
+        app.add_typer(group, name=name, rich_help_panel=panel)
     add_config_option(app)
     return app
 
 
-def _asked(words: Sequence[str]) -> str | None:
-    """Return the command that a command line names, ``None`` where it is not certain."""
-    names = {name for commands in MODULES.values() for name in commands} | {LOG_GROUP}
-    first = 2 if words[:1] == ["--config"] else 0
-    return words[first] if len(words) > first and words[first] in names else None
+def _module(place: str) -> Any:  # noqa: ANN401 - a module
+    return importlib.import_module(f"ops.cli.{place}")
+
+
+def _absent() -> None:
+    """Stand in the help for a command that is not used."""
 
 
 def _print_version(asked: bool) -> None:

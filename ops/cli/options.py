@@ -1,20 +1,30 @@
-"""Shared by the commands: options, settings, failure."""
+"""Shared by the commands: options, exit codes in the help, instants, settings, failure."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from ops.cli.config_option import given_config_file
-from ops.cli.exit_codes import ExitCode
+from domain.values import rfc3339
 from ops.cli.output import echo
+from ops.exit_codes import MEANINGS, ExitCode
 
 if TYPE_CHECKING:
     from ops.settings import Settings
+
+#: Last lines of each ``--help``.
+EPILOG: Final = "Exit codes: " + "; ".join(f"{code:d} {MEANINGS[code]}" for code in ExitCode) + "."
+
 
 _CONFIG_ENV: Final = "SEMANTIC_CONFIG"
 
@@ -112,3 +122,77 @@ def fail(message: str, code: ExitCode) -> NoReturn:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="Read this file of settings before your own.", metavar="FILE"),
+]
+_GIVEN: Final[ContextVar[Path | None]] = ContextVar("config file", default=None)
+
+
+def given_config_file() -> Path | None:
+    """Return the file that the command line names."""
+    return _GIVEN.get()
+
+
+@contextmanager
+def use_config_file(path: Path | None) -> Iterator[None]:
+    """Let ``given_config_file`` return this file; ``None`` changes nothing."""
+    if path is None:
+        yield
+        return
+    token = _GIVEN.set(path)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def add_config_option(app: typer.Typer) -> None:
+    """Add ``--config`` to each command of an application."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_option(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_config_option(group.typer_instance)
+
+
+def _with_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def command(*, config: Path | None = None, **given: Any) -> Any:  # noqa: ANN401 - as typer calls it
+        with use_config_file(config):
+            return function(**given)
+
+    signature = inspect.signature(function, eval_str=True)
+    option = inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigFile
+    )
+    parameters = [*signature.parameters.values(), option]
+    command.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    command.__annotations__ = {**function.__annotations__, "config": ConfigFile}
+    return command
+
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
+
+
+def parse_instant(text: str) -> str:
+    """Return ``10m`` (ago) or an ISO 8601 instant as the log writes instants.
+
+    Raises:
+        typer.BadParameter: It is neither.
+    """
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return rfc3339(datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])}))
+        moment = datetime.fromisoformat(text)
+        # Without an offset it is UTC, as in the log.
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return rfc3339(moment.astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        msg = f"{text!r} is neither an age such as 10m, 2h or 3d nor an ISO 8601 instant"
+        raise typer.BadParameter(msg) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,6 +19,11 @@ def echo(text: str, *, err: bool = False) -> None:
     A JSON text stays the same value, since the notation is that of JSON.
     """
     typer.echo(visible(text), err=err)
+
+
+def print_json(value: object, *, ascii_only: bool = True) -> None:
+    """Print a value as JSON of several lines."""
+    echo(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
 def echo_data(text: str) -> None:

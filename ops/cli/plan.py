@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
-from ops.cli.exit_codes import ExitCode
 from ops.cli.options import Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_pairs
+from ops.cli.output import echo, print_json, print_pairs
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ops.settings import Settings
@@ -109,7 +109,7 @@ def plan(
     }
     planned = _planned(settings, request)
     if json:
-        echo(jsonlib.dumps(planned, indent=2))
+        print_json(planned)
     else:
         _print_plan(planned)
     if not planned["fits"]:
@@ -118,7 +118,7 @@ def plan(
 
 def _source_of(settings: Settings, model: str) -> str:
     """Return the source of a registered model; other texts are sources already."""
-    from ops.models.registry import model_registry  # noqa: PLC0415 - keeps --help fast
+    from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
 
     entry = model_registry(settings).get(model)
     return model if entry is None else entry.source

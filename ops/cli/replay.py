@@ -7,18 +7,29 @@ import json as jsonlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, Model, fail, operator_settings, overrides
-from ops.cli.output import echo, print_pairs, print_table
+from domain.errors import LogUnavailable
+from domain.values import JobStatus
+from ops.adapters.event_log.database import database_file, reader_engine
+from ops.adapters.event_log.projections.jobs import SqlJobViews
+from ops.cli.log.log_options import progress_bar
+from ops.cli.options import (
+    DataDir,
+    Json,
+    Model,
+    fail,
+    operator_settings,
+    overrides,
+    parse_instant,
+)
+from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.exit_codes import ExitCode
 from ops.liveness.line_child import LineChild
-
-if TYPE_CHECKING:
-    from ops.settings import Settings
-
+from ops.settings import Settings
+from ops.supervisor.parts import child_environment, module_argv
 
 _HASH_CHARS = 12
 _FINGERPRINT_CHARS = len("sha256:") + _HASH_CHARS
@@ -118,11 +129,6 @@ _END_S = 30.0
 Jobs = Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(rich_help_panel="Look", epilog=EPILOG)(replay)
-
-
 def replay(
     jobs: Jobs = None,
     verify: Annotated[
@@ -159,7 +165,7 @@ def replay(
         if not json and not everything:
             print_replayed(result)
     if json:
-        echo(jsonlib.dumps(results if everything else results[-1], indent=2))
+        print_json(results if everything else results[-1])
     elif everything:
         print_table_of(results)
     code = _exit_code({result["verdict"] for result in results})
@@ -174,8 +180,6 @@ def _exit_code(verdicts: set[str]) -> ExitCode:
 
 
 def _require_log(settings: Settings) -> None:
-    from ops.adapters.event_log.database import database_file  # noqa: PLC0415 - keeps --help fast
-
     file = database_file(settings.log_url)
     if file is not None and not file.exists():
         fail(f"there is no event log at {file}", ExitCode.REFUSED)
@@ -183,15 +187,7 @@ def _require_log(settings: Settings) -> None:
 
 def _completed(settings: Settings, since: str | None, sample: int | None) -> list[str]:
     """Return the completed jobs, oldest first, or an even sample of them."""
-    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
-
-    from domain.errors import LogUnavailable  # noqa: PLC0415 - the same
-    from domain.values import JobStatus  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
-
-    instant = since and parse_instant(since, datetime.now(UTC))
+    instant = since and parse_instant(since)
     engine = reader_engine(settings.log_url)
     found: list[str] = []
     try:
@@ -223,8 +219,6 @@ def _replayed(
     settings: Settings, jobs: Sequence[str], *, verify: bool, only: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of each job, with a progress bar on a terminal."""
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - keeps --help fast
-
     if not jobs:
         return
     ended = 0
@@ -249,11 +243,6 @@ def _replayed(
 @contextmanager
 def _child(settings: Settings) -> Iterator[LineChild]:
     """Start ``worker.replay`` as a process; ``ops`` must not import ``worker``."""
-    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
-        child_environment,
-        module_argv,
-    )
-
     # A model that is not on this machine is refused, not downloaded.
     environment = child_environment(os.environ, settings, {"HF_HUB_OFFLINE": "1"})
     argv = module_argv("worker.replay")

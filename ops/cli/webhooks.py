@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from domain.webhook.delivery import WebhookState
 from ops.cli.client import ask
-from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
-from ops.cli.output import echo, print_table
+from ops.cli.output import echo, print_json, print_table
+from ops.exit_codes import ExitCode
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="The webhook's id.")]
 
 
-class State(StrEnum):
-    """State of a webhook."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    FAILED = "failed"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="List and resend webhooks; show the secret.")
-    group.command("ls", epilog=EPILOG)(list_webhooks)
-    group.command("retry", epilog=EPILOG)(retry)
-    group.command("secret", epilog=EPILOG)(secret)
-    app.add_typer(group, name="webhooks", rich_help_panel="Use")
-
-
 def list_webhooks(
-    state: Annotated[State | None, typer.Option("--state", help="Only these.")] = None,
+    state: Annotated[WebhookState | None, typer.Option("--state", help="Only these.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     json: Json = False,
     data_dir: DataDir = None,
@@ -43,7 +25,7 @@ def list_webhooks(
     query = {"limit": str(limit)} | ({"state": state.value} if state else {})
     page = ask("GET", "/v1/webhooks", data_dir, params=query)
     if json:
-        _print_json(page)
+        print_json(page, ascii_only=False)
         return
     rows = [
         (
@@ -67,7 +49,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
     """Send a webhook again at once, with all its attempts."""
     shown = ask("POST", f"/v1/webhooks/{webhook}/retry", data_dir)
     if json:
-        _print_json(shown)
+        print_json(shown, ascii_only=False)
     else:
         echo(f"{shown['id']} goes to {shown['url']} again")
 
@@ -83,7 +65,7 @@ def secret(json: Json = False, data_dir: DataDir = None) -> None:
     except SemanticError as error:
         fail(error.message, ExitCode.FAILED)
     if json:
-        _print_json({"secrets": text.split()})
+        print_json({"secrets": text.split()}, ascii_only=False)
     else:
         echo(text)
 
@@ -101,5 +83,5 @@ def webhook_line(webhook: dict[str, Any]) -> str:
     return f"{webhook['url']}: {', '.join(parts)}"
 
 
-def _print_json(value: object) -> None:
-    echo(jsonlib.dumps(value, indent=2, ensure_ascii=False))
+#: The commands of the group, by name.
+COMMANDS: Final = {"ls": list_webhooks, "retry": retry, "secret": secret}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.site.settings_examples import DEPLOY, EXAMPLES, FILES
-from ops.cli.service.origins import origins
+from ops.cli.service.config import origins
 from ops.settings import Settings, load_settings
 
 #: A setting as a comment, in either file.

@@ -1,24 +1,29 @@
-"""``--as-of``: ``status``, ``jobs`` and ``agents`` at an earlier position of the log."""
+"""The log at an earlier position, for ``--as-of``, and its projections now."""
 
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ops.cli.exit_codes import ExitCode
-from ops.cli.options import fail, operator_settings, overrides
-from ops.cli.output import echo, print_pairs, print_table
+from ops.cli.options import fail, operator_settings, overrides, parse_instant
+from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from sqlalchemy import Engine
+
     from domain.job.replay import JobsAsOf
     from domain.log.record import RecordedEvent
     from ops.adapters.log_admin.archive import AsOfLog
+
 
 AsOfOption = Annotated[
     str | None,
@@ -34,8 +39,7 @@ def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> No
     past = _past(as_of, data_dir)
     counts = {status.value: count for status, count in past.counts().items()}
     if as_json:
-        report = {"as_of": {"at": past.at, **asdict(past.head)}, "jobs": counts}
-        echo(jsonlib.dumps(report, indent=2))
+        print_json({**_as_of(past), "jobs": counts})
         return
     print_pairs(
         [
@@ -54,8 +58,7 @@ def print_past_jobs(
     jobs = [job for job in past.jobs if status in {None, job.status.value}]
     if as_json:
         rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
-        listed = {"as_of": {"at": past.at, **asdict(past.head)}, "data": rows}
-        echo(jsonlib.dumps(listed | {"has_more": len(jobs) > limit}, indent=2))
+        print_json({**_as_of(past), "data": rows, "has_more": len(jobs) > limit})
         return
     print_table(
         ("job", "status", "model", "protocol", "tokens", "created"),
@@ -82,7 +85,7 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
     if job is None:
         fail(f"there was no job {job_id} at position {past.head.position}", ExitCode.FAILED)
     if as_json:
-        echo(jsonlib.dumps({"as_of": {"at": past.at, **asdict(past.head)}, **asdict(job)}))
+        echo(jsonlib.dumps({**_as_of(past), **asdict(job)}))
         return
     usage = job.usage
     pairs = [
@@ -101,8 +104,12 @@ def print_past_job(job_id: str, as_of: str, *, as_json: bool, data_dir: Path | N
     print_pairs([(name, value) for name, value in pairs if value])
 
 
+def _as_of(past: JobsAsOf) -> dict[str, Any]:
+    return {"as_of": {"at": past.at, **asdict(past.head)}}
+
+
 def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
-    from domain.job.replay import fold_jobs_as_of  # noqa: PLC0415 - keeps --help fast
+    from domain.job.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
 
     return folded(fold_jobs_as_of, as_of, data_dir)
 
@@ -117,7 +124,7 @@ def folded(
         as_of: A position, an age or an instant; ``None`` for now.
         data_dir: Directory of the log, if not that of the settings.
     """
-    from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
+    from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
     from ops.adapters.log_admin.archive import open_as_of  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
 
@@ -131,10 +138,7 @@ def folded(
 
 def _position(as_of: str | None, log: AsOfLog) -> int:
     """Return the last position of an instant."""
-    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
-
-    from domain.log.record import EventFilter  # noqa: PLC0415 - the same
-    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
+    from domain.log.record import EventFilter  # noqa: PLC0415 - most commands ask the service
 
     head = log.head().position
     if as_of is None:
@@ -143,7 +147,7 @@ def _position(as_of: str | None, log: AsOfLog) -> int:
         if int(as_of) > head:
             fail(f"the log ends at position {head}", ExitCode.FAILED)
         return int(as_of)
-    until = EventFilter(until=parse_instant(as_of, datetime.now(UTC)))
+    until = EventFilter(until=parse_instant(as_of))
     before = log.select_before(until, before=head + 1, limit=1)
     return before[-1].position if before else 0
 
@@ -157,3 +161,32 @@ def _watched(
         if progress is not None and event.position % _PROGRESS_EVENTS == 0:
             progress(event.position, last)
         yield event
+
+
+@contextmanager
+def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
+    """Yield an engine that reads the log; ``None`` if its projections do not hold every event.
+
+    Args:
+        data_dir: Directory of the log, if not that of the settings.
+    """
+    from ops.adapters.event_log.projections.fold import are_current  # noqa: PLC0415 - most commands ask the service
+
+    with log_if_any(operator_settings(overrides(data_dir=data_dir)).log_url) as engine:
+        yield engine if engine is not None and are_current(engine) else None
+
+
+@contextmanager
+def log_if_any(url: str) -> Iterator[Engine | None]:
+    """Yield an engine that reads a log; ``None`` if its file does not exist."""
+    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - most commands ask the service
+
+    file = database_file(url)
+    if file is not None and not file.exists():
+        yield None
+        return
+    engine = reader_engine(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

@@ -41,11 +41,6 @@ _PROJECTIONS = {
 }
 
 
-def add_to(log: typer.Typer) -> None:
-    """Add the command to the group."""
-    log.command("verify")(verify)
-
-
 def verify(
     file: Annotated[
         Path | None, typer.Option("--file", help="An export or an archive instead of the log.")

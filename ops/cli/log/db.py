@@ -1,7 +1,9 @@
-"""``semantic log upgrade``, ``backup`` and ``restore``: tables and copies of the event log."""
+"""``semantic log upgrade``, ``backup``, ``restore``, ``archive``: tables and copies of the log."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,29 +11,24 @@ from typing import Annotated
 import typer
 
 from domain.log.checkpoints import required_hashes
+from ops.adapters.event_log.archives import directory_of
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import current, expected, upgrade
 from ops.adapters.event_log.projections.rebuild import ensure_projections, rebuild_projections
+from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.backup import back_up, restore, verify_restored
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_restore
-from ops.cli.log.exclusive import nothing_runs
+from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
 from ops.cli.log.log_options import (
     errors_as_one_line,
     log_engine,
+    nothing_runs,
     opened,
     progress_bar,
     read_settings,
 )
-from ops.cli.options import DataDir
+from ops.cli.options import DataDir, parse_instant
 from ops.cli.output import echo
-from ops.clock import SystemClock
-
-
-def add_to(log: typer.Typer) -> None:
-    """Add the commands to the group."""
-    log.command("upgrade")(upgrade_tables)
-    log.command("backup")(back_up_log)
-    log.command("restore")(restore_log)
+from ops.clock import RandomIds, SystemClock
 
 
 def upgrade_tables(
@@ -154,3 +151,32 @@ def _sign_restored(data_dir: Path | None) -> None:
         echo("this directory has signed no head before, so there is nothing to sign")
     else:
         echo("signed as restored: later heads that were signed before are void")
+
+
+def archive(
+    before: Annotated[
+        str, typer.Option("--before", help="Older events: 30d, 12h, or ISO 8601, UTC.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Move old events into a compressed file; open jobs stay, and the hash chain holds.
+
+    The service may run. Keep the files: verify, rebuild and --as-of read them.
+    """
+    settings = read_settings(data_dir)
+    url = settings.log_url
+    limit = parse_instant(before)
+    with errors_as_one_line(), log_engine(settings) as engine:
+        done = archive_log(url, before=limit, clock=SystemClock(), ids=RandomIds())
+        # A checkpoint vouches for the end of the file from here on.
+        sign_log(engine, CheckpointFiles.of(settings.data_dir), clock=SystemClock())
+    if as_json:
+        stretch = asdict(done.archive) if done.archive else None
+        report = {"archive": stretch, "events": done.events, "removed": done.removed}
+        echo(json.dumps(report))
+    elif done.archive is None:
+        echo("nothing to archive")
+    else:
+        echo(f"{done.events:,} events in {directory_of(url) / done.archive.file}, verified")
+        echo(f"{done.removed:,} of them left the log; the rest is still needed there")

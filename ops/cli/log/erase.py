@@ -37,8 +37,7 @@ from ops.adapters.redis.items import RedisItemBacklog, RedisItemEraser, RedisIte
 from ops.adapters.redis.worker_requests import RedisBlockPlaces
 from ops.blockstore.erase import erase_blocks
 from ops.broker.address import is_private, resolve_broker_url
-from ops.cli.log.exclusive import nothing_runs
-from ops.cli.log.log_options import errors_as_one_line, log_engine, read_settings
+from ops.cli.log.log_options import errors_as_one_line, log_engine, nothing_runs, read_settings
 from ops.cli.options import DataDir
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
@@ -245,11 +244,6 @@ def _print(plan: SweepPlan, verb: str) -> None:
 #: How long to wait until the workers have ended cancelled jobs, in seconds.
 _ENDS_MAX_S: Final = 10.0
 _POLL_S: Final = 0.1
-
-
-def add_to(log: typer.Typer) -> None:
-    """Add the command to the group."""
-    log.command("erase")(erase)
 
 
 def erase(

@@ -6,14 +6,14 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from domain.log.record import RecordedEvent
 from ops.adapters.event_log.archives import event_line, write_events
 from ops.adapters.event_log.reader import LogReader, follow
-from ops.cli.log import LOG_HELP, archive, check, db, erase
+from ops.cli.log import check, db, erase
 from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
     AfterOption,
@@ -31,21 +31,11 @@ from ops.cli.log.log_options import (
     wanted,
 )
 from ops.cli.options import DataDir
-from ops.cli.output import echo, echo_data, print_pairs
+from ops.cli.output import echo, echo_data, print_json, print_pairs
 
 #: Events that ``ls`` prints by default, and of those that are there with ``--follow``.
 LS_EVENTS = 100
 FOLLOWED_EVENTS = 10
-
-
-def register(app: typer.Typer) -> None:
-    """Add the ``log`` commands to ``app``."""
-    log = typer.Typer(help=LOG_HELP, no_args_is_help=True)
-    log.command("ls")(ls)
-    log.command("show")(show)
-    for module in (check, db, archive, erase):
-        module.add_to(log)
-    app.add_typer(log, name="log", rich_help_panel="Look")
 
 
 def ls(
@@ -138,4 +128,17 @@ def show(
     fields = dataclasses.asdict(event) | {"hash fits": "yes" if is_whole else "NO: it was changed"}
     data = fields.pop("data")
     print_pairs([(name, "" if value is None else str(value)) for name, value in fields.items()])
-    echo(json.dumps(data, indent=2))
+    print_json(data)
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {
+    "ls": ls,
+    "show": show,
+    "verify": check.verify,
+    "upgrade": db.upgrade_tables,
+    "backup": db.back_up_log,
+    "restore": db.restore_log,
+    "archive": db.archive,
+    "erase": erase.erase,
+}

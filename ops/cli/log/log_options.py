@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -19,16 +18,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from sqlalchemy import Engine
 
-from domain.errors import LogNewer, SemanticError
+from domain.errors import LogNewer, LogUnavailable, SemanticError
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter, RecordedEvent
+from ops.adapters.data_dir.lock import DataLock
 from ops.adapters.event_log.database import database_file, reader_engine
 from ops.adapters.event_log.migrate import current, refuse_newer_program
-from ops.cli.exit_codes import ExitCode
-from ops.cli.log.instants import parse_instant
-from ops.cli.options import operator_settings, overrides
+from ops.cli.options import operator_settings, overrides, parse_instant
 from ops.cli.output import echo
+from ops.exit_codes import ExitCode
 from ops.settings import Settings
+from ops.supervisor.serve_record import CannotServe, serve_lock
 from ops.supervisor.startup_banner import without_password
 from ops.terminal_text import visible_line
 
@@ -73,8 +73,8 @@ def wanted(
         stream=stream,
         types=tuple(types or ()),
         agent=agent,
-        since=since and parse_instant(since, datetime.now(UTC)),
-        until=until and parse_instant(until, datetime.now(UTC)),
+        since=since and parse_instant(since),
+        until=until and parse_instant(until),
     )
 
 
@@ -198,3 +198,25 @@ def _colour(type_name: str) -> str:
     if type_name.endswith(_ENDED_WELL):
         return "green"
     return "yellow" if "Cancel" in type_name else "blue"
+
+
+@contextmanager
+def nothing_runs(settings: Settings) -> Iterator[None]:
+    """Hold the locks of a service and its parts.
+
+    Raises:
+        LogUnavailable: A service, or one of its parts, runs.
+        DataDirLocked: A worker runs on its own.
+    """
+    try:
+        with (
+            serve_lock(settings.data_dir) as leftovers,
+            DataLock(settings.data_dir / "worker.lock"),
+        ):
+            if leftovers is not None and leftovers.has_living_parts():
+                msg = "parts of a service are still ending; try again in a moment"
+                raise LogUnavailable(msg)
+            yield
+    except CannotServe as error:
+        msg = f"{error}; stop it first"
+        raise LogUnavailable(msg) from error

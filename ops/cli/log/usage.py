@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from domain.usage.figures import UsageGroup
 from ops.cli.client import whole_service
-from ops.cli.exit_codes import EPILOG, ExitCode
-from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, print_table
+from ops.cli.log.as_of import current_projections
+from ops.cli.options import DataDir, Json, fail, parse_instant
+from ops.cli.output import echo, print_json, print_table
 from ops.clients.http_client import Refused, Unreachable
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +22,7 @@ _NONE = "-"
 _SERVICE_ROWS_MAX: Final = 10_000
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("usage", epilog=EPILOG, rich_help_panel="Look")(show_usage)
-
-
-def show_usage(
+def usage(
     by: Annotated[UsageGroup, typer.Option("--by", help="What the rows are.")] = UsageGroup.DAY,
     since: Annotated[
         str | None,
@@ -40,7 +35,7 @@ def show_usage(
     """Sum the ended jobs: tokens, cache and times, in UTC; works with and without a service."""
     report = _report(by, since, limit, data_dir)
     if json:
-        echo(jsonlib.dumps(report, indent=2, ensure_ascii=False))
+        print_json(report, ascii_only=False)
         return
     print_table(
         (by.value, "jobs", "prompt", "cached", "tokens", "tok/s", "queue", "first token", "misses"),
@@ -52,11 +47,7 @@ def show_usage(
 
 def _report(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) -> dict[str, Any]:
     """Return the report as the API has it: from the running service, else from the log."""
-    from datetime import UTC, datetime  # noqa: PLC0415 - keeps --help fast
-
-    from ops.cli.log.instants import parse_instant  # noqa: PLC0415 - the same
-
-    first = None if since is None else parse_instant(since, datetime.now(UTC))
+    first = None if since is None else parse_instant(since)
     client = whole_service(data_dir) if limit <= _SERVICE_ROWS_MAX else None
     if client is None:
         return _read(by, first, limit, data_dir)
@@ -73,7 +64,6 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
     from domain.errors import SemanticError  # noqa: PLC0415 - most calls ask the service
     from domain.usage.report import report_usage  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.usage import SqlUsageViews  # noqa: PLC0415 - the same
-    from ops.cli.log.projections import current_projections  # noqa: PLC0415 - the same
 
     with current_projections(data_dir) as engine:
         if engine is None:

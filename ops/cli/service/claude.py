@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ops.cli.client import access_or_exit, service
-from ops.cli.exit_codes import ExitCode
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,14 +27,6 @@ PrintEnv = Annotated[
 Binary = Annotated[
     str, typer.Option("--claude", help="The program to start, if it is not claude on the PATH.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        rich_help_panel="Use",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(claude)
 
 
 def claude(

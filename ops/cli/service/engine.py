@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ops.cli.client import ask, service
-from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, print_pairs
+from ops.cli.output import print_json, print_pairs
+from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,11 +55,6 @@ Wait = Annotated[
         "--wait", min=0, help="Seconds of a drain for running jobs to end; 0 does not wait."
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(epilog=EPILOG, rich_help_panel="Serve")(engine)
 
 
 def engine(
@@ -153,7 +147,7 @@ def _has_drained(state: dict[str, Any]) -> bool:
 
 def _print(state: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        echo(jsonlib.dumps(state, indent=2))
+        print_json(state)
         return
     admission = state["admission"]
     if state["reason"]:

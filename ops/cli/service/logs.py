@@ -16,9 +16,9 @@ import typer
 
 from ops.adapters.data_dir.log_files import LogFileReader
 from ops.cli.client import access_or_exit
-from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo
+from ops.exit_codes import ExitCode
 from ops.terminal_text import visible, visible_line
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ _JOB_KEYS: Final = ("job_id", "job")
 _SHOWN_APART: Final = frozenset({"timestamp", "level", "part", "message", "pid", "exception"})
 _OUR_LOGGER: Final = "semantic"
 #: Characters that could control a terminal.
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(epilog=EPILOG, rich_help_panel="Look")(logs)
 
 
 def logs(

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
-from ops.cli.exit_codes import EPILOG, ExitCode
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_pairs
-
-if TYPE_CHECKING:
-    from ops.supervisor.machine.manager import MachineService
-    from ops.supervisor.machine.unit import MachineUnit
+from ops.cli.output import echo, print_json, print_pairs
+from ops.exit_codes import ExitCode
+from ops.supervisor.machine.manager import MachineService, Manager, ManagerFailed
+from ops.supervisor.machine.unit import MachineUnit, left_out, unit_of
 
 ManagerOption = Annotated[
     str | None,
     typer.Option("--manager", help="launchd or systemd; default: that of this machine."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="Start the service with the machine.")
-    for command in (install, status):
-        group.command(epilog=EPILOG)(command)
-    app.add_typer(group, name="service", rich_help_panel="Serve")
 
 
 def install(
@@ -52,9 +41,6 @@ def install(
     if undo:
         _uninstall(service)
         return
-    from ops.supervisor.machine.manager import Manager, ManagerFailed  # noqa: PLC0415 - keeps --help fast
-    from ops.supervisor.machine.unit import left_out  # noqa: PLC0415 - the same
-
     if names := left_out(os.environ):
         echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
     if dry_run:
@@ -73,8 +59,6 @@ def install(
 
 
 def _uninstall(service: MachineService) -> None:
-    from ops.supervisor.machine.manager import ManagerFailed  # noqa: PLC0415 - keeps --help fast
-
     try:
         was_installed = service.uninstall()
     except (ManagerFailed, OSError) as error:
@@ -85,8 +69,6 @@ def _uninstall(service: MachineService) -> None:
 def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir = None) -> None:
     """Show whether the service is installed and runs; exits with 0 if it runs, else with 3."""
     service, _ = _service(manager, data_dir)
-    from ops.supervisor.machine.manager import ManagerFailed  # noqa: PLC0415 - keeps --help fast
-
     try:
         is_running = service.is_running()
     except ManagerFailed:
@@ -98,7 +80,7 @@ def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir 
         "running": is_running,
     }
     if json:
-        echo(jsonlib.dumps(report, indent=2))
+        print_json(report)
     else:
         print_pairs([(name, str(value)) for name, value in report.items()])
     if not is_running:
@@ -106,9 +88,6 @@ def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir 
 
 
 def _service(manager: str | None, data_dir: Path | None) -> tuple[MachineService, MachineUnit]:
-    from ops.supervisor.machine.manager import MachineService, Manager  # noqa: PLC0415 - keeps --help fast
-    from ops.supervisor.machine.unit import unit_of  # noqa: PLC0415 - the same
-
     settings = settings_or_exit(overrides(data_dir=data_dir))
     try:
         chosen = Manager.of(sys.platform) if manager is None else Manager(manager)
@@ -117,3 +96,7 @@ def _service(manager: str | None, data_dir: Path | None) -> tuple[MachineService
     home = Path.home()
     unit = unit_of(settings, home=home, search_path=os.environ.get("PATH", ""))
     return MachineService(manager=chosen, home=home), unit
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {"install": install, "status": status}

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from ops.cli.exit_codes import ExitCode
 from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_settings, overrides
 from ops.cli.output import echo
+from ops.exit_codes import ExitCode
 from ops.liveness.imports import resting_collector
 from ops.models.choice import choice_environment
 
@@ -29,11 +29,6 @@ class Only(StrEnum):
 _MODULES: Final[Mapping[Only, str]] = MappingProxyType(
     {Only.API: "api.main", Only.WORKER: "worker.main", Only.BROKER: "ops.broker"}
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(rich_help_panel="Serve")(serve)
 
 
 def serve(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ops.cli.client import access_or_exit, client_of, health_of
-from ops.cli.exit_codes import ExitCode
-from ops.cli.log.as_of import AsOfOption, print_past_status
-from ops.cli.options import DataDir, Json, fail
-from ops.cli.output import echo, pair_lines, print_pairs
+from ops.cli.log.as_of import AsOfOption, log_if_any, print_past_status
+from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
+from ops.cli.output import echo, pair_lines, print_json, print_pairs
 from ops.clients.http_client import HttpClient, Refused, Unreachable
+from ops.exit_codes import ExitCode
 from ops.supervisor.serve_record import read_record
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ _HASH_CHARS = 12
 _FIGURES: Final[Mapping[str, Any]] = MappingProxyType({"cache": None, "drafts": None})
 _LOG: Final[Mapping[str, Any]] = MappingProxyType({"jobs": None, "queue_depth": None, "log": None})
 _LOAD: Final[Mapping[str, Any]] = MappingProxyType({"rates": None, "memory": None})
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(rich_help_panel="Look")(status)
 
 
 def status(
@@ -67,7 +62,7 @@ def status(
         return
     report = _report(data_dir)
     if json:
-        echo(jsonlib.dumps(report, indent=2))
+        print_json(report)
     else:
         print_pairs(_lines(report))
     if not report["running"]:
@@ -151,23 +146,17 @@ def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, A
 def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
-    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - the same
     from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
     from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.cli.options import overrides, settings_or_exit  # noqa: PLC0415 - the same
 
-    url = settings_or_exit(overrides(data_dir=data_dir)).log_url
-    file = database_file(url)
-    if file is not None and not file.exists():
-        return dict(_LOG)
-    engine = reader_engine(url)
-    try:
-        counts = {found.value: count for found, count in SqlJobViews(engine).counts().items()}
-        head = LogReader(engine).head()
-    except LogUnavailable as error:
-        return dict(_LOG) | {"log": {"error": error.message}}
-    finally:
-        engine.dispose()
+    with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:
+        if engine is None:
+            return dict(_LOG)
+        try:
+            counts = {found.value: count for found, count in SqlJobViews(engine).counts().items()}
+            head = LogReader(engine).head()
+        except LogUnavailable as error:
+            return dict(_LOG) | {"log": {"error": error.message}}
     return {
         "jobs": counts,
         "queue_depth": counts["queued"],

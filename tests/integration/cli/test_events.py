@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from domain.log.record import EventFilter
@@ -20,7 +19,7 @@ from ops.adapters.event_log.database import reader_engine
 from ops.adapters.event_log.migrate import expected
 from ops.adapters.event_log.reader import LogReader, follow
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.cli.log import events
+from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
@@ -51,8 +50,7 @@ def log(url: str) -> Iterator[SqlEventLog]:
 
 
 def _run(*arguments: str) -> Result:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     return CliRunner().invoke(app, arguments)
 
 
@@ -201,9 +199,7 @@ def test_a_follower_sees_each_new_event_once(log: SqlEventLog, url: str) -> None
 
 
 def test_an_interrupted_tail_ends_well(log: SqlEventLog) -> None:
-    code = (
-        "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
-    )
+    code = "from ops.cli.main import build_app; build_app({'log'})()"
     command = [sys.executable, "-c", code, "log", "ls", "--follow", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
@@ -18,7 +17,7 @@ from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin import backup
 from ops.adapters.log_admin.backup import back_up, restore, verify_copy
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
-from ops.cli.log import events
+from ops.cli.main import build_app
 from ops.clock import SystemClock
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.job_events import draft, worker_event
@@ -45,8 +44,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def _run(*arguments: str) -> Result:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     return CliRunner().invoke(app, arguments)
 
 

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from domain.errors import CorruptLog, LogUnavailable
@@ -22,7 +21,7 @@ from ops.adapters.event_log.row_codec import link
 from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.log_admin.backup import back_up
 from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.cli.log import events
+from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
@@ -54,8 +53,7 @@ def signed(url: str) -> str:
 
 
 def _run(*arguments: str) -> Result:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     return CliRunner().invoke(app, ["log", *arguments])
 
 
@@ -326,9 +324,7 @@ def test_a_chained_event_of_another_writer_does_not_fit_the_checkpoints(
 
 def test_a_tail_ends_when_its_reader_has_gone_although_nothing_happens(signed: str) -> None:
     assert signed
-    code = (
-        "import typer; from ops.cli.log import events; a = typer.Typer(); events.register(a); a()"
-    )
+    code = "from ops.cli.main import build_app; build_app({'log'})()"
     command = [sys.executable, "-c", code, "log", "ls", "--follow", "-n", "1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None

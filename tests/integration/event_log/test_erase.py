@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from domain.agent.state import Profile
@@ -27,7 +26,7 @@ from ops.adapters.log_admin.projections_check import ProjectionState, verify_pro
 from ops.adapters.redis.client import Keys, connect
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
-from ops.cli.log import events
+from ops.cli.main import build_app
 from ops.clock import RandomIds, SystemClock
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.blocks import make_chain, make_checkpoint
@@ -70,8 +69,7 @@ def _run_job(log: SqlEventLog, name: str, agent: str, asked: bytes, said: bytes 
 
 
 def _erase(*options: str) -> Result:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     command = ["log", "erase", "--agent", "alice", "--yes", *options]
     return CliRunner().invoke(app, command)
 
@@ -152,8 +150,7 @@ def test_what_came_since_is_erased_by_the_next_time(url: str, data: Path) -> Non
 
 def test_an_agent_that_nobody_knows_has_nothing_to_erase(url: str) -> None:
     assert url
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     arguments = ["log", "erase", "--agent", "nobody", "--yes", "--json"]
     report = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert (report["jobs"], report["payloads"]) == (0, 0)
@@ -178,8 +175,7 @@ def test_nothing_is_erased_while_a_service_runs(url: str, data: Path) -> None:
 
 
 def test_nothing_is_erased_without_a_yes(url: str) -> None:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     result = CliRunner().invoke(app, ["log", "erase", "--agent", "alice"], input="n\n")
     assert result.exit_code == 1
     with open_log(url, clock=SystemClock()) as log:

@@ -34,7 +34,7 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.event_log.tables import METADATA
 from ops.adapters.log_admin.archive import archive_log
 from ops.adapters.log_admin.backup import back_up
-from ops.cli.service.checks import check_log
+from ops.cli.service.doctor import check_log
 from ops.clock import RandomIds, SystemClock
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.log_files import fill, verify

@@ -6,12 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.cli.log import events
+from ops.cli.main import build_app
 from ops.clock import SystemClock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill
@@ -22,8 +21,7 @@ TOOL_WITHIN_S = 60.0
 
 
 def _run(*arguments: str) -> Result:
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     return CliRunner().invoke(app, arguments)
 
 

@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import typer
 from sqlalchemy import text
 from typer.testing import CliRunner
 
@@ -24,8 +23,8 @@ from ops.adapters.event_log.migrate import current, read_reader_min, upgrade
 from ops.adapters.event_log.sql_event_log import open_log
 from ops.adapters.log_admin.archive import open_as_of
 from ops.adapters.log_admin.backup import back_up, restore
-from ops.cli.log import events
-from ops.cli.service.checks import check_log_version
+from ops.cli.main import build_app
+from ops.cli.service.doctor import check_log_version
 from ops.clock import SystemClock
 from ops.exit_codes import ExitCode
 from tests.support.builders.job_events import draft, worker_event
@@ -152,8 +151,7 @@ def test_an_event_of_a_newer_program_is_a_typed_error(name: str, version: int) -
 
 def test_commands_name_the_newer_program(newer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMANTIC_DATA_DIR", str(Path(newer.removeprefix("sqlite:///")).parent))
-    app = typer.Typer()
-    events.register(app)
+    app = build_app({"log"})
     for words in (["log", "ls"], ["log", "verify"], ["log", "upgrade"]):
         result = CliRunner().invoke(app, words)
         assert (result.exit_code, "update semantic" in result.output) == (78, True), words

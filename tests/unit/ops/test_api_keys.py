@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from ops.cli.service.origins import origins
+from ops.cli.service.config import origins
 from ops.setting_groups.api_keys import (
     SUPERVISOR_KEY,
     ApiKey,

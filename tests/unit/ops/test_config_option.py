@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
-from ops.cli.config_option import add_config_option, given_config_file, use_config_file
 from ops.cli.main import build_app
+from ops.cli.options import add_config_option, given_config_file, use_config_file
 
 
 def _commands(app: typer.Typer, path: str = "") -> Iterator[tuple[str, set[str]]]:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from ops.cli.service.origins import origins
+from ops.cli.service.config import origins
 from ops.setting_groups.models import DEMO_MODEL
 from ops.setting_groups.places import user_config_file
 from ops.setting_groups.service import JobSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ops.cli.service.checks import Check, check_health
+from ops.cli.service.doctor import Check, check_health
 
 
 def test_each_reason_is_a_finding() -> None:

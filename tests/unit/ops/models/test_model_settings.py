@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ops.cli.service.origins import origins
+from ops.cli.service.config import origins
 from ops.setting_groups.places import user_config_file
 from ops.settings import load_settings
 

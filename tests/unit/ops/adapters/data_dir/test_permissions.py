@@ -16,7 +16,7 @@ from ops.adapters.data_dir.permissions import (
     tighten,
     use_own_temporary_directory,
 )
-from ops.cli.service.checks import check_permissions
+from ops.cli.service.doctor import check_permissions
 from tests.support.permissions import umask
 
 OURS = ("events.sqlite3", "events.sqlite3-wal", "heads.key", "serve.json", "worker.json.new")
