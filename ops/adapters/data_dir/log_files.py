@@ -1,9 +1,8 @@
 """Log lines in numbered files: written by the supervisor alone, read by any process.
 
 A full file keeps its number and is compressed: the next line begins the next number. So a reader
-that has read a file to its end, and then sees a later one, has read all lines of the earlier file.
-The handlers of ``logging.handlers`` give a full file another name at each rotation, which a reader
-in another process cannot follow.
+that has read a file to its end, and then sees a later one, has read all lines of the earlier file,
+and a kill while a file is compressed repeats none. ADR 0058 compares the libraries.
 """
 
 from __future__ import annotations
@@ -85,31 +84,33 @@ class LogFiles:
         """Lines that could not be written since the last note about them."""
         return self._lost
 
-    def write(self, text: str) -> object:
+    def write(self, text: str) -> None:
         """Append a line with its end."""
         now_s = self._now_s()
         if now_s < self._retry_at_s:
             self._lost += 1
-            return None
+            return
         try:
             self._append(text)
         except OSError:
             self._lost += 1
             self._retry_at_s = now_s + RETRY_S
-            self._close()
-        return None
+            self.close()
 
     def flush(self) -> None:
         """Do nothing: each line is handed to the system at once."""
 
     def close(self) -> None:
         """Close the file."""
-        self._close()
+        if self._file is not None:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = None
 
     def _append(self, text: str) -> None:
         data = text.encode("utf-8", "replace")
         if self._file is not None and self._size_bytes + len(data) > self._limits.file_bytes:
-            self._close()
+            self.close()
             self._number += 1
             self._prune_at_s = 0.0
         if self._file is None:
@@ -171,12 +172,6 @@ class LogFiles:
                 left_bytes -= found.st_size
                 if left_bytes < 0 or found.st_mtime < oldest_s:
                     path.unlink()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                os.close(self._file)
-            self._file = None
 
 
 class LogFileReader:
