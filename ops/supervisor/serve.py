@@ -26,8 +26,7 @@ from ops.models.backend import missing_backend
 from ops.models.choice import choice_environment
 from ops.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
-from ops.supervisor.machine.launchd import LOG_NAME
-from ops.supervisor.machine.unit import log_dir_of
+from ops.supervisor.machine import LOG_NAME, log_dir_of
 from ops.supervisor.output import (
     BoundedFile,
     LineStream,

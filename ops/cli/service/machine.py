@@ -13,8 +13,14 @@ import typer
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
 from ops.cli.output import echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
-from ops.supervisor.machine.manager import MachineService, Manager, ManagerFailed
-from ops.supervisor.machine.unit import MachineUnit, left_out, unit_of
+from ops.supervisor.machine import (
+    MachineService,
+    MachineUnit,
+    Manager,
+    ManagerFailed,
+    left_out,
+    unit_of,
+)
 
 ManagerOption = Annotated[
     str | None,

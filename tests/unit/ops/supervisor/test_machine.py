@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from ops.settings import Settings
-from ops.supervisor.machine.manager import MachineService, Manager, ManagerFailed, run_command
-from ops.supervisor.machine.unit import MachineUnit, unit_of
+from ops.supervisor.machine import (
+    MachineService,
+    MachineUnit,
+    Manager,
+    ManagerFailed,
+    run_command,
+    unit_of,
+)
 
 
 class Commands:

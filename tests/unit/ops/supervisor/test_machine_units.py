@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ops.settings import Settings
-from ops.supervisor.machine import launchd, systemd
-from ops.supervisor.machine.unit import MachineUnit, left_out, unit_of
+from ops.supervisor.machine import UNIT, MachineUnit, launchd_file, left_out, systemd_file, unit_of
 from ops.supervisor.parts import parts_of
 
 HOME = Path("/Users/a b")
@@ -36,12 +35,12 @@ def _unquoted(line: str) -> list[str]:
 def _systemd(unit: MachineUnit) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names have case
-    parser.read_string(systemd.render(unit))
+    parser.read_string(systemd_file(unit))
     return parser
 
 
 def test_launchd_gets_the_command_and_waits_longer_than_the_drain() -> None:
-    job = plistlib.loads(launchd.render(_unit()))
+    job = plistlib.loads(launchd_file(_unit()))
     assert job["ProgramArguments"][-3:] == ["serve", "--data-dir", str(ODD)]
     assert job["ExitTimeOut"] > _drain_s()
     assert job["KeepAlive"] == {"SuccessfulExit": False}
@@ -72,8 +71,8 @@ def test_settings_that_cannot_work_are_not_tried_again() -> None:
 
 def test_files_hold_no_secret() -> None:
     unit = _unit()
-    assert b"secret" not in launchd.render(unit)
-    assert "secret" not in systemd.render(unit)
+    assert b"secret" not in launchd_file(unit)
+    assert "secret" not in systemd_file(unit)
     environment = {
         "SEMANTIC_API_KEY": "sk-x",
         "semantic_server__port": "1",
@@ -96,7 +95,7 @@ def test_configuration_file_is_named_in_the_command(
 
 def test_path_with_a_line_break_is_refused() -> None:
     with pytest.raises(ValueError, match="control character"):
-        systemd.render(_unit(Path("/data\nExecStart=/bin/evil")))
+        systemd_file(_unit(Path("/data\nExecStart=/bin/evil")))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -112,8 +111,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         log_dir=tmp_path,
         stop_s=60,
     )
-    file = tmp_path / systemd.UNIT
-    file.write_text(systemd.render(unit))
+    file = tmp_path / UNIT
+    file.write_text(systemd_file(unit))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(file)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
