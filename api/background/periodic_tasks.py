@@ -14,7 +14,7 @@ from ops.adapters.erasing.sweep import PacedSweeps, rules_of
 from ops.adapters.erasing.sweep_process import sweep_in_process
 from ops.adapters.redis.client import Keys, connect
 from ops.adapters.redis.items import RedisItemEraser
-from ops.blockstore.erase import erase_blocks
+from ops.blockstore.maintenance import erase_blocks
 from ops.broker.address import is_private, resolve_broker_url
 from ops.clock import SystemClock
 from ops.logs import Logger

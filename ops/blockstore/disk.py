@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from domain.errors import Unavailable
+from ops.adapters.data_dir.permissions import sync_directory, sync_file
 from ops.blockstore.blocks import draft_path
 
 #: Most buffers in one system call; every platform takes as many.
@@ -124,14 +123,14 @@ class Disk:
         if not self._sync:
             return
         for path in paths:
-            _sync(path, os.O_RDONLY, full=path == paths[-1])
+            sync_file(path, with_drive=path == paths[-1])
 
     def sync_directories(self, paths: Iterable[Path]) -> None:
         """Make the names in directories survive a power cut."""
         if not self._sync:
             return
         for path in paths:
-            _sync(path, os.O_RDONLY | os.O_DIRECTORY, full=False)
+            sync_directory(path)
 
 
 class RegularFile:
@@ -214,14 +213,3 @@ def _drop_front(buffers: list[memoryview], count: int) -> None:
         count -= buffers.pop(0).nbytes
     if count:
         buffers[0] = buffers[0][count:]
-
-
-def _sync(path: Path, flags: int, *, full: bool) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        if full and sys.platform == "darwin":
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        else:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -69,6 +69,8 @@ class BlockHeader:
 
 
 class _Bad(Exception):
+    """A file that must not be used; turned into its ``Rejected`` where a file is read."""
+
     def __init__(self, reason: RejectReason, detail: str) -> None:
         super().__init__(detail)
         self.rejected = Rejected(reason, detail)
@@ -116,16 +118,19 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
         name: The block that the file promises.
         fingerprint: What the loaded model computes with; ``None`` takes any.
     """
-    head = decode_head(raw, file_bytes=len(raw))
-    if isinstance(head, Rejected):
-        return head
+    try:
+        return _decoded(raw, name, fingerprint)
+    except _Bad as bad:
+        return bad.rejected
+
+
+def _decoded(raw: bytes, name: BlockHash, fingerprint: str | None) -> StoredBlock:
+    head = _head(raw, len(raw))
     view = memoryview(raw)
     end = head.tensors[0].end
-    digest = new_digest(raw[:end])
+    digest = _new_digest(raw[:end])
     digest.update(view[end:])
-    token_ids = verified_ids(head, raw[:end], digest, name=name, fingerprint=fingerprint)
-    if isinstance(token_ids, Rejected):
-        return token_ids
+    token_ids = _verified_ids(head, raw[:end], digest, name=name, fingerprint=fingerprint)
     return StoredBlock(
         meta=head.meta,
         token_ids=token_ids,
@@ -136,7 +141,7 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
     )
 
 
-def new_digest(start: bytes) -> Digest:
+def _new_digest(start: bytes) -> Digest:
     """Return the digest of a file's beginning without its checksum, to be updated with the rest.
 
     Args:
@@ -147,27 +152,27 @@ def new_digest(start: bytes) -> Digest:
     return digest
 
 
-def verified_ids(
+def _verified_ids(
     head: BlockHeader, start: bytes, digest: Digest, *, name: BlockHash, fingerprint: str | None
-) -> tuple[int, ...] | Rejected:
+) -> tuple[int, ...]:
     """Return the ids of a block's tokens, if every byte is as it was written.
 
     Args:
         start: The beginning of the file up to the end of the token ids.
-        digest: Of the whole file, see ``new_digest``.
+        digest: Of the whole file, see ``_new_digest``.
         name: See ``decode``.
         fingerprint: See ``decode``.
     """
     if digest.hexdigest() != head.checksum:
-        return Rejected(RejectReason.CHECKSUM, "the checksum does not match")
+        _bad(RejectReason.CHECKSUM, "the checksum does not match")
     if head.meta.hash != name:
-        return Rejected(RejectReason.RENAMED, f"it holds block {head.meta.hash.hex()}")
+        _bad(RejectReason.RENAMED, f"it holds block {head.meta.hash.hex()}")
     if fingerprint is not None and head.meta.fingerprint != fingerprint:
-        return Rejected(RejectReason.WRONG_FINGERPRINT, f"made by {head.meta.fingerprint}")
+        _bad(RejectReason.WRONG_FINGERPRINT, f"made by {head.meta.fingerprint}")
     ids = head.tensors[0]
     token_ids = unpack_ids(start[ids.begin : ids.end])
     if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
-        return Rejected(RejectReason.RENAMED, "its tokens make another name")
+        _bad(RejectReason.RENAMED, "its tokens make another name")
     return token_ids
 
 
@@ -186,16 +191,8 @@ def decode_head(start: bytes, *, file_bytes: int) -> BlockHeader | Rejected:
         return bad.rejected
 
 
-def header_end(start: bytes, *, file_bytes: int) -> int | Rejected:
-    """Return where the header ends, from at least the first eight bytes of a file."""
-    try:
-        return _header_end(start, file_bytes)
-    except _Bad as bad:
-        return bad.rejected
-
-
 def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
-    digest = new_digest(head)
+    digest = _new_digest(head)
     for part in data:
         digest.update(part)
     return digest.hexdigest()
@@ -211,6 +208,7 @@ def _head(start: bytes, file_bytes: int) -> BlockHeader:
 
 
 def _header_end(start: bytes, file_bytes: int) -> int:
+    """Return where the header ends, from at least the first eight bytes of a file."""
     if file_bytes > BLOCK_BYTES_MAX:
         _bad(RejectReason.MALFORMED, f"{file_bytes} bytes are too many for a block")
     if len(start) < LENGTH_BYTES:
@@ -353,8 +351,8 @@ def read_block(
         if error.errno in _TRANSIENT:
             return None
         return Rejected(RejectReason.UNREADABLE, str(error))
-    if isinstance(block, Rejected):
-        return block
+    except _Bad as bad:
+        return bad.rejected
     if (block.meta.parent, block.meta.tokens) != (info.parent, info.tokens):
         return Rejected(RejectReason.RENAMED, "it has another parent or number of tokens")
     return block
@@ -365,9 +363,7 @@ def read_token_ids(path: Path) -> tuple[int, ...] | None:
     try:
         with RegularFile(path) as file:
             start, head = _beginning(file, HEAD_BYTES)
-    except OSError:
-        return None
-    if isinstance(head, Rejected):
+    except (OSError, _Bad):
         return None
     ids = head.tensors[0]
     return unpack_ids(start[ids.begin : ids.end])
@@ -375,38 +371,32 @@ def read_token_ids(path: Path) -> tuple[int, ...] | None:
 
 def _block_in(
     file: RegularFile, info: BlockInfo, fingerprint: str | None, target: BlockTarget | None
-) -> StoredBlock | Rejected:
+) -> StoredBlock:
     if file.size_bytes > BLOCK_BYTES_MAX:
-        return Rejected(RejectReason.MALFORMED, f"{file.size_bytes} bytes")
+        _bad(RejectReason.MALFORMED, f"{file.size_bytes} bytes")
     file.expect_whole()
     placed = None if target is None else _placed(file, info, fingerprint, target)
-    if placed is not None:
-        return placed
-    return decode(file.read(file.size_bytes), name=info.hash, fingerprint=fingerprint)
+    return placed or _decoded(file.read(file.size_bytes), info.hash, fingerprint)
 
 
 def _placed(
     file: RegularFile, info: BlockInfo, fingerprint: str | None, target: BlockTarget
-) -> StoredBlock | Rejected | None:
+) -> StoredBlock | None:
     """Read a block into the memory of ``target``; ``None`` if it does not fit there."""
     start, head = _beginning(file, PIECE_BYTES)
-    if isinstance(head, Rejected):
-        return head
     parts = target(head.tensors[1:])
     if parts is None:
         file.rewind()
         return None
-    digest = new_digest(start)
+    digest = _new_digest(start)
     there = memoryview(start)[head.tensors[0].end :]
     for piece in _pieces(_left(parts, there)):
         if not file.read_into(piece):
-            return Rejected(RejectReason.TRUNCATED, "the file has become shorter")
+            _bad(RejectReason.TRUNCATED, "the file has become shorter")
         # While the bytes are still in the processor's cache.
         for part in piece:
             digest.update(part)
-    token_ids = verified_ids(head, start, digest, name=info.hash, fingerprint=fingerprint)
-    if isinstance(token_ids, Rejected):
-        return token_ids
+    token_ids = _verified_ids(head, start, digest, name=info.hash, fingerprint=fingerprint)
     return StoredBlock(meta=head.meta, token_ids=token_ids, payload={}, is_placed=True)
 
 
@@ -432,17 +422,12 @@ def _pieces(parts: Iterable[memoryview]) -> Iterator[list[memoryview]]:
     yield piece
 
 
-def _beginning(file: RegularFile, size_bytes: int) -> tuple[bytes, BlockHeader | Rejected]:
+def _beginning(file: RegularFile, size_bytes: int) -> tuple[bytes, BlockHeader]:
     """Return a file at least up to the end of the token ids, and its header."""
     start = file.read(size_bytes)
-    end = header_end(start, file_bytes=file.size_bytes)
-    if isinstance(end, Rejected):
-        return start, end
-    start += file.read(max(0, end - len(start)))
-    head = decode_head(start, file_bytes=file.size_bytes)
-    if isinstance(head, Rejected):
-        return start, head
+    start += file.read(max(0, _header_end(start, file.size_bytes) - len(start)))
+    head = _head(start, file.size_bytes)
     start += file.read(max(0, head.tensors[0].end - len(start)))
     if len(start) < head.tensors[0].end:
-        return start, Rejected(RejectReason.TRUNCATED, "the file has become shorter")
+        _bad(RejectReason.TRUNCATED, "the file has become shorter")
     return start, head

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from domain.kv.hashing import BlockHash
+from domain.kv.places import NAMES_MAX, BlockPlaces
 from ops.blockstore.blocks import (
     BlockInfo,
     BlockName,
@@ -224,6 +225,33 @@ def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
         changed.add(path.parent)
     # A power cut could bring back a file whose directory was not synced.
     Disk().sync_directories(changed)
+
+
+def erase_blocks(names: Collection[str], *, places: BlockPlaces | None, root: Path) -> int:
+    """Delete blocks and what builds on them; return the number of deleted files.
+
+    What builds on them goes too: checkpoints, and blocks of jobs that never completed.
+
+    Args:
+        names: 64 hex digits each.
+        places: The workers that run; ``None`` if none does.
+        root: The block files of this machine.
+
+    Raises:
+        OSError: A file cannot be deleted.
+        QueueUnavailable: The broker cannot be reached.
+    """
+    if not names:
+        return 0
+    blocks = {BlockHash(bytes.fromhex(digits)) for digits in names}
+    found = overview(root).blocks if root.is_dir() else ()
+    doomed = with_descendants(found, blocks)
+    delete(root, doomed)
+    if places is not None:
+        every = sorted(blocks.union(block.hash for block in doomed))
+        for first in range(0, len(every), NAMES_MAX):
+            places.forget(every[first : first + NAMES_MAX])
+    return len(doomed)
 
 
 def delete_leftovers(found: Overview) -> None:

@@ -121,7 +121,7 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
         return settings.redis.url
     give_up_at = time.monotonic() + wait_s
     while True:
-        url = _read_url(settings)
+        url = read_url(settings)
         if url and answers(url):
             return url
         if time.monotonic() >= give_up_at:
@@ -130,7 +130,8 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
         time.sleep(_POLL_S)
 
 
-def _read_url(settings: Settings) -> str:
+def read_url(settings: Settings) -> str:
+    """Return the address that the broker published; empty without one."""
     try:
         return (settings.data_dir / URL_FILE).read_text(encoding="utf-8").strip()
     except FileNotFoundError:

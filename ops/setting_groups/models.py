@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from domain.model.registry import FOLLOWING_PATTERNS, ModelKind, Pooling
-from ops.setting_groups.group import SettingGroup
 
 #: The model that ships with the package, answers offline and needs no download.
 DEMO_MODEL = "semantic-demo"
@@ -18,6 +17,12 @@ DEMO_MODEL = "semantic-demo"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,199}$"
 
 ModelName = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class SettingGroup(BaseModel):
+    """A table of the configuration: frozen and strict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelSettings(SettingGroup):

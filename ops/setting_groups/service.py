@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, EngineValues
 from ops.setting_groups.api_keys import KeyScope, read_keys
-from ops.setting_groups.group import SettingGroup
+from ops.setting_groups.models import SettingGroup
 from ops.setting_groups.places import HOST, PORT
 
 #: Least memory of a machine on which a standby of the worker waits by default, so that its 0.1 GB

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.clients.claude_code import ServedModel
@@ -18,20 +17,6 @@ if TYPE_CHECKING:
 
 #: Time limit of one probe, in seconds.
 PROBE_S = 2.0
-_URL_NAME = "broker.url"
-
-
-def forget_broker_url(data_dir: Path) -> None:
-    """Remove the published address of a dead broker."""
-    (data_dir / _URL_NAME).unlink(missing_ok=True)
-
-
-def read_broker_url(data_dir: Path) -> str | None:
-    """Return the address that the broker published, else ``None``."""
-    try:
-        return (data_dir / _URL_NAME).read_text(encoding="utf-8").strip() or None
-    except FileNotFoundError:
-        return None
 
 
 def why_not_ready(client: HttpClient) -> str | None:

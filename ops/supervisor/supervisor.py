@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from ops.broker.address import answers
+from ops.broker.address import answers, forget_url, read_url
 from ops.broker.private_redis import find_server
 from ops.clients.claude_code import ServedModel
 from ops.clients.http_client import HttpClient
@@ -41,9 +41,7 @@ from ops.supervisor.parts import (
 from ops.supervisor.power import PowerAssertion, awake_command
 from ops.supervisor.probes import (
     PROBE_S,
-    forget_broker_url,
     has_running_jobs,
-    read_broker_url,
     served_model,
     why_not_ready,
 )
@@ -195,8 +193,8 @@ class Supervisor:
     async def _wait_broker(self) -> str:
         deadline = time.monotonic() + BROKER_START_MAX_S
         while time.monotonic() < deadline:
-            url = read_broker_url(self._settings.data_dir)
-            if url is not None and await asyncio.to_thread(answers, url):
+            url = read_url(self._settings)
+            if url != "" and await asyncio.to_thread(answers, url):
                 return url
             await asyncio.sleep(_POLL_S)
         message = f"the broker did not answer within {BROKER_START_MAX_S:.0f} s"
@@ -244,7 +242,7 @@ class Supervisor:
     def _launch(self, part: Part) -> Child:
         environment = self._environment_of(part)
         if part.name == BROKER:
-            forget_broker_url(self._settings.data_dir)
+            forget_url(self._settings)
         if part.name == WORKER and self._standby is not None:
             child = self._standby.take(environment) or self._start_child(part, environment)
             self._standby.refill(environment)

@@ -159,10 +159,10 @@ def make_directory(directory: Path) -> None:
         sync_directory(one.parent)
 
 
-def sync_file(path: Path) -> None:
-    """Sync a file, so that its content survives a power cut."""
+def sync_file(path: Path, *, with_drive: bool = False) -> None:
+    """Sync a file, so that its content survives a power cut; see ``sync_drive``."""
     with path.open("rb") as file:
-        os.fsync(file.fileno())
+        (sync_drive if with_drive else os.fsync)(file.fileno())
 
 
 def sync_drive(descriptor: int) -> None:
@@ -175,7 +175,7 @@ def sync_drive(descriptor: int) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Sync a directory, so that its entries survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

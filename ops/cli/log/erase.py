@@ -35,7 +35,7 @@ from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.adapters.redis.items import RedisItemBacklog, RedisItemEraser, RedisItemSink
 from ops.adapters.redis.worker_requests import RedisBlockPlaces
-from ops.blockstore.erase import erase_blocks
+from ops.blockstore.maintenance import erase_blocks
 from ops.broker.address import is_private, resolve_broker_url
 from ops.cli.log.log_options import errors_as_one_line, log_engine, nothing_runs, read_settings
 from ops.cli.options import DataDir
