@@ -118,15 +118,16 @@ class Settings(BaseSettings):
     )
 
     config: Path | None = Field(
-        default=None, description="file of settings; it has precedence over the user's own"
+        default=None, description="This file of settings has precedence over the user's own."
     )
     data_dir: Path = Field(
-        default_factory=default_data_dir, description="where everything the service writes lives"
+        default_factory=default_data_dir,
+        description="Everything that the service writes lives in this directory.",
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="what our own commands send; default: the first of server.api_keys that is no"
-        " digest",
+        description="Our own commands send this key; by default the first of server.api_keys that"
+        " is no digest.",
     )
     server: ServerSettings = ServerSettings()
     redis: RedisSettings = RedisSettings()

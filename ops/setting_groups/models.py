@@ -29,52 +29,70 @@ class ModelSettings(SettingGroup):
     """The model that is loaded first."""
 
     id: str = Field(
-        default=DEMO_MODEL, description="a registered name, a directory, a hub id, or the demo"
+        default=DEMO_MODEL,
+        description="The model is a registered name, a directory, a hub id, or the demo.",
     )
-    name: str | None = Field(default=None, description="what clients call it; default: from the id")
-    context_length: int | None = Field(default=None, ge=16, description="lowers the model's own")
+    name: str | None = Field(
+        default=None,
+        description="Clients call the model by this name; by default it comes from the id.",
+    )
+    context_length: int | None = Field(
+        default=None, ge=16, description="This many tokens lower the model's own limit."
+    )
     idle_ttl_s: float = Field(
         default=0.0,
         ge=0,
-        description="seconds after its last use from which the model leaves the memory; the next"
-        " request waits for its load; 0: never",
+        description="The model leaves the memory this many seconds after its last use, and the next"
+        " request waits for its load; with 0 it never does.",
     )
 
 
 class SamplingSettings(SettingGroup):
     """Values for requests that leave them open; they replace those of the model."""
 
-    temperature: float | None = Field(default=None, ge=0, le=2, description="0: greedy")
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, description="Tokens are drawn at this temperature; 0 is greedy."
+    )
     top_p: float | None = Field(
-        default=None, gt=0, le=1, description="mass of the likeliest tokens that are kept"
+        default=None, gt=0, le=1, description="The likeliest tokens of this mass are kept."
     )
     top_k: int | None = Field(
-        default=None, ge=0, description="number of tokens that are kept; 0: all"
+        default=None, ge=0, description="This many tokens are kept; 0 keeps all."
     )
     min_p: float | None = Field(
-        default=None, ge=0, lt=1, description="least share of the likeliest token's probability"
+        default=None,
+        ge=0,
+        lt=1,
+        description="A token is kept from this share of the likeliest token's probability on.",
     )
 
 
 class ModelTable(SettingGroup):
     """``[models.NAME]``, a registered model."""
 
-    source: str = Field(min_length=1, description="a directory, a hub id, or semantic-demo")
-    aliases: tuple[ModelName, ...] = Field(
-        default=(), max_length=100, description="further names of the model"
+    source: str = Field(
+        min_length=1, description="The files are a directory, a hub id, or semantic-demo."
     )
-    context: int | None = Field(default=None, ge=16, description="tokens; lowers the model's own")
+    aliases: tuple[ModelName, ...] = Field(
+        default=(), max_length=100, description="The model has these further names."
+    )
+    context: int | None = Field(
+        default=None, ge=16, description="This many tokens lower the model's own limit."
+    )
     sampling: SamplingSettings = SamplingSettings()
     revision: str | None = Field(
-        default=None, min_length=1, description="branch, tag or commit of a hub repository"
+        default=None,
+        min_length=1,
+        description="The files are those of this branch, tag or commit of a hub repository.",
     )
 
     kind: ModelKind | None = Field(
-        default=None, description="chat or embedding; default: that of its files"
+        default=None, description="The kind is chat or embedding; by default that of its files."
     )
     pooling: Pooling | None = Field(
         default=None,
-        description="of an embedding model: last, mean or cls; default: that of its files",
+        description="An embedding model pools by last, mean or cls; by default as its files have"
+        " it.",
     )
 
     @field_validator("aliases", mode="before")
@@ -92,12 +110,13 @@ class ModelsSettings(SettingGroup):
 
     swap: Literal["manual", "on_demand"] = Field(
         default="manual",
-        description="on_demand: jobs for another registered model cause a swap",
+        description="With on_demand, jobs for another registered model cause a swap.",
     )
     follow: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         default=FOLLOWING_PATTERNS,
         max_length=100,
-        description="patterns of names that no model has and that the loaded model answers",
+        description="The loaded model answers to names that match these patterns and that no model"
+        " has.",
     )
 
     @property

@@ -25,38 +25,61 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 class ServerSettings(SettingGroup):
     """The public socket and what may come through it."""
 
-    host: str = Field(default=HOST, description="address to listen on")
-    port: int = Field(default=PORT, ge=0, le=65535, description="0 picks a free port")
-    drain_s: float = Field(default=10.0, ge=0, description="for open answers after SIGTERM")
+    host: str = Field(default=HOST, description="The service listens on this address.")
+    port: int = Field(
+        default=PORT,
+        ge=0,
+        le=65535,
+        description="The service listens on this port; 0 picks a free one.",
+    )
+    drain_s: float = Field(
+        default=10.0, ge=0, description="Open answers have this many seconds after SIGTERM."
+    )
     allow_remote: bool = Field(
-        default=False, description="other machines may come in; needs a key as well"
+        default=False, description="Other machines may come in; that needs a key as well."
     )
     api_keys: tuple[SecretStr, ...] = Field(
         default=(),
         max_length=1000,
-        description="KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs one",
+        description="Each key is KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs"
+        " one.",
     )
     key_scopes: Mapping[str, KeyScope] = Field(
         default_factory=dict,
-        description="admin, own or read by the key's name; default: own, an only key: admin",
+        description="The key of each name has the scope admin, own or read; by default it is own,"
+        " and admin for an only key.",
     )
     allowed_hosts: tuple[str, ...] = Field(
-        default=(), description="names under which clients reach us, beside localhost and host"
+        default=(), description="Clients reach us under these names, beside localhost and host."
     )
     cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN_PATTERN)], ...] = Field(
-        default=(), description="web pages that may use us: https://example.com, with the port"
+        default=(),
+        description="These web pages may use us; each is written as https://example.com, with its"
+        " port.",
     )
     requests_per_minute: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="of one key; also the largest burst"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="One key may send this many requests a minute; it is also the largest burst.",
     )
     key_jobs_at_once: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="of one key, queued and running"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="One key may have this many jobs at once, queued and running.",
     )
     agent_requests_per_minute: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="generations that one agent asks for"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="One agent may ask for this many generations a minute.",
     )
     agent_jobs_at_once: int | None = Field(
-        default=None, ge=1, le=1000, description="of one agent, queued and running"
+        default=None,
+        ge=1,
+        le=1000,
+        description="One agent may have this many jobs at once, queued and running.",
     )
 
     @field_validator("api_keys")
@@ -79,9 +102,12 @@ class RedisSettings(SettingGroup):
 
     url: str | None = Field(
         default=None,
-        description="default: a private broker, redis-server if it is on the PATH, else Valkey",
+        description="The broker answers at this URL; by default a private one starts, redis-server"
+        " if it is on the PATH, else Valkey.",
     )
-    prefix: str = Field(default="semantic", description="of all keys and channels")
+    prefix: str = Field(
+        default="semantic", description="All keys and channels begin with this name."
+    )
 
 
 class LogSettings(SettingGroup):
@@ -90,40 +116,49 @@ class LogSettings(SettingGroup):
     url: str | None = Field(
         default=None,
         pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)",
-        description="sqlite:///FILE or postgresql://…; default: SQLite in the data directory",
+        description="The database is sqlite:///FILE or postgresql://…; by default it is SQLite in"
+        " the data directory.",
     )
-    level: str = Field(default="INFO", description="least level that is written")
-    format: str = Field(default="auto", pattern="^(auto|console|json)$", description="of stderr")
+    level: str = Field(default="INFO", description="Messages below this level are not written.")
+    format: str = Field(
+        default="auto",
+        pattern="^(auto|console|json)$",
+        description="The lines on stderr have this form.",
+    )
 
 
 class EngineSettings(SettingGroup):
     """The batch."""
 
-    max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX, description="jobs at once")
+    max_batch_size: int = Field(
+        default=8, ge=1, le=BATCH_SIZE_MAX, description="This many jobs run at once."
+    )
     kv_budget_mb: int | None = Field(
         default=None,
         ge=1,
-        description="2^20 bytes for all contexts, those that run and those kept to start from;"
-        " never exceeded, and the model's context is lowered to what fits; default: what the"
-        " weights and a step leave of the device's memory, measured at the start",
+        description="All contexts take at most this many units of 2^20 bytes, those that run and"
+        " those kept to start from; it is never exceeded, and the model's context is"
+        " lowered to what fits. By default it is what the weights and a step leave of the"
+        " device's memory, measured at the start.",
     )
     speculation: bool = Field(
         default=True,
-        description="draft tokens that repeat the prompt or the answer; the text stays the same",
+        description="Tokens are drafted that repeat the prompt or the answer; the text stays the"
+        " same.",
     )
     step_limit_s: float = Field(
         default=60.0,
         ge=0,
         le=3600,
-        description="a worker is replaced whose step takes longer than this and than 20 times what"
-        " its size took before, counted without the sleep of the machine, or that gives no sign of"
-        " life for a quarter of it, at least 15 s; 0: never",
+        description="A worker is replaced whose step takes longer than this and than 20 times what"
+        " its size took before, counted without the sleep of the machine, or that gives"
+        " no sign of life for a quarter of it, at least 15 s; 0 switches this off.",
     )
     batch_window_ms: float = Field(
         default=2.0,
         ge=0,
         le=BATCH_WINDOW_MS_MAX,
-        description="how long requests that come together wait for more; a lone one never does",
+        description="Requests that come together wait this long for more; a lone one never does.",
     )
 
     @property
@@ -143,21 +178,25 @@ class EngineSettings(SettingGroup):
 class CacheSettings(SettingGroup):
     """Where contexts outlive the worker."""
 
-    dir: Path | None = Field(default=None, description="default: in the data directory")
+    dir: Path | None = Field(
+        default=None,
+        description="Contexts lie in this directory; by default it is in the data directory.",
+    )
     disk_budget_gb: float = Field(
         default=20.0,
         ge=0,
-        description="10^9 bytes; never exceeded; 0: contexts stay in memory only",
+        description="Contexts take at most this many units of 10^9 bytes on the disk, which is"
+        " never exceeded; with 0 they stay in memory only.",
     )
     storage: Literal["exact", "int8"] = Field(
         default="exact",
-        description="int8: keys and values of contexts that nothing uses are in 8 bits, about half"
-        " the size: on the disk, and in memory where it is short; answers that start from them may"
-        " differ",
+        description="With int8, keys and values of contexts that nothing uses are in 8 bits, about"
+        " half the size, on the disk, and in memory where it is short; answers that start"
+        " from them may differ.",
     )
     share_between_keys: bool = Field(
         default=False,
-        description="prompts of all API keys share whole cached blocks; counts reveal those",
+        description="Prompts of all API keys share whole cached blocks; counts reveal those.",
     )
 
     @property
@@ -169,12 +208,17 @@ class CacheSettings(SettingGroup):
 class JobSettings(SettingGroup):
     """The queue, and the standby of its worker."""
 
-    max_tokens_default: int = Field(default=4096, ge=1, description="of a request without it")
-    queue_limit: int = Field(default=1000, ge=1, description="interactive jobs that may wait")
+    max_tokens_default: int = Field(
+        default=4096,
+        ge=1,
+        description="The answer to a request that names no limit has at most this many tokens.",
+    )
+    queue_limit: int = Field(default=1000, ge=1, description="This many interactive jobs may wait.")
     worker_standby: bool | None = Field(
         default=None,
-        description="a second worker process has its imports and waits, so that a worker that dies"
-        " is replaced within a second; takes 0.1 GB; default: from 6 GB of memory on",
+        description="A second worker process has its imports and waits, so that a worker that dies"
+        " is replaced within a second; it takes 0.1 GB. By default it waits from 6 GB of"
+        " memory on.",
     )
 
     @property
@@ -192,27 +236,30 @@ class MetricsSettings(SettingGroup):
         default=0,
         ge=0,
         le=1000,
-        description="agents with samples of their own, those that were seen first; later ones"
-        " count as other; 0: agents have no samples of their own",
+        description="This many agents have samples of their own, those that were seen first, and"
+        " later ones count as other; with 0 no agent has.",
     )
     vllm_names: bool = Field(
-        default=False, description="repeat metrics that vLLM has too under their vllm: names"
+        default=False, description="Metrics that vLLM has too are repeated under their vllm: names."
     )
 
 
 class WebhookSettings(SettingGroup):
     """Webhooks on the ends of jobs and batches."""
 
-    urls: tuple[str, ...] = Field(default=(), description="receivers of every end")
+    urls: tuple[str, ...] = Field(default=(), description="These receivers get every end.")
     secret: SecretStr | None = Field(
         default=None,
-        description="whsec_ and base64; several, with spaces between them, while one is replaced;"
-        " default: drawn once, in the data directory",
+        description="The secret is whsec_ and base64; several stand with spaces between them while"
+        " one is replaced. By default it is drawn once and kept in the data directory.",
     )
-    from_requests: bool = Field(default=True, description="a request may name a webhook of its own")
+    from_requests: bool = Field(
+        default=True, description="A request may name a webhook of its own."
+    )
     allow_hosts: tuple[str, ...] = Field(
         default=(),
-        description="host or host:port that may be this machine or in a private network",
+        description="These hosts, each as host or host:port, may be this machine or in a private"
+        " network.",
     )
 
 
@@ -221,15 +268,15 @@ class RetentionSettings(SettingGroup):
 
     text_days: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="requests and answers of jobs and batches that ended longer ago, and files that"
-        " have expired, are erased",
+        description="Requests and answers of jobs and batches that ended longer ago, and files that"
+        " have expired, are erased.",
     )
     text_gb: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="while texts take more, those of the jobs that ended first are erased",
+        description="While texts take more, those of the jobs that ended first are erased.",
     )
     archive_days: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="archives that were made longer ago are erased"
+        default=None, description="Archives that were made longer ago are erased."
     )
 
 
@@ -245,8 +292,9 @@ class DiskSettings(SettingGroup):
         default=512,
         ge=0,
         le=10_000_000,
-        description="2^20 bytes; below it new work is refused, and below twice as much contexts are"
-        " deleted from the disk and no more are written; 0: no floor",
+        description="Below this many units of 2^20 bytes new work is refused, and below twice as"
+        " much contexts are deleted from the disk and no more are written; with 0 there"
+        " is no floor.",
     )
 
     @property
@@ -265,10 +313,10 @@ class TracingSettings(SettingGroup):
     endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="base URL of the OTLP/HTTP receiver that gets the spans, as"
-        " http://localhost:4318; needs the extra otel; default: no spans",
+        description="The OTLP/HTTP receiver at this base URL gets the spans, as"
+        " http://localhost:4318; it needs the extra otel. By default there are no spans.",
     )
-    texts: bool = Field(default=False, description="spans also carry prompts and answers")
+    texts: bool = Field(default=False, description="Spans also carry prompts and answers.")
 
     @model_validator(mode="after")
     def _have_the_extra(self) -> Self:

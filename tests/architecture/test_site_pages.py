@@ -12,6 +12,7 @@ import pytest
 
 from api.routes.table import OPERATIONS
 from docs.site.pages import FILES
+from docs.site.settings_reference import groups
 from domain.log import codec
 from ops.cli.main import NAMES
 from ops.cli.service.config import origins
@@ -50,6 +51,13 @@ def test_every_setting_is_in_the_reference_with_a_description(pages: dict[str, s
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert {one.name for one in origins(Settings(), {})} <= set(rows)
     assert [name for name, row in rows.items() if row.endswith("|  |")] == []
+
+
+def test_descriptions_of_settings_are_whole_sentences() -> None:
+    single, grouped = groups()
+    tables = [single, *(group["properties"] for group in grouped.values())]
+    described = [(name, one["description"]) for part in tables for name, one in part.items()]
+    assert [name for name, text in described if not re.fullmatch(r"[A-Z].*\.", text)] == []
 
 
 def test_every_command_is_in_the_reference(pages: dict[str, str]) -> None:
