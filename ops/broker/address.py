@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from domain.errors import QueueUnavailable
+from ops.adapters.data_dir.permissions import replace_file
 from ops.settings import Settings
 
 #: Time limit of the connection and of the reply, in seconds.
@@ -96,10 +97,7 @@ def is_private(settings: Settings) -> bool:
 
 def write_url(settings: Settings, url: str) -> None:
     """Publish the URL of the broker to the other processes, atomically."""
-    target = settings.data_dir / URL_FILE
-    draft = target.with_name(f"{URL_FILE}.{os.getpid()}.tmp")
-    draft.write_text(url + "\n", encoding="utf-8")
-    draft.replace(target)
+    replace_file(settings.data_dir / URL_FILE, url + "\n")
 
 
 def forget_url(settings: Settings) -> None:

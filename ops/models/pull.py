@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
@@ -235,13 +234,8 @@ class _Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        del kind, error, traceback
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 def _failure(error: Exception, hub_id: str, revision: str | None) -> PullFailed:

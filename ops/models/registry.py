@@ -160,18 +160,12 @@ def _name_of(model_id: str) -> str:
 
 
 def _entry(name: str, table: ModelTable) -> ModelEntry:
-    sampling = table.sampling
     entry = ModelEntry(
         name=name,
         source=table.source,
         aliases=table.aliases,
         context_length=table.context,
-        sampling=SamplingWish(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-        ),
+        sampling=SamplingWish(**table.sampling.model_dump()),
         revision=table.revision,
         pooling=table.pooling,
     )

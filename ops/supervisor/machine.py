@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from ops.adapters.data_dir.permissions import replace_file
 from ops.exit_codes import FINAL
 from ops.settings import Settings
 from ops.supervisor.parts import parts_of
@@ -231,11 +232,11 @@ class MachineService:
             return launchd_path(self.home)
         return systemd_path(self.home)
 
-    def render(self, unit: MachineUnit) -> bytes:
+    def render(self, unit: MachineUnit) -> str:
         """Return the contents of the file."""
         if self.manager is Manager.LAUNCHD:
-            return launchd_file(unit)
-        return systemd_file(unit).encode()
+            return launchd_file(unit).decode()
+        return systemd_file(unit)
 
     def install_commands(self) -> tuple[tuple[str, ...], ...]:
         """Return the commands that load a new file and start the service."""
@@ -267,7 +268,7 @@ class MachineService:
             OSError: The file cannot be written.
         """
         wanted = self.render(unit)
-        is_same = self.path.exists() and self.path.read_bytes() == wanted
+        is_same = self.path.exists() and self.path.read_text(encoding="utf-8") == wanted
         is_running = self.is_running()
         if is_same and is_running:
             return False
@@ -276,9 +277,7 @@ class MachineService:
             if is_running:
                 self.run(self.stop_command())
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".new")
-        fresh.write_bytes(wanted)
-        fresh.replace(self.path)
+        replace_file(self.path, wanted)
         for command in self.install_commands():
             self._require(command)
         return True

@@ -53,7 +53,7 @@ from ops.supervisor.serve_record import (
     wait_for_leftovers,
     write_record,
 )
-from ops.supervisor.startup_banner import BannerFacts, StartupBanner, without_password
+from ops.supervisor.startup_banner import StartupBanner, without_password
 from ops.supervisor.supervisor import Outlets, Supervisor
 from ops.terminal_text import visible, visible_line
 
@@ -128,12 +128,13 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
         started_at=datetime.now(UTC).isoformat(),
     )
     write_record(settings.data_dir, record)
-    banner.begin(_plan(settings))
-    outlets = Outlets(
-        banner=banner,
-        logger=logger,
-        output=output,
+    banner.begin(
+        version=installed_version(),
+        data_dir=settings.data_dir,
+        log_url=without_password(settings.log_url),
+        database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
     )
+    outlets = Outlets(banner=banner, logger=logger, output=output)
 
     async def main() -> ExitCode:
         supervisor = Supervisor(
@@ -152,15 +153,6 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
     finally:
         output.close()
         banner.stopped()
-
-
-def _plan(settings: Settings) -> BannerFacts:
-    return BannerFacts(
-        version=installed_version(),
-        data_dir=settings.data_dir,
-        log_url=without_password(settings.log_url),
-        database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
-    )
 
 
 def _output(settings: Settings) -> PartOutput:

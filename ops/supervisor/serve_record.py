@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops.adapters.data_dir.permissions import drop_links, make_directory
+from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.adapters.data_dir.permissions import drop_links, make_directory, replace_file
 
 _LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"
@@ -91,49 +91,43 @@ def serve_lock(data_dir: Path) -> Iterator[ServeRecord | None]:
     Raises:
         CannotServe: Another service holds it, or it cannot be written.
     """
-    path = data_dir / _LOCK_NAME
+    lock = DataLock(data_dir / _LOCK_NAME)
     try:
         make_directory(data_dir)
         drop_links(data_dir)
-        lock = path.open("a+", encoding="ascii")
+        lock.acquire()
+    except DataDirLocked as error:
+        holder = error.pid or "unknown"
+        message = f"{data_dir} is served already, by the process with pid {holder}"
+        raise CannotServe(message) from error
     except OSError as error:
         message = f"the data directory {data_dir} cannot be written: {error.strerror}"
         raise CannotServe(message) from error
-    with lock:
-        if not _try_lock(lock.fileno(), fcntl.LOCK_EX):
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            message = f"{data_dir} is served already, by the process with pid {holder}"
-            raise CannotServe(message)
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        leftovers = _read(data_dir)
-        try:
-            yield leftovers
-        finally:
-            is_needed = leftovers is not None and leftovers.has_living_parts()
-            if not is_needed or _read(data_dir) != leftovers:
-                (data_dir / _RECORD_NAME).unlink(missing_ok=True)
+    leftovers = _read(data_dir)
+    try:
+        yield leftovers
+    finally:
+        is_needed = leftovers is not None and leftovers.has_living_parts()
+        if not is_needed or _read(data_dir) != leftovers:
+            (data_dir / _RECORD_NAME).unlink(missing_ok=True)
+        lock.release()
 
 
 def write_record(data_dir: Path, record: ServeRecord) -> None:
     """Replace the record atomically."""
-    path = data_dir / _RECORD_NAME
-    fresh = path.with_suffix(".json.new")
-    fresh.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    replace_file(data_dir / _RECORD_NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def read_record(data_dir: Path) -> ServeRecord | None:
     """Return the record of the running service, or ``None`` without one."""
     try:
         with (data_dir / _LOCK_NAME).open("rb") as lock:
-            if _try_lock(lock.fileno(), fcntl.LOCK_SH):
-                return None  # no service holds the lock: the record is of a dead one
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(data_dir)
     except FileNotFoundError:
-        return None
-    return _read(data_dir)
+        pass
+    return None  # no service holds the lock: a record is that of a dead one
 
 
 def wait_for_leftovers(record: ServeRecord, patience_s: float) -> bool:
@@ -168,11 +162,3 @@ def _created(pid: int) -> float | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
     except psutil.NoSuchProcess:
         return None
-
-
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

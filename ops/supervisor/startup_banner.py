@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,17 @@ _DOWNLOAD_HINT_S = 30.0
 _PASSWORD_IN_QUERY = re.compile(r"(?<=password=)[^&]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BannerFacts:
-    """Facts that are known before the parts start."""
-
-    version: str
-    data_dir: Path
-    log_url: str
-    database: str
-
-
 class StartupBanner:
     """Prints the start-up: with colour on a terminal, plain otherwise."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def begin(self, facts: BannerFacts) -> None:
+    def begin(self, *, version: str, data_dir: Path, log_url: str, database: str) -> None:
         """Print version, data directory and log."""
-        self._print(f"[bold]semantic[/] {escape(visible_line(facts.version))}", highlight=False)
-        self._row("data", str(facts.data_dir))
-        self._row("log", f"{facts.log_url} · {facts.database}")
+        self._print(f"[bold]semantic[/] {escape(visible_line(version))}", highlight=False)
+        self._row("data", str(data_dir))
+        self._row("log", f"{log_url} · {database}")
 
     def broker(self, url: str, pid: int | None, server: str) -> None:
         """Print the broker; ``pid`` is ``None`` for an external one."""
@@ -87,9 +76,10 @@ class StartupBanner:
         with suppress(OSError, SystemExit):  # rich ends the program for a pipe without a reader
             self._console.print(text, **options)
 
-    def _row(self, name: str, text: str, *, raw: bool = False) -> None:
-        shown = visible_line(text if raw else escape(text))
-        self._print(f"  [dim]{name:<7}[/] {shown}", soft_wrap=True, highlight=False)
+    def _row(self, name: str, text: str) -> None:
+        self._print(
+            f"  [dim]{name:<7}[/] {visible_line(escape(text))}", soft_wrap=True, highlight=False
+        )
 
 
 def without_password(url: str) -> str:

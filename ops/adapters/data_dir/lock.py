@@ -8,11 +8,11 @@ import os
 import platform
 import secrets
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from domain.errors import Conflict
 from domain.values import WorkerId
+from ops.adapters.data_dir.permissions import replace_file
 
 
 class DataDirLocked(Conflict):
@@ -69,12 +69,7 @@ class DataLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -112,7 +107,8 @@ class WorkerIdentity:
         Raises:
             OSError: The file cannot be written.
         """
-        self._write({"host": self._host, "hand": self.broker_id, "worker": worker})
+        content = {"host": self._host, "hand": self.broker_id, "worker": worker}
+        replace_file(self._path, json.dumps(content))
 
     def forget(self) -> None:
         """Name no worker: the present one ends in order although it may be within a load.
@@ -120,12 +116,7 @@ class WorkerIdentity:
         Raises:
             OSError: The file cannot be written.
         """
-        self._write({"host": self._host, "hand": self.broker_id})
-
-    def _write(self, content: dict[str, str]) -> None:
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_text(json.dumps(content))
-        fresh.replace(self._path)
+        replace_file(self._path, json.dumps({"host": self._host, "hand": self.broker_id}))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -182,6 +182,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Replace a small file at once: a reader gets the old content or the new one."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
 def write_once(file: Path, text: str) -> None:
     """Write a file that only its owner may read; an existing file stays as it is.
 

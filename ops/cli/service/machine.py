@@ -51,7 +51,7 @@ def install(
         echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
     if dry_run:
         echo(f"# {service.path}")
-        echo(service.render(unit).decode())
+        echo(service.render(unit))
         for command in service.install_commands():
             echo(f"$ {shlex.join(command)}")
         return

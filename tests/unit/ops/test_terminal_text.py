@@ -7,6 +7,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from ops.cli.service.logs import _plain
 from ops.logs import configure_logging, console_lines
 from ops.supervisor.output import json_line
 from ops.supervisor.serve import _as_it_is, _console_line
-from ops.supervisor.startup_banner import BannerFacts, StartupBanner
+from ops.supervisor.startup_banner import StartupBanner
 from ops.terminal_text import visible, visible_line
 from tests.support.hostile_text import HOSTILE, controls
 
@@ -55,8 +56,7 @@ def test_json_keeps_its_meaning(value: dict[str, str]) -> None:
 def _banner() -> str:
     output = io.StringIO()
     banner = StartupBanner(Console(file=output))
-    facts = BannerFacts(version=HOSTILE, data_dir=HOSTILE, log_url=HOSTILE, database=HOSTILE)  # type: ignore[arg-type]  # any text
-    banner.begin(facts)
+    banner.begin(version=HOSTILE, data_dir=Path(HOSTILE), log_url=HOSTILE, database=HOSTILE)
     banner.broker(HOSTILE, 1, HOSTILE)
     banner.not_ready_yet(HOSTILE, 1)
     return output.getvalue()

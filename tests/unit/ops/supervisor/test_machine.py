@@ -57,7 +57,7 @@ def _unit(home: Path, **settings: object) -> MachineUnit:
 def test_systemd_unit_is_installed_once(tmp_path: Path, commands: Commands) -> None:
     service = _service(tmp_path, Manager.SYSTEMD, commands)
     assert service.install(_unit(tmp_path))
-    assert service.path.read_bytes() == service.render(_unit(tmp_path))
+    assert service.path.read_text() == service.render(_unit(tmp_path))
     assert commands.ran == [
         "systemctl --user daemon-reload",
         "systemctl --user enable semantic.service",

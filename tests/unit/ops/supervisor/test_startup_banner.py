@@ -16,7 +16,6 @@ from rich.console import Console
 from ops.clients.claude_code import ServedModel
 from ops.clients.set_up import claude_code_lines, curl_lines
 from ops.supervisor.startup_banner import (
-    BannerFacts,
     StartupBanner,
     without_password,
 )
@@ -70,12 +69,10 @@ def test_narrow_pipe_wraps_no_line() -> None:
     out = io.StringIO()
     banner = StartupBanner(Console(file=out, width=20))
     banner.begin(
-        BannerFacts(
-            version="1",
-            data_dir=Path("/some/[bold]rather/long/directory"),
-            log_url="sqlite:////x",
-            database="SQLite 3",
-        )
+        version="1",
+        data_dir=Path("/some/[bold]rather/long/directory"),
+        log_url="sqlite:////x",
+        database="SQLite 3",
     )
     banner.ready(_URL, ServedModel("m", 4096), 1.0)
     shown = out.getvalue()
