@@ -176,21 +176,6 @@ def _verified_ids(
     return token_ids
 
 
-def decode_head(start: bytes, *, file_bytes: int) -> BlockHeader | Rejected:
-    """Check the structure of a file from its first bytes.
-
-    The checksum is not looked at: what this returns may steer a search and nothing more.
-
-    Args:
-        start: The beginning of the file, at least up to the end of the header if there is one.
-        file_bytes: Length of the whole file.
-    """
-    try:
-        return _head(start, file_bytes)
-    except _Bad as bad:
-        return bad.rejected
-
-
 def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
     digest = _new_digest(head)
     for part in data:
@@ -199,6 +184,10 @@ def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
 
 
 def _head(start: bytes, file_bytes: int) -> BlockHeader:
+    """Check the structure of a file from its beginning, up to the end of the header at least.
+
+    The checksum is not looked at: what this returns may steer a search and nothing more.
+    """
     end = _header_end(start, file_bytes)
     if not start.startswith(_PREFIX, LENGTH_BYTES):
         _bad(RejectReason.FOREIGN, "the header is not one of ours")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors import deserialize
 
 from ops.blockstore.blocks import NewBlock, RawTensor, Rejected, RejectReason, StoredBlock
-from ops.blockstore.format import HEADER_BYTES_MAX, decode, decode_head, encode
+from ops.blockstore.format import HEADER_BYTES_MAX, decode, encode
 from tests.support.builders.blocks import FINGERPRINT, OTHER_FINGERPRINT, make_block
 
 BEFORE = make_block((1, 2))
@@ -236,9 +236,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_header_is_rejected_for_its_structure(name: str) -> None:
-    found = decode_head(_forged(FORGERIES[name]), file_bytes=len(_forged(FORGERIES[name])))
-    assert isinstance(found, Rejected)
-    assert found.reason in {
+    assert _reason(_forged(FORGERIES[name])) in {
         RejectReason.MALFORMED,
         RejectReason.TRUNCATED,
         RejectReason.FOREIGN,
