@@ -244,11 +244,11 @@ class BlockName(NamedTuple):
     tokens: int
 
 
-def block_path(root: Path, model: str, name: BlockName) -> Path:
-    """Return the path of a block of ``model`` below ``root``."""
-    digits = name.hash.hex()
-    parent = name.parent.hex() if name.parent else ROOT
-    return root / model / digits[:2] / f"{digits}-{parent}-{name.tokens}.kv"
+def block_path(root: Path, info: BlockInfo) -> Path:
+    """Return the path of a block below ``root``."""
+    digits = info.hash.hex()
+    parent = info.parent.hex() if info.parent else ROOT
+    return root / info.model / digits[:2] / f"{digits}-{parent}-{info.tokens}.kv"
 
 
 def parse_block(file: str) -> BlockName | None:

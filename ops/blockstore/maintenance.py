@@ -13,7 +13,6 @@ from domain.kv.hashing import BlockHash
 from domain.kv.places import NAMES_MAX, BlockPlaces
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockName,
     Rejected,
     RejectReason,
     block_path,
@@ -32,27 +31,34 @@ DRAFT_AGE_MAX_S = 3600.0
 
 
 @dataclass(slots=True)
-class ScannedDirectory:
-    """The result of a scan.
+class Overview:
+    """The content of a store's directory.
 
     Attributes:
-        blocks: Every block by its name.
+        blocks: Every block by its name; of ``overview``, least recently used first.
         leftovers: Drafts of dead writers.
         foreign: How many files and directories do not belong to the store.
+        orphans: Of ``overview``: blocks that no context can reach, because an ancestor is missing.
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)
     leftovers: list[Path] = field(default_factory=list)
     foreign: int = 0
+    orphans: list[BlockInfo] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all blocks."""
+        return sum(block.size_bytes for block in self.blocks)
 
 
-def scan_directory(root: Path) -> ScannedDirectory:
+def scan_directory(root: Path) -> Overview:
     """Scan the store at ``root``; a missing directory is an empty store.
 
     Raises:
         OSError: A directory cannot be read.
     """
-    found = ScannedDirectory()
+    found = Overview()
     if root.exists():
         for model in _directories(root, is_model, found):
             for fan in _directories(Path(model.path), is_fan, found):
@@ -61,7 +67,7 @@ def scan_directory(root: Path) -> ScannedDirectory:
 
 
 def _directories(
-    parent: Path, accepts: Callable[[str], bool], found: ScannedDirectory
+    parent: Path, accepts: Callable[[str], bool], found: Overview
 ) -> Iterator[os.DirEntry[str]]:
     with os.scandir(parent) as entries:
         for entry in entries:
@@ -71,7 +77,7 @@ def _directories(
                 found.foreign += 1
 
 
-def _scan_fan(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> None:
+def _scan_fan(fan: os.DirEntry[str], model: str, found: Overview) -> None:
     with os.scandir(fan.path) as entries:
         for entry in entries:
             name = parse_block(entry.name)
@@ -86,7 +92,7 @@ def _scan_fan(fan: os.DirEntry[str], model: str, found: ScannedDirectory) -> Non
             found.blocks.append(block)
 
 
-def _classify(entry: os.DirEntry[str], found: ScannedDirectory) -> None:
+def _classify(entry: os.DirEntry[str], found: Overview) -> None:
     pid = parse_draft(entry.name)
     if pid is None or not _is_file(entry):
         found.foreign += 1
@@ -112,28 +118,6 @@ def _age_s(entry: os.DirEntry[str]) -> float:
     return time.time() - entry.stat(follow_symlinks=False).st_mtime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """The content of a store's directory.
-
-    Attributes:
-        blocks: Least recently used first.
-        orphans: Blocks that no context can reach, because an ancestor is missing.
-        leftovers: Drafts of dead writers.
-        foreign: How many files do not belong to the store.
-    """
-
-    blocks: tuple[BlockInfo, ...]
-    orphans: tuple[BlockInfo, ...]
-    leftovers: tuple[Path, ...]
-    foreign: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all blocks."""
-        return sum(block.size_bytes for block in self.blocks)
-
-
 def overview(root: Path) -> Overview:
     """Scan the store at ``root`` without changing it.
 
@@ -143,12 +127,8 @@ def overview(root: Path) -> Overview:
     found = scan_directory(root)
     index = BlockIndex()
     index.fill(found.blocks)
-    return Overview(
-        blocks=tuple(index),
-        orphans=tuple(index.orphans()),
-        leftovers=tuple(found.leftovers),
-        foreign=found.foreign,
-    )
+    found.blocks, found.orphans = list(index), index.orphans()
+    return found
 
 
 def verify(root: Path, blocks: Iterable[BlockInfo]) -> Iterator[tuple[BlockInfo, Rejected | None]]:
@@ -157,7 +137,7 @@ def verify(root: Path, blocks: Iterable[BlockInfo]) -> Iterator[tuple[BlockInfo,
     A block that was evicted meanwhile counts as valid.
     """
     for info in blocks:
-        block = read_block(path_of(root, info), info, None)
+        block = read_block(block_path(root, info), info, None)
         if block is None or isinstance(block, Rejected):
             yield info, block
         elif model_of(block.meta.fingerprint) != info.model:
@@ -220,7 +200,7 @@ def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
     """
     changed = set()
     for info in blocks:
-        path = path_of(root, info)
+        path = block_path(root, info)
         path.unlink(missing_ok=True)
         changed.add(path.parent)
     # A power cut could bring back a file whose directory was not synced.
@@ -259,8 +239,3 @@ def delete_leftovers(found: Overview) -> None:
     for path in found.leftovers:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def path_of(root: Path, info: BlockInfo) -> Path:
-    """Return the path of a block below ``root``."""
-    return block_path(root, info.model, BlockName(info.hash, info.parent, info.tokens))

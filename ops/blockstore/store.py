@@ -15,7 +15,6 @@ from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockName,
     BlockRejected,
     BlocksEvicted,
     BlockTarget,
@@ -394,7 +393,7 @@ class BlockStore:
     # --- helpers ---------------------------------------------------------------------------
 
     def _path(self, info: BlockInfo) -> Path:
-        return block_path(self._root, info.model, BlockName(info.hash, info.parent, info.tokens))
+        return block_path(self._root, info)
 
     def _now_ns(self) -> int:
         return int(self._clock.now().timestamp() * 1e9)

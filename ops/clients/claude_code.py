@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 #: The shortest context in which Claude Code's own prompt leaves room to work.
 CONTEXT_TOKENS_MIN: Final = 65_536
@@ -63,6 +63,13 @@ class ServedModel:
     id: str
     context_length: int | None
     follow: tuple[str, ...] = ()
+
+    @classmethod
+    def first_of(cls, listing: Mapping[str, Any]) -> ServedModel:
+        """Return the first model of a reply of ``/admin/models``."""
+        first = listing["data"][0]
+        follow = tuple(map(str, listing["follow"]))
+        return cls(str(first["name"]), first["context_length"], follow=follow)
 
     @property
     def lasting_name(self) -> str:

@@ -35,6 +35,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # both are do
 
 from domain.errors import SemanticError
 from domain.kv.plan import size_text
+from ops.adapters.data_dir.free_space import nearest_existing
 from ops.models.hub_cache import HUB_FILES, cached_model, hub_cache_dir
 
 #: Size from which a file continues where an earlier download ended, in bytes.
@@ -174,9 +175,7 @@ def pull(model: HubModel, on_bytes: OnBytes) -> Path:
 
 
 def _check_space(model: HubModel) -> None:
-    place = hub_cache_dir().absolute()
-    while not place.exists():
-        place = place.parent
+    place = nearest_existing(hub_cache_dir())
     needed = model.size_bytes - model.present_bytes
     free = shutil.disk_usage(place).free
     if needed and needed + FREE_BYTES_KEPT > free:

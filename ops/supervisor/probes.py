@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ops.clients.claude_code import ServedModel
 from ops.clients.http_client import HttpClient, Refused, Unreachable
@@ -44,10 +44,7 @@ def has_running_jobs(client: HttpClient) -> bool | None:
 def served_model(client: HttpClient) -> ServedModel | None:
     """Return the first model of ``/admin/models``, else ``None``."""
     try:
-        listing = client.ask("GET", "/admin/models")
-        first: dict[str, Any] = listing["data"][0]
-        follow = tuple(map(str, listing["follow"]))
-        return ServedModel(str(first["name"]), first["context_length"], follow=follow)
+        return ServedModel.first_of(client.ask("GET", "/admin/models"))
     except (Refused, Unreachable, ValueError, LookupError, TypeError):
         return None
 

@@ -81,12 +81,17 @@ RESERVE_MB: Final = 16
 START_BYTES: Final = MB
 
 
-def free_bytes(directory: Path) -> int:
-    """Return the free space where a directory is or will be, in bytes."""
-    nearest = directory.absolute()
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the nearest directory above it that exists."""
+    nearest = path.absolute()
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
-    return shutil.disk_usage(nearest).free
+    return nearest
+
+
+def free_bytes(directory: Path) -> int:
+    """Return the free space where a directory is or will be, in bytes."""
+    return shutil.disk_usage(nearest_existing(directory)).free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

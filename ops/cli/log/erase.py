@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -29,7 +29,7 @@ from ops.adapters.erasing.sweep import (
 )
 from ops.adapters.event_log.database import database_file
 from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.stored import StoredBytes, measure_stored
+from ops.adapters.log_admin.stored import measure_stored
 from ops.adapters.redis.client import BrokerClient, Keys, connect
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
@@ -161,17 +161,17 @@ def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json
 def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None:
     with errors_as_one_line():
         with log_engine(settings):
-            stored = measure_stored(settings.data_dir, settings.cache_dir, settings.log_url)
+            stored = asdict(measure_stored(settings.data_dir, settings.cache_dir, settings.log_url))
         with _sweeper(settings, text_days=text_days) as sweeper:
             plan = sweeper.plan()
+    rules = settings.retention.model_dump()
     if as_json:
-        shown = {"stored": _stored(stored), "rules": _rules(settings)}
+        shown = {"stored": stored, "rules": rules}
         echo(json.dumps({"dry_run": True} | _report(plan) | shown))
         return
-    for name, size in _stored(stored).items():
+    for name, size in stored.items():
         echo(f"{name:<16} {size / 1e6:>12,.1f} MB")
-    rules = {name: value for name, value in _rules(settings).items() if value is not None}
-    named = ", ".join(f"{name} {value:g}" for name, value in rules.items())
+    named = ", ".join(f"{name} {value:g}" for name, value in rules.items() if value is not None)
     echo(f"rules            {named or 'none: only deletions erase'}")
     _print(plan, "a sweep would erase")
 
@@ -204,20 +204,6 @@ def _made(
         erase_items=items,
         erase_blocks=blocks,
     )
-
-
-def _stored(stored: StoredBytes) -> dict[str, int]:
-    return {
-        "texts": stored.texts,
-        "log": stored.log,
-        "archives": stored.archives,
-        "broker": stored.broker,
-        "cache": stored.cache,
-    }
-
-
-def _rules(settings: Settings) -> dict[str, float | None]:
-    return settings.retention.model_dump()
 
 
 def _report(plan: SweepPlan) -> dict[str, Any]:

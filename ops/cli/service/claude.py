@@ -12,12 +12,21 @@ import typer
 from ops.cli.client import access_or_exit, service
 from ops.cli.options import DataDir, fail
 from ops.cli.output import echo
+from ops.clients.claude_code import (
+    KEY_VARIABLE,
+    NO_KEY,
+    UNSET,
+    ServedModel,
+    arguments,
+    environment,
+    key_variable,
+    shell_lines,
+)
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.clients.claude_code import ServedModel
 
 _INSTALL = "npm install -g @anthropic-ai/claude-code"
 
@@ -42,16 +51,6 @@ def claude(
 
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
-    from ops.clients.claude_code import (  # noqa: PLC0415 - keeps --help fast
-        KEY_VARIABLE,
-        NO_KEY,
-        UNSET,
-        arguments,
-        environment,
-        key_variable,
-        shell_lines,
-    )
-
     base_url, model = _served(data_dir)
     key = access_or_exit(data_dir).own_key
     if print_env:
@@ -72,17 +71,11 @@ def claude(
 
 def _served(data_dir: Path | None) -> tuple[str, ServedModel]:
     """Return the URL of the service and its model."""
-    from ops.clients.claude_code import ServedModel  # noqa: PLC0415 - keeps --help fast
-
     with service(data_dir) as client:
         listing = client.ask("GET", "/admin/models")
         if not listing["data"]:
             fail("the service has no model yet; see: semantic status", ExitCode.FAILED)
-        first = listing["data"][0]
-        base_url = client.base_url
-    return base_url, ServedModel(
-        first["name"], first["context_length"], follow=tuple(listing["follow"])
-    )
+    return client.base_url, ServedModel.first_of(listing)
 
 
 def _become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from domain.errors import LogUnavailable
-from ops.adapters.data_dir.free_space import floor_of
+from ops.adapters.data_dir.free_space import floor_of, nearest_existing
 from ops.adapters.data_dir.permissions import open_to_others, tighten
 from ops.adapters.event_log.database import is_sqlite
 from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
@@ -219,9 +219,7 @@ def check_mlx() -> Check:
 def check_data_dir(settings: Settings) -> Check:
     """The data directory is writable, and the disk of the log has free space."""
     data_dir = settings.data_dir
-    nearest = data_dir.absolute()
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
+    nearest = nearest_existing(data_dir)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Check("data", "fail", f"{data_dir} cannot be written")
     floor = floor_of(settings.disk, log_file=settings.log_file, data_dir=data_dir)

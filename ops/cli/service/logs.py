@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json as jsonlib
-import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from ops.adapters.data_dir.log_files import LogFileReader
 from ops.cli.client import access_or_exit
-from ops.cli.options import DataDir, fail
+from ops.cli.options import DataDir, fail, parse_instant
 from ops.cli.output import echo
 from ops.exit_codes import ExitCode
 from ops.terminal_text import visible, visible_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Seconds between two looks at the files while they are followed.
 LOOK_S: Final = 0.3
@@ -30,14 +25,10 @@ _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _PARTS: Final[Mapping[str, str]] = MappingProxyType(
     {"api": "api", "worker": "worker", "broker": "broker", "redis": "broker", "serve": "serve"}
 )
-_UNITS: Final[Mapping[str, str]] = MappingProxyType(
-    {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-)
 #: Names under which log events have the id of a job.
 _JOB_KEYS: Final = ("job_id", "job")
 _SHOWN_APART: Final = frozenset({"timestamp", "level", "part", "message", "pid", "exception"})
 _OUR_LOGGER: Final = "semantic"
-#: Characters that could control a terminal.
 
 
 def logs(
@@ -67,7 +58,7 @@ def logs(
     of the group "logs" limit their size and age.
     """
     wanted = _wanted(part=part, since=since, job=job, level=level)
-    reader = LogFileReader(_directory(data_dir))
+    reader = LogFileReader(access_or_exit(data_dir).data_dir / "logs")
     last: deque[str] = deque(maxlen=lines)
     last.extend(_chosen(reader.read(), wanted))
     _print(last, as_json=json)
@@ -113,19 +104,10 @@ def _wanted(*, part: str | None, since: str | None, job: str | None, level: str)
 
 def _instant(text: str) -> str:
     """Return an instant as the lines have it."""
-    age = re.fullmatch(r"(\d{1,6})([smhd])", text)
     try:
-        if age is not None:
-            at = datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        else:
-            at = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
+        return parse_instant(text)
+    except typer.BadParameter:
         fail(f"--since takes an RFC 3339 instant or an age such as 10m, not {text}", ExitCode.USAGE)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _directory(data_dir: Path | None) -> Path:
-    return access_or_exit(data_dir).data_dir / "logs"
 
 
 def _chosen(lines: Iterable[str], wanted: _Wanted) -> Iterator[str]:

@@ -175,15 +175,13 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         ]
     else:
         first = [("service", "not running; start it: semantic serve")]
-    parts = [(name, _part_line(part)) for name, part in report["parts"].items()]
-    data = ("data", report["data_dir"])
     return [
         *first,
-        *_process_names(parts),
+        *((f"{name} process", _part_line(part)) for name, part in report["parts"].items()),
         *_load_lines(report),
         *_cache_lines(report),
         *_draft_lines(report),
-        data,
+        ("data", report["data_dir"]),
         *_log_lines(report),
     ]
 
@@ -195,10 +193,6 @@ def _reasons(health: dict[str, Any] | None) -> list[str]:
     model = health["checks"].get("model", "ok")
     waiting = [f"model: {model}"] if model in {"unloaded", "loading"} else []
     return [*waiting, *health.get("reasons", ())]
-
-
-def _process_names(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(f"{name} process", line) for name, line in parts]
 
 
 def _part_line(part: dict[str, Any]) -> str:
