@@ -86,7 +86,7 @@ def _measure(child: str, model: Path) -> dict[str, float]:
     if child == "worker":
         import worker.process  # noqa: F401, PLC0415 - what is measured
     else:
-        from worker.standby import preload  # noqa: PLC0415 - what is measured
+        from worker.main import preload  # noqa: PLC0415 - what is measured
 
         preload()
     return {UNLOADED[child == "standby"]: _rss_mb()}

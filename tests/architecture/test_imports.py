@@ -33,7 +33,7 @@ STARTS = {
     "import api.framework.composition": HEAVY,
     "import ops.supervisor.serve": HEAVY | {"dramatiq", "redis"},
     "import ops.broker.__main__": HEAVY | {"dramatiq", "httpx", "redis", "sqlalchemy"},
-    "from worker.standby import preload; preload()": HEAVY - OF_A_MODEL,
+    "from worker.main import preload; preload()": HEAVY - OF_A_MODEL,
 }
 
 
