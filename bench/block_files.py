@@ -35,8 +35,7 @@ from domain.kv.spec import BLOCK_TOKENS
 from ops.blockstore.blocks import NewBlock, StoredBlock, TensorEntry, info_of
 from ops.blockstore.disk import Disk
 from ops.blockstore.format import encode, read_block, read_token_ids
-from worker.engine.mlx.kv.arrays import BlockArrays, key_name, value_name
-from worker.engine.mlx.kv.raw import to_raw
+from worker.engine.mlx.kv.codec import BlockArrays, key_name, to_raw, value_name
 
 TOKENS = 30_000
 FINGERPRINT = "sha256:" + "0" * 64

@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from domain.kv.spec import BLOCK_TOKENS, LayerKind, LayerSpec, ModelCacheSpec
-from worker.engine.mlx.kv.arrays import BlockArrays
+from worker.engine.mlx.kv.codec import BlockArrays
 from worker.engine.mlx.kv.context_caches import ContextCaches
 
 LAYERS, HEADS, DIM = 30, 3, 64

@@ -34,8 +34,7 @@ from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane
-from worker.engine.mlx.embedding.runner import SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step import StepFile

@@ -58,7 +58,7 @@ def import_tokenizers() -> None:
     # As mlx-lm does: transformers warns on stderr that there is no PyTorch.
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
     transformers = import_module("transformers")
-    scans = import_module("transformers.utils.import_utils")
+    scans: Any = import_module("transformers.utils.import_utils")
     scan = scans.define_import_structure
     if "transformers.models" not in sys.modules:
         scans.define_import_structure = lambda _: names_of_models(transformers, scan)

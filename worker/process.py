@@ -51,9 +51,8 @@ from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepWatch
 from worker.liveness.idle import IDLE_CHECK_S, IdleModel, UnloadedModel, unloaded_by
 from worker.liveness.periodic_tasks import PeriodicTask
-from worker.liveness.pulse import PULSE_S, PulseReporter
+from worker.liveness.pulse import PULSE_S, PulseReporter, WorkerMetrics
 from worker.liveness.stuck_step import CHECK_S, LastStepFile, StuckStepGuard, read_last_step
-from worker.liveness.worker_metrics import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder, library_versions
 from worker.turn_scheduler import ActiveJobs, TurnScheduler
 

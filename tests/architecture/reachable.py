@@ -41,7 +41,7 @@ _ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "worker/engine/mlx/kv/context_store.py check_integrity",
+            "worker/engine/mlx/kv/context_caches.py check_integrity",
             "domain/kv/pool.py check_integrity",
             "domain/kv/relief.py check_integrity",
         ),

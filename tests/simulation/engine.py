@@ -34,7 +34,7 @@ from worker.engine.scheduling.waiting_queue import BatchRoom, Turn, WaitingQueue
 
 #: Tokens in one item; a crash can come between the two.
 ITEM_TOKENS = 2
-#: As ``worker.engine.outbox.OUTAGE_S_MAX``.
+#: As ``worker.engine.emitter.OUTAGE_S_MAX``.
 OUTAGE_S_MAX = 30.0
 #: The models that workers may have.
 MODELS = ("a", "b")

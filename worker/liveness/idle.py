@@ -15,7 +15,7 @@ from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId
-from worker.liveness.worker_metrics import WorkerMetrics
+from worker.liveness.pulse import WorkerMetrics
 from worker.turn_scheduler import ActiveJobs
 
 #: Seconds between two checks whether the model is idle.

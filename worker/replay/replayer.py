@@ -36,8 +36,8 @@ from ops.models.hub_cache import cached_ids
 from ops.models.registry import first_model, model_registry
 from ops.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import ModelSource
-from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.engine.mlx.rows.running_sequences import piece_tokens
+from worker.engine.mlx.solo import ModelHandles
 from worker.recording.worker_event_recorder import library_versions
 from worker.replay.comparison import Pieces, replay
 

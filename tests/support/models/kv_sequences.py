@@ -7,7 +7,7 @@ import random
 import mlx.core as mx
 
 from tests.support.models.tiny_architectures import VOCABULARY
-from worker.engine.mlx.kv.arrays import BlockArrays
+from worker.engine.mlx.kv.codec import BlockArrays
 
 
 def random_tokens(count: int, seed: int) -> list[int]:

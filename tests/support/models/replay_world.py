@@ -30,8 +30,8 @@ from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
-from worker.engine.mlx.model.model_handles import ModelHandles
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.mlx.solo import ModelHandles
 from worker.replay.comparison import Pieces
 from worker.replay.replayer import Replayer
 from worker.turn_scheduler import ActiveJobs, TurnScheduler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.engine.output.tool_calls.keyword_calls import parse_keyword_calls, parse_numbered_calls
 from worker.engine.output.tool_calls.reader import (
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
@@ -14,6 +13,8 @@ from worker.engine.output.tool_calls.reader import (
     QWEN_SYNTAX,
     JsonCallStyle,
     ToolFormat,
+    parse_keyword_calls,
+    parse_numbered_calls,
 )
 
 

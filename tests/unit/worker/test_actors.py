@@ -15,7 +15,7 @@ from domain.values import JobStatus
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.time import FakeClock
 from worker.actors import AWAY_PAUSE_MAX_S, _run_deliveries, _run_to_the_end
-from worker.engine.outbox import OUTAGE_S_MAX
+from worker.engine.emitter import OUTAGE_S_MAX
 
 
 @pytest.fixture

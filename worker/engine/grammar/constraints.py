@@ -13,9 +13,8 @@ from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
 from worker.engine.grammar.ports import Constraint, GrammarLibrary, GrammarRefused, Matcher
-from worker.engine.grammar.schema_rules import SchemaRules
 from worker.engine.grammar.tagged_grammar import TaggedGrammar
-from worker.engine.grammar.text_grammar import quoted
+from worker.engine.grammar.text_grammar import SchemaRules, quoted
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.tool_calls.reader import JsonCallStyle, Tool, ToolFormat

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from domain.chat.schema_bounds import excess_of
 from worker.engine.grammar.ports import GrammarRefused
-from worker.engine.grammar.schema_rules import SchemaRules, has_reference
 from worker.engine.grammar.text_grammar import (
     ANY_TEXT,
     LENGTH_MAX,
+    SchemaRules,
     UnsupportedKeyword,
     containing,
+    has_reference,
     is_bound_by_length_alone,
     lengths,
     literal,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import mlx.core as mx
 
 from domain.kv.hashing import LAYOUT_VERSION
 from domain.kv.spec import ModelCacheSpec
@@ -156,3 +160,16 @@ def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, compu
     """
     layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
     return block_fingerprint(model, kv_dtype=kv_dtype, layout=layout, computation=computation)
+
+
+def computation_of(network: Any) -> str:  # noqa: ANN401 - mlx-lm ships no types
+    """Return what computes a network's keys and values: library, source code, kind of device.
+
+    A block of another version of mlx-lm, of another implementation of the architecture, or of
+    another kind of device may hold other values for the same tokens.
+    """
+    source = sys.modules[type(network).__module__].__file__
+    assert source is not None, "a model class is defined in a file"
+    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    device = mx.default_device().type
+    return f"mlx-lm {version('mlx-lm')} {digest} {device.name}"

@@ -25,21 +25,17 @@ from domain.values import WaitingFor
 from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.cachestore.writer import WriteState
-from worker.engine.mlx.context_ends import ContextEnds
-from worker.engine.mlx.fingerprint import fingerprint_of_blocks
-from worker.engine.mlx.kv.codec import BlockCodec
-from worker.engine.mlx.kv.computation import computation_of
-from worker.engine.mlx.kv.context_caches import ContextCaches
+from worker.engine.mlx.admission import RowAllocator
+from worker.engine.mlx.context_ends import ContextEnds, TrackedSequence
+from worker.engine.mlx.fingerprint import computation_of, fingerprint_of_blocks
+from worker.engine.mlx.kv.codec import BlockCodec, Packing
+from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
-from worker.engine.mlx.kv.context_store import ContextStore
-from worker.engine.mlx.kv.packing import Packing
 from worker.engine.mlx.kv.pending_prefixes import PendingPrefixes
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_opening import RowOpener
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, StartPlanner
-from worker.engine.mlx.row_allocator import RowAllocator
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
-from worker.engine.mlx.tracked_sequence import TrackedSequence
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 
 _log = structlog.get_logger(__name__)

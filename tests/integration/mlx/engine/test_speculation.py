@@ -23,7 +23,7 @@ from tests.support.models.tiny_architectures import (
 )
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx import speculation as module
-from worker.engine.mlx.kv.leaves import leaves
+from worker.engine.mlx.kv.window_cache import leaves
 from worker.engine.mlx.speculation import PassTimes
 from worker.engine.ports import Finish
 

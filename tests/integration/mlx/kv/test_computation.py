@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 
 from tests.support.models.tiny_architectures import LLAMA, QWEN2
-from worker.engine.mlx.kv import computation
-from worker.engine.mlx.kv.computation import computation_of
+from worker.engine.mlx import fingerprint
+from worker.engine.mlx.fingerprint import computation_of
 
 
 def test_computation_names_library_source_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_computation_names_library_source_and_device(monkeypatch: pytest.MonkeyP
     assert here == computation_of(LLAMA.make(mx.float32))
     assert computation_of(QWEN2.make(mx.float32)) != here
 
-    monkeypatch.setattr(computation, "version", lambda _: "0.0.1")
+    monkeypatch.setattr(fingerprint, "version", lambda _: "0.0.1")
     assert computation_of(network) != here
     monkeypatch.undo()
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))

@@ -23,12 +23,11 @@ from tests.support.models.tiny_architectures import (
     QWEN3_NEXT,
     Architecture,
 )
-from worker.engine.mlx.kv.arrays import BlockArrays
+from worker.engine.mlx.kv.codec import BlockArrays
 from worker.engine.mlx.kv.context_caches import ContextCaches
-from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_target import untouched_arrays
-from worker.engine.mlx.kv.window_cache import make_row_caches
+from worker.engine.mlx.kv.window_cache import leaves, make_row_caches
 
 BLOCK = 16
 HELD = 5 * BLOCK + 3

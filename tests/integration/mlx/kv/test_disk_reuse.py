@@ -27,8 +27,8 @@ from tests.support.models.tiny_architectures import (
 )
 from tests.support.polling import scaled
 from worker.cachestore.reports import ContextSaved
-from worker.engine.mlx.kv.leaves import leaves
 from worker.engine.mlx.kv.row_opening import STALLED_S_MAX
+from worker.engine.mlx.kv.window_cache import leaves
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)

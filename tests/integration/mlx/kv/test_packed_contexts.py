@@ -15,8 +15,8 @@ from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import FALCON_H1_WIDE, LLAMA, QWEN3_WIDE, Architecture
 from worker.cachestore.tier import Storage
+from worker.engine.mlx.kv.codec import Packing
 from worker.engine.mlx.kv.context_caches import ContextCaches
-from worker.engine.mlx.kv.packing import Packing
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 TOKENS = 5 * BLOCK + 3

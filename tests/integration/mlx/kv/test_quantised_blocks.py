@@ -23,9 +23,7 @@ from tests.support.models.kv_sequences import block_difference, random_tokens
 from tests.support.models.runner_probe import BLOCK
 from tests.support.models.tiny_architectures import FALCON_H1_WIDE, LLAMA, Architecture
 from worker.cachestore.tier import Storage
-from worker.engine.mlx.kv.arrays import BlockArrays
-from worker.engine.mlx.kv.codec import BlockCodec
-from worker.engine.mlx.kv.raw import BadPayload, to_raw
+from worker.engine.mlx.kv.codec import BadPayload, BlockArrays, BlockCodec, to_raw
 
 TOKENS = 16
 PROMPT = random_tokens(5 * BLOCK + 5, 21)

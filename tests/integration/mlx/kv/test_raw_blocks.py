@@ -21,10 +21,9 @@ from tests.support.models.tiny_architectures import (
     QWEN2,
     Architecture,
 )
-from worker.engine.mlx.kv.arrays import BlockArrays
+from worker.engine.mlx.kv.codec import BadPayload, BlockArrays, check_fit, from_raw, to_raw
 from worker.engine.mlx.kv.context_caches import ContextCaches
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.kv.raw import BadPayload, check_fit, from_raw, to_raw
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 BLOCK = 8

@@ -18,8 +18,7 @@ from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
 from tests.support.models.tiny_architectures import FALCON_H1, GPT_OSS, LLAMA, Architecture
 from tests.support.models.unknown_memory import DeviceWithUnknownMemory
 from worker.cachestore.writer import WriterLimits
-from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.report import TOLERANCE_BYTES_MIN
+from worker.engine.mlx.memory.at_load import TOLERANCE_BYTES_MIN, DeviceBudget
 
 #: Histories in a run; the variable makes longer ones.
 EXAMPLES = int(os.environ.get("SCARCE_MEMORY_EXAMPLES", "4"))

@@ -12,8 +12,8 @@ from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache, make_prompt
 
 from tests.support.models.runner_probe import BLOCK, Bench, Run
 from tests.support.models.tiny_architectures import LLAMA, VOCABULARY
-from worker.engine.mlx.kv.growth import GrowthSizes
-from worker.engine.mlx.kv.leaves import leaves
+from worker.engine.mlx.kv.probe import GrowthSizes
+from worker.engine.mlx.kv.window_cache import leaves
 
 KEPT, WINDOW = 4, 40
 PROMPTS = [[(3 * n + i) % VOCABULARY for i in range(20 + 13 * n)] for n in range(6)]

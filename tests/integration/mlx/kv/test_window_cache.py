@@ -20,8 +20,7 @@ from tests.support.models.tiny_architectures import (
     WINDOW,
     Architecture,
 )
-from worker.engine.mlx.kv.leaves import leaves
-from worker.engine.mlx.kv.window_cache import WindowKVCache, make_row_caches
+from worker.engine.mlx.kv.window_cache import WindowKVCache, leaves, make_row_caches
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention, ragged_caches
 
 #: Rounding of float32 under another order of the keys, as a difference of logits.

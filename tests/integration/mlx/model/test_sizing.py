@@ -14,7 +14,7 @@ import worker.demo_model
 from domain.kv.plan import ModelFootprint
 from domain.kv.spec import LayerKind
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.memory.report import parameter_bytes
+from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.model.sizing import UnsupportedConfig, size_model
 
 CONFIGS = Path(__file__).parents[3] / "fixtures" / "configs"

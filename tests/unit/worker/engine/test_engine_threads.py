@@ -20,7 +20,7 @@ from tests.support.models.engine_probe import (
     text_in,
 )
 from tests.support.polling import scaled, wait_until
-from worker.engine import outbox
+from worker.engine import emitter
 from worker.engine.engine import BatchEngine
 from worker.engine.ports import Admission, Admitted, ModelLoadError, StepResult
 from worker.engine.scheduling.quarantine import CULPRITS_MAX
@@ -250,12 +250,12 @@ def test_a_sink_that_stays_away_fails_its_generations_retryably() -> None:
     with FakeEngine(sink, SCRIPT, clock=clock) as engine:
         handle = submit(engine, "job-a", ask("long", max_tokens=40))
         sink.wait_for_refusals(1)
-        clock.advance(outbox.OUTAGE_S_MAX + 1)
+        clock.advance(emitter.OUTAGE_S_MAX + 1)
         failure = finished(handle).failure
         assert failure is not None
         assert (failure.error, failure.retryable) == (QueueUnavailable.code, True)
         sink.away = False
-        clock.advance(outbox.BACKOFF_S_MAX)
+        clock.advance(emitter.BACKOFF_S_MAX)
         assert finished(submit(engine, "job-b", ask("short"))).text == "Hi!"
 
 

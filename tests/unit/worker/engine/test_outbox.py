@@ -9,7 +9,7 @@ from domain.chat.items import Text
 from domain.errors import EngineFailure
 from domain.values import JobId, Sampling, StopReason
 from tests.support.models.engine_probe import CollectingSink
-from worker.engine.outbox import Outbox
+from worker.engine.emitter import Outbox
 from worker.engine.output.output_parser import SectionParser
 from worker.engine.ports import Admission
 from worker.engine.sequence import Handle, Sequence, SequenceTimes

@@ -15,7 +15,7 @@ from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds
 from worker.liveness.idle import IdleModel, UnloadedModel, unloaded_by
-from worker.liveness.worker_metrics import WorkerMetrics
+from worker.liveness.pulse import WorkerMetrics
 from worker.recording.worker_event_recorder import WorkerEventRecorder
 from worker.turn_scheduler import ActiveJobs
 

@@ -22,8 +22,7 @@ from tests.support.models.engine_probe import ask, submit
 from tests.support.polling import wait_until
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
-from worker.liveness.pulse import PulseReporter
-from worker.liveness.worker_metrics import WorkerMetrics
+from worker.liveness.pulse import PulseReporter, WorkerMetrics
 from worker.turn_scheduler import TurnScheduler
 
 SLOTS, BATCH = 6, 4

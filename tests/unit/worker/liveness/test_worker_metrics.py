@@ -7,7 +7,7 @@ from pathlib import Path
 from domain.engine.figures import WorkCounts
 from ops.metrics.counter_file import CounterFile, Figures
 from ops.metrics.families import FAMILIES
-from worker.liveness.worker_metrics import WorkerMetrics
+from worker.liveness.pulse import WorkerMetrics
 
 
 class Part:

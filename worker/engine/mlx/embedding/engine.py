@@ -32,7 +32,7 @@ from worker.engine.mlx.embedding.lane import EmbeddingLane, VectorWork
 from worker.engine.mlx.embedding.network import EmbeddingShape, read_shape
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model.loader import find_model
-from worker.engine.mlx.prompt.raw_prompt import tokens_beyond
+from worker.engine.mlx.prompt.segment_tokenizer import tokens_beyond
 from worker.engine.ports import ModelLoadError
 from worker.engine.sequence import Handle
 

@@ -17,7 +17,7 @@ from domain.chat.embedding import ELEMENT_BYTES, Vectors
 from domain.errors import EngineFailure, ModelUnusable
 from domain.model.registry import Pooling
 from ops.models.hub_cache import context_length_of
-from worker.engine.mlx.memory.report import parameter_bytes
+from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.model.sizing import UnsupportedConfig, size_model
 
 #: Longest text where the configuration sets no ``context``, in tokens; the vendor's own limit.

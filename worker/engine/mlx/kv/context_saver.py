@@ -18,9 +18,8 @@ from ops.blockstore.blocks import NewBlock
 from worker.cachestore.reports import Manifest
 from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteOutcome, WriteState
-from worker.engine.mlx.kv.arrays import BlockArrays
-from worker.engine.mlx.kv.codec import BlockCodec
-from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.codec import BlockArrays, BlockCodec
+from worker.engine.mlx.kv.context_caches import ContextStore
 
 #: Seconds between two looks at the writer while a context is saved at once.
 FLUSH_S = 0.05

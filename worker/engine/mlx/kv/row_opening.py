@@ -19,10 +19,8 @@ from domain.kv.spec import ModelCacheSpec
 from ops.blockstore.blocks import StoredBlock
 from worker.cachestore.read_ahead import BlockRead, Continuation
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.kv.codec import BlockCodec
-from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches
-from worker.engine.mlx.kv.context_store import ContextStore
-from worker.engine.mlx.kv.raw import BadPayload
+from worker.engine.mlx.kv.codec import BadPayload, BlockCodec
+from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches, ContextStore
 from worker.engine.mlx.kv.row_target import shares_memory
 from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan, StartPlanner
 

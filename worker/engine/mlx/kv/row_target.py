@@ -18,8 +18,7 @@ import mlx.core as mx
 
 from domain.kv.spec import LayerSpec
 from ops.blockstore.blocks import BlockTarget, TensorEntry
-from worker.engine.mlx.kv.arrays import key_name, value_name
-from worker.engine.mlx.kv.raw import DTYPE_NAMES, dtype_name, layers_of
+from worker.engine.mlx.kv.codec import DTYPE_NAMES, dtype_name, key_name, layers_of, value_name
 
 _LENGTH_BYTES = 8
 _SPACES = 8

@@ -11,7 +11,7 @@ from domain.kv.hashing import BlockHash, pack_ids
 from domain.kv.relief import Holder
 from domain.kv.spec import ModelCacheSpec
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.kv.context_store import ContextStore
+from worker.engine.mlx.kv.context_caches import ContextStore
 
 #: Restoring fewer tokens than this takes longer than computing them.
 RESTORED_TOKENS_MIN = 16

@@ -7,11 +7,12 @@ window, so that the last ones can be trimmed and slices are contiguous.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 from domain.kv.spec import BLOCK_TOKENS, WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
 
@@ -255,3 +256,25 @@ def _padded(kept: list[mx.array], new: mx.array, slots: int) -> mx.array:
         zero = mx.zeros((1, 1, 1, 1), new.dtype)
         parts.append(mx.broadcast_to(zero, (rows, heads, free, dim)))
     return mx.concatenate(parts, axis=_TOKEN_AXIS)
+
+
+# Compared by exact class, because a subclass may store other data in the same attributes.
+SLIDING_CLASSES = (WindowKVCache,)
+STATE_CLASSES = (ArraysCache,)
+#: Those that can take back their last ``WINDOW_SLACK_TOKENS`` at any length.
+TRIMMABLE_CLASSES = (KVCache, *SLIDING_CLASSES)
+
+
+class UnsupportedCache(Exception):
+    """A model's caches cannot be cut into blocks and restored; it runs without a prefix cache."""
+
+
+def leaves(caches: Iterable[Any]) -> list[Any]:
+    """Return the caches with every ``CacheList`` flattened, in the order of the model's layers."""
+    found: list[Any] = []
+    for cache in caches:
+        if type(cache) is CacheList:
+            found += leaves(cache.caches)
+        else:
+            found.append(cache)
+    return found

@@ -18,9 +18,9 @@ from mlx.nn.layers.quantized import quantize
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint, StepMemory
 from ops.models.hub_cache import context_length_of
-from worker.engine.mlx.kv.leaves import UnsupportedCache
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.memory.report import parameter_bytes
+from worker.engine.mlx.kv.window_cache import UnsupportedCache
+from worker.engine.mlx.memory.at_load import parameter_bytes
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 #: Group size of weights that ``bits`` quantizes: the default of ``mlx_lm.convert``.

@@ -11,7 +11,6 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokeni
 
 from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from worker.engine.output.tool_calls.keyword_calls import parse_keyword_calls, parse_numbered_calls
 from worker.engine.output.tool_calls.reader import (
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
@@ -23,6 +22,8 @@ from worker.engine.output.tool_calls.reader import (
     Parse,
     Tool,
     ToolFormat,
+    parse_keyword_calls,
+    parse_numbered_calls,
 )
 
 _NAMED_JSON = '{"name": "NAME", "arguments":'

@@ -16,8 +16,11 @@ from domain.errors import InvalidRequest
 from domain.kv.hashing import common_tokens
 from domain.values import PromptEncoding
 from worker.engine.mlx.prompt import harmony
-from worker.engine.mlx.prompt.raw_prompt import PromptTokenizer, RawRenderer
-from worker.engine.mlx.prompt.segment_tokenizer import with_reasoning_apart
+from worker.engine.mlx.prompt.segment_tokenizer import (
+    PromptTokenizer,
+    RawRenderer,
+    with_reasoning_apart,
+)
 from worker.engine.output.channel_parser import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import RenderedPrompt

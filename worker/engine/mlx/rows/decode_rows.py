@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
+from worker.engine.mlx.kv.window_cache import STATE_CLASSES, leaves
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
 

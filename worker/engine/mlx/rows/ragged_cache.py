@@ -12,8 +12,7 @@ import structlog
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
-from worker.engine.mlx.kv.leaves import STATE_CLASSES, leaves
-from worker.engine.mlx.kv.window_cache import make_row_caches
+from worker.engine.mlx.kv.window_cache import STATE_CLASSES, leaves, make_row_caches
 
 
 @dataclass(frozen=True, slots=True)

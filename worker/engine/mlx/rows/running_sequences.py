@@ -13,8 +13,12 @@ import structlog
 from mlx_lm.generate import generation_stream
 
 from domain.kv.spec import BLOCK_TOKENS
-from worker.engine.mlx.kv.leaves import STATE_CLASSES, TRIMMABLE_CLASSES, leaves
-from worker.engine.mlx.kv.window_cache import make_row_caches
+from worker.engine.mlx.kv.window_cache import (
+    STATE_CLASSES,
+    TRIMMABLE_CLASSES,
+    leaves,
+    make_row_caches,
+)
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault

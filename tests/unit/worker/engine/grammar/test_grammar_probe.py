@@ -23,7 +23,7 @@ from worker.engine.grammar import guidance
 from worker.engine.grammar.grammar_probe import CPU_S_MAX, GRAMMAR_BYTES_MAX
 from worker.engine.grammar.guidance import REQUEST_CPU_S_MAX, GuidanceGrammars, grammars_for
 from worker.engine.grammar.ports import GrammarRefused
-from worker.engine.grammar.schema_rules import SchemaRules
+from worker.engine.grammar.text_grammar import SchemaRules
 
 _EXACT = {"whitespace_flexible": False}
 _ANN, _BOB = Claim(owner=Owner("ann")), Claim(owner=Owner("bob"))

@@ -8,9 +8,8 @@ import pytest
 
 from tests.support.models.counted_schema import CountedSchema
 from tests.support.models.tagged_families import FAMILIES
-from worker.engine.grammar.schema_rules import SchemaRules
 from worker.engine.grammar.tagged_grammar import TaggedGrammar
-from worker.engine.grammar.text_grammar import quoted
+from worker.engine.grammar.text_grammar import SchemaRules, quoted
 
 
 def _written(schema: dict[str, Any]) -> tuple[str, dict[str, str]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from worker.engine.mlx.memory.report import TOLERANCE_BYTES_MIN, MemoryWatch
+from worker.engine.mlx.memory.at_load import TOLERANCE_BYTES_MIN, MemoryWatch
 
 MB = 1 << 20
 WEIGHTS, STEP, BUDGET = 1000 * MB, 50 * MB, 400 * MB

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.mlx.prompt import raw_prompt
-from worker.engine.mlx.prompt.raw_prompt import LIKELY_CHARS_PER_TOKEN, tokens_beyond
+from worker.engine.mlx.prompt import segment_tokenizer
+from worker.engine.mlx.prompt.segment_tokenizer import LIKELY_CHARS_PER_TOKEN, tokens_beyond
 
 CHARS_PER_TOKEN = 4
 CONTEXT = 10_000
@@ -36,7 +36,7 @@ def test_no_more_is_counted_than_shows_that_it_is_too_long() -> None:
     count = Counter()
     tokens = tokens_beyond("a" * 4_000_000, CONTEXT, count)
     assert tokens == pytest.approx(1_000_000, rel=0.01)
-    assert count.chars <= 4 * raw_prompt.SLICE_CHARS
+    assert count.chars <= 4 * segment_tokenizer.SLICE_CHARS
 
 
 @given(
@@ -46,7 +46,7 @@ def test_no_more_is_counted_than_shows_that_it_is_too_long() -> None:
 )
 def test_a_text_that_fits_is_never_refused(length: int, context: int, slice_chars: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_prompt, "SLICE_CHARS", slice_chars)
+        patch.setattr(segment_tokenizer, "SLICE_CHARS", slice_chars)
         tokens = tokens_beyond("a" * length, context, Counter())
     if tokens is not None:
         assert tokens > context

@@ -16,8 +16,8 @@ import worker.demo_model
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
 from domain.values import SamplingWish
-from worker.engine.mlx.prompt.raw_prompt import GAP_MARKS, RawRenderer
 from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.mlx.prompt.segment_tokenizer import GAP_MARKS, RawRenderer
 
 _START = "<s>"
 
