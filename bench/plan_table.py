@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
-from worker.plan.planner import PlanRequest, footprint_of, plan_of
+from worker.plan import PlanRequest, footprint_of, plan_of
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "tests" / "fixtures" / "configs"

@@ -32,8 +32,7 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.mlx.solo import ModelHandles
-from worker.replay.comparison import Pieces
-from worker.replay.replayer import Replayer
+from worker.replay import Pieces, Replayer
 from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 STEP_TOKENS = 512

@@ -1,4 +1,4 @@
-"""Write JSON schemas as rules, and that of an unquoted string as one terminal of llguidance's Lark dialect.
+"""Write JSON schemas as rules of llguidance's Lark dialect, and unquoted strings as one terminal.
 
 Families that write arguments between tags do not quote strings, so the library's JSON schemas do
 not apply. Terminals can be intersected and negated, which suffices for most keywords on strings.

@@ -19,7 +19,7 @@ from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.model.sizing import size_model
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
-from worker.plan.planner import read_config
+from worker.plan import read_config
 
 MB = 10**6
 DEMO = Path(worker.demo_model.__file__).parent

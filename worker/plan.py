@@ -176,3 +176,7 @@ def main() -> int:
     output.write(json.dumps(answer) + "\n")
     output.flush()
     return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

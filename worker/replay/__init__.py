@@ -1,1 +1,0 @@
-"""Computes recorded answers again and compares them token by token."""
