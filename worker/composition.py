@@ -167,7 +167,8 @@ def build_engine(
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source, account = _source(settings, models.model), models.lane.account
+    source = ModelSource.of(models.model, settings.data_dir)
+    account = models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
 
     def new_runner() -> ModelRunner:
@@ -294,7 +295,7 @@ def build_counter(
     """
 
     def load_length() -> Callable[[ChatRequest], int]:
-        render = load_renderer(_source(settings, model), answers)
+        render = load_renderer(ModelSource.of(model, settings.data_dir), answers)
         return lambda request: len(render(request).tokens)
 
     return PromptCounter(engine, load_length=load_length, on_count=on_count)
@@ -318,15 +319,4 @@ def _budget(settings: Settings) -> DeviceBudget:
         pinned_bytes=settings.engine.kv_budget_bytes,
         steps=StepFile(settings.data_dir / "steps.json"),
         disk_bytes=settings.cache.disk_budget_bytes or None,
-    )
-
-
-def _source(settings: Settings, model: ModelEntry) -> ModelSource:
-    return ModelSource(
-        id=model.source,
-        name=model.name,
-        context_length=model.context_length,
-        sampling=model.sampling,
-        revision=model.revision,
-        digest_cache=settings.data_dir / "digests.json",
     )

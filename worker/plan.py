@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-import worker.demo_model
 from domain.errors import InvalidRequest, NotFound, SemanticError
 from domain.kv.plan import DeviceMemory, ModelFootprint, Workload, plan_memory, planned_mac
 from ops.adapters.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
-from ops.setting_groups.models import DEMO_MODEL
 from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.model.loader import from_hub, local_path
 from worker.engine.mlx.model.sizing import size_model
+from worker.engine.ports import ModelLoadError
 
 _NAME = "config.json"
 
@@ -59,39 +59,19 @@ def read_config(model_id: str) -> dict[str, Any]:
 
 
 def _find(model_id: str) -> Path:
-    if model_id == DEMO_MODEL:
-        return Path(worker.demo_model.__file__).parent / _NAME
-    local = Path(model_id).expanduser()
-    if local.is_file():
-        return local
-    if local.is_dir():
-        if not (local / _NAME).is_file():
-            raise ConfigMissing(f"{local} holds no {_NAME}")
-        return local / _NAME
-    if local.is_absolute() or model_id.startswith((".", "~")) or model_id.count("/") != 1:
-        msg = (
-            f"there is no directory {local.absolute()}, and {model_id!r} is no hub id"
-            f" (owner/name) and not {DEMO_MODEL}"
-        )
-        raise ConfigMissing(msg)
-    return _from_hub(model_id)
-
-
-def _from_hub(hub_id: str) -> Path:
+    file = Path(model_id).expanduser()
+    if file.is_file():
+        return file
+    fetch = partial(hf_hub_download, model_id, _NAME)
     try:
-        return Path(hf_hub_download(hub_id, _NAME, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        pass
-    try:
-        return Path(hf_hub_download(hub_id, _NAME))
-    except Exception as error:
-        # The hub client passes on the errors of its HTTP library, which differs by version.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        msg = (
-            f"there is no directory {Path(hub_id).absolute()}, the hub's cache does not hold"
-            f" {hub_id}, and its {_NAME} could not be fetched: {type(error).__name__}: {reason}"
-        )
-        raise ConfigMissing(msg) from error
+        directory = local_path(model_id)
+        if directory is None:
+            return Path(from_hub(model_id, fetch, what=f"its {_NAME}", downloads=True))
+    except ModelLoadError as error:
+        raise ConfigMissing(error.message) from error
+    if not (directory / _NAME).is_file():
+        raise ConfigMissing(f"{directory} holds no {_NAME}")
+    return directory / _NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

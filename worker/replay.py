@@ -390,15 +390,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     Raises:
         LogUnavailable: The log cannot be read.
     """
-    model = first_model(settings)
-    source = ModelSource(
-        id=model.source,
-        name=model.name,
-        context_length=model.context_length,
-        sampling=model.sampling,
-        revision=model.revision,
-        digest_cache=settings.data_dir / "digests.json",
-    )
+    source = ModelSource.of(first_model(settings), settings.data_dir)
     pieces = Pieces(step_tokens=piece_tokens(None))
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)

@@ -9,14 +9,14 @@ The way of a generation:
    may not contain.
 4. The emitter thread (``emitter``) turns token ids into items: ``text_assembler`` feeds them
    through a detokenizer and an answer parser (``output``).
-5. The outbox (``outbox``) publishes the items and delivers the outcome.
+5. Its outbox publishes the items and delivers the outcome.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 
@@ -51,40 +51,8 @@ LAST_STEP_S = 90.0
 BACKGROUND_S = 0.002
 
 
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    """Run a generation."""
-
-    sequence: Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    """End a generation at its caller's request."""
-
-    sequence: Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class _Remove:
-    """Remove a generation from the batch; the emitter has decided its outcome."""
-
-    sequence: Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """End the engine thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tune:
-    """Run with other values; ``None`` looks at deferred work only."""
-
-    values: EngineValues | None
-
-
-_Message = _Submit | _Cancel | _Remove | _Stop | _Tune
+#: A generation to run, or what the engine thread is to do with the runner.
+_Message = Sequence | Callable[[ModelRunner], None]
 
 _SAVE = StepSize(StepKind.SAVE, 0, 0)
 _STOPPED = Failed(error=Draining.code, message="the worker stopped", retryable=True)
@@ -131,7 +99,7 @@ class BatchEngine:
         self._emitter = Emitter(
             sink,
             clock,
-            lambda sequence: self._inbox.put(_Remove(sequence)),
+            lambda sequence: self._inbox.put(partial(self._scheduler.withdraw, sequence)),
             self._ended,
             self._emitter_died,
             interval_s=stream_interval_s,
@@ -178,11 +146,11 @@ class BatchEngine:
 
     def tune(self, values: EngineValues) -> None:
         """Run with other values from the next step on; any thread may call it."""
-        self._inbox.put(_Tune(values))
+        self._inbox.put(partial(self._tune, values))
 
     def wake(self) -> None:
         """Look at the deferred work of the runner; any thread may call it."""
-        self._inbox.put(_Tune(None))
+        self._inbox.put(lambda _: None)
 
     def grammar_bytes(self) -> int:
         """Return ``LoadedModel.grammar_bytes``; any thread may call it."""
@@ -210,7 +178,7 @@ class BatchEngine:
     def close(self, drain_s: float) -> None:
         """Drain, then end both threads; unfinished generations fail retryably."""
         self.drain(drain_s)
-        self._inbox.put(_Stop())
+        self._inbox.put(self._stop)
         self._thread.join(LAST_STEP_S)
         if not self._emitter.close(LAST_ITEMS_S):
             _log.warning("last_items_lost")
@@ -259,7 +227,7 @@ class BatchEngine:
                 raise self._unavailable()
             self._live.add(sequence)
             if reason is None:
-                self._inbox.put(_Submit(sequence))
+                self._inbox.put(sequence)
         if reason is not None:
             # The earlier attempt emitted all items except the last one.
             self._emitter.put(Ended(sequence, self._clock.monotonic(), reason))
@@ -271,7 +239,7 @@ class BatchEngine:
             task=task,
             assembler=assembler_for(model, task),
             handle=Handle(
-                lambda: self._inbox.put(_Cancel(sequence)),
+                lambda: self._inbox.put(partial(self._cancel, sequence)),
                 lambda: self._emitter.put(Released(sequence)),
             ),
             times=SequenceTimes(self._clock.monotonic()),
@@ -334,24 +302,21 @@ class BatchEngine:
             except Empty:
                 return
             wait_s = 0.0
-            self._handle(message, runner)
+            if isinstance(message, Sequence):
+                self._scheduler.add(message)
+            else:
+                message(runner)
 
-    def _handle(self, message: _Message, runner: ModelRunner) -> None:
-        match message:
-            case _Submit(sequence):
-                self._scheduler.add(sequence)
-            case _Cancel(sequence):
-                self._scheduler.withdraw(sequence, runner)
-                self._emitter.put(Ended(sequence, self._clock.monotonic()))
-            case _Remove(sequence):
-                self._scheduler.withdraw(sequence, runner)
-            case _Stop():
-                self._stopped = True
-            case _Tune(values) if values is not None:
-                self._scheduler.tune(values)
-                runner.set_gap(values.gap_max_ms / 1000)
-            case _Tune():
-                return
+    def _cancel(self, sequence: Sequence, runner: ModelRunner) -> None:
+        self._scheduler.withdraw(sequence, runner)
+        self._emitter.put(Ended(sequence, self._clock.monotonic()))
+
+    def _tune(self, values: EngineValues, runner: ModelRunner) -> None:
+        self._scheduler.tune(values)
+        runner.set_gap(values.gap_max_ms / 1000)
+
+    def _stop(self, _: ModelRunner) -> None:
+        self._stopped = True
 
     def _fail_admission(self, sequence: Sequence, error: Exception) -> None:
         self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=False))
@@ -363,8 +328,8 @@ class BatchEngine:
         running, waiting = self._scheduler.clear()
         while not self._inbox.empty():
             message = self._inbox.get()
-            if isinstance(message, _Submit):
-                waiting.append(message.sequence)
+            if isinstance(message, Sequence):
+                waiting.append(message)
         now = self._clock.monotonic()
         for sequence in running:
             self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
@@ -382,7 +347,7 @@ class BatchEngine:
         self._fatal_error = error
         with self._live_lock:
             self._accepting = False
-        self._inbox.put(_Stop())
+        self._inbox.put(self._stop)
         self._abandon(stopped_by(error))
 
     def _abandon(self, failure: Failed) -> None:

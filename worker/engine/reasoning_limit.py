@@ -111,14 +111,9 @@ class LimitedReasoning:
         self._latest: deque[int] = deque(maxlen=len(ending.tag) - 1)
         #: Index in ``ending.tokens`` of the token to force next; their number means a choice.
         self._forced: int | None = None
-        self._accepted_count = 0
+        self.accepted_count = 0
         self._is_active = True
         self._check_limit()
-
-    @property
-    def accepted_count(self) -> int:
-        """Number of tokens of the answer accepted so far."""
-        return self._accepted_count
 
     @property
     def is_over(self) -> bool:
@@ -132,7 +127,7 @@ class LimitedReasoning:
 
     def accept(self, token: int) -> None:
         """Accept the next token of the answer."""
-        self._accepted_count += 1
+        self.accepted_count += 1
         if self._inner is not None:
             self._inner.accept(token)
         if not self._is_active:
@@ -172,7 +167,7 @@ class LimitedReasoning:
             self._forced = index + 1
             return True
         if self._parser.is_thinking:
-            _log.warning("reasoning_not_closed", accepted=self._accepted_count)
+            _log.warning("reasoning_not_closed", accepted=self.accepted_count)
             self._is_active = False
         return False
 

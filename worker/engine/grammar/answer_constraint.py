@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from worker.engine.grammar.ports import Matcher
+from worker.engine.grammar.guidance import GuidanceMatcher
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.output.stop_sequences import TagScanner
@@ -48,8 +48,8 @@ class AnswerPlan:
     tags: ThinkTags | None = None
     thinking: bool = False
     opened: str = ""
-    answer: Callable[[], Matcher] | None = None
-    call: Callable[[], Matcher] | None = None
+    answer: Callable[[], GuidanceMatcher] | None = None
+    call: Callable[[], GuidanceMatcher] | None = None
     starts: tuple[tuple[str, str], ...] = ()
     is_bare: bool = False
     free_tags: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ class AnswerConstraint:
     def __init__(self, plan: AnswerPlan, detokenizer: Detokenizer) -> None:
         self._plan = plan
         self._detokenizer = detokenizer
-        self._accepted_count = 0
-        self._matcher: Matcher | None = None
+        self.accepted_count = 0
+        self._matcher: GuidanceMatcher | None = None
         #: Text of a free part that may contain the beginning of a tag, or the answer's beginning.
         self._buffer = ""
         self._has_begun = False
@@ -93,11 +93,6 @@ class AnswerConstraint:
             self._enter_text("")
 
     @property
-    def accepted_count(self) -> int:
-        """Number of tokens of the answer accepted so far."""
-        return self._accepted_count
-
-    @property
     def is_over(self) -> bool:
         """Whether the answer has ended."""
         return self._part is _Part.OVER
@@ -109,7 +104,7 @@ class AnswerConstraint:
 
     def accept(self, token: int) -> None:
         """Accept the next token of the answer."""
-        self._accepted_count += 1
+        self.accepted_count += 1
         if token in self._plan.end_ids:
             self._part, self._matcher = _Part.OVER, None
             return
@@ -185,7 +180,7 @@ class AnswerConstraint:
         self._buffer = ""
         self._start_matcher(_Part.CALL, self._plan.call(), text)
 
-    def _start_matcher(self, part: _Part, matcher: Matcher, text: str) -> None:
+    def _start_matcher(self, part: _Part, matcher: GuidanceMatcher, text: str) -> None:
         """Continue with a matcher that first accepts ``text``."""
         self._part, self._matcher = part, matcher
         if text and not matcher.accept_text(text):
@@ -215,7 +210,7 @@ class AnswerConstraint:
             self._part, self._matcher = _Part.FREE, None
 
     def _give_up(self) -> None:
-        _log.warning("constraint_given_up", part=self._part.name, accepted=self._accepted_count)
+        _log.warning("constraint_given_up", part=self._part.name, accepted=self.accepted_count)
         self._part, self._matcher = _Part.FREE, None
 
 

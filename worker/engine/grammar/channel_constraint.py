@@ -12,7 +12,8 @@ import structlog
 
 from domain.chat.generation import PreparedPrompt
 from worker.engine.grammar.constraints import GrammarWriter, answer_rule, require_exact_schemas
-from worker.engine.grammar.ports import Constraint, GrammarLibrary, GrammarRefused, Matcher
+from worker.engine.grammar.guidance import GuidanceGrammars, GuidanceMatcher
+from worker.engine.grammar.ports import Constraint, GrammarRefused
 from worker.engine.grammar.text_grammar import quoted
 from worker.engine.output.channel_parser import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
@@ -110,10 +111,10 @@ class ChannelPlan:
     channel_format: ChannelFormat
     end_ids: frozenset[int]
     opened: str = ""
-    first: Callable[[], Matcher] | None = None
-    later: Callable[[], Matcher] | None = None
+    first: Callable[[], GuidanceMatcher] | None = None
+    later: Callable[[], GuidanceMatcher] | None = None
     free_mask: bytes | None = None
-    call: Callable[[], Matcher] | None = None
+    call: Callable[[], GuidanceMatcher] | None = None
 
 
 class ChannelConstraint:
@@ -128,12 +129,12 @@ class ChannelConstraint:
         self._plan = plan
         self._detokenizer = detokenizer
         self._markers = TagScanner(plan.channel_format.markers)
-        self._accepted_count = 0
-        self._is_over = False
-        self._is_free = False
+        self.accepted_count = 0
+        self.is_over = False
+        self.is_free = False
         #: The mask while no matcher is active.
         self._free = plan.free_mask
-        self._matcher: Matcher | None = None
+        self._matcher: GuidanceMatcher | None = None
         self._header: ChannelHeader | None = None
         #: Text of a header, or text that may contain the beginning of a marker.
         self._buffer = ""
@@ -143,26 +144,11 @@ class ChannelConstraint:
             self._header = ChannelHeader(plan.channel_format, is_started=False)
             self._read_free_text(plan.opened)
 
-    @property
-    def accepted_count(self) -> int:
-        """Number of tokens of the answer accepted so far."""
-        return self._accepted_count
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the answer has ended."""
-        return self._is_over
-
-    @property
-    def is_free(self) -> bool:
-        """Whether all further tokens are unconstrained."""
-        return self._is_free
-
     def accept(self, token: int) -> None:
         """Accept the next token of the answer."""
-        self._accepted_count += 1
+        self.accepted_count += 1
         if token in self._plan.end_ids:
-            self._is_over, self._matcher, self._free = True, None, None
+            self.is_over, self._matcher, self._free = True, None, None
             return
         text = self._detokenizer.feed(token)
         if self._matcher is None:
@@ -226,7 +212,7 @@ class ChannelConstraint:
         self._start_matcher(self._plan.call(), part[found.end() :] + rest)
         return True
 
-    def _start_matcher(self, matcher: Matcher, text: str) -> None:
+    def _start_matcher(self, matcher: GuidanceMatcher, text: str) -> None:
         """Continue with a matcher that first accepts ``text``."""
         self._matcher, self._buffer, self._header = matcher, "", None
         if text and not matcher.accept_text(text):
@@ -235,9 +221,9 @@ class ChannelConstraint:
             self._matcher = None
 
     def _give_up(self) -> None:
-        _log.warning("constraint_given_up", part="CHANNELS", accepted=self._accepted_count)
+        _log.warning("constraint_given_up", part="CHANNELS", accepted=self.accepted_count)
         self._matcher, self._header, self._buffer, self._free = None, None, "", None
-        self._is_free = True
+        self.is_free = True
 
 
 class ChannelConstraints:
@@ -251,7 +237,7 @@ class ChannelConstraints:
 
     def __init__(
         self,
-        library: GrammarLibrary,
+        library: GuidanceGrammars,
         detokenizer: Callable[[], Detokenizer],
         channel_format: ChannelFormat,
     ) -> None:
@@ -301,7 +287,7 @@ class ChannelConstraints:
         return ChannelConstraint(plan, self._detokenizer())
 
 
-def _all_but(ids: Collection[int], matcher: Matcher) -> bytes:
+def _all_but(ids: Collection[int], matcher: GuidanceMatcher) -> bytes:
     mask = bytearray(b"\xff" * len(matcher.mask()))
     for token in ids:
         mask[token // 8] &= ~(1 << token % 8)

@@ -12,7 +12,8 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
-from worker.engine.grammar.ports import Constraint, GrammarLibrary, GrammarRefused, Matcher
+from worker.engine.grammar.guidance import GuidanceGrammars, GuidanceMatcher
+from worker.engine.grammar.ports import Constraint, GrammarRefused
 from worker.engine.grammar.tagged_grammar import TaggedGrammar
 from worker.engine.grammar.text_grammar import SchemaRules, quoted
 from worker.engine.output.detokenizer import Detokenizer
@@ -213,7 +214,7 @@ class Constraints:
 
     def __init__(
         self,
-        library: GrammarLibrary,
+        library: GuidanceGrammars,
         detokenizer: Callable[[], Detokenizer],
         opens_thinking: Callable[[Sequence[int]], bool],
         *,
@@ -243,10 +244,10 @@ class Constraints:
             require_exact_schemas(prompt, partial(writer.why_wider, tool_format))
         thinking = self._tags is not None and not is_opened and self._opens_thinking(prompt.tokens)
         try:
-            call: Callable[[], Matcher] | None = None
+            call: Callable[[], GuidanceMatcher] | None = None
             if has_grammar and tool_format:
                 call = grammars.matchers(writer.calls(tool_format, prompt.tools))
-            answer: Callable[[], Matcher] | None = None
+            answer: Callable[[], GuidanceMatcher] | None = None
             free_tags: tuple[str, ...] = ()
             if prompt.answer_schema is not None and not is_opened:
                 grammar, free_tags = self._answer(writer, prompt, tool_format, thinking=thinking)

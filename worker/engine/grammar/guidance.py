@@ -49,7 +49,7 @@ _DETAIL: Final = "error: "
 
 
 class GuidanceMatcher:
-    """``Matcher`` by llguidance.
+    """Follows one grammar from its beginning to its end.
 
     Args:
         matcher: A fresh one.
@@ -66,17 +66,21 @@ class GuidanceMatcher:
         return self._matcher.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Accept a token; return whether it matches."""
+        """Accept a token; return whether it matches. After a mismatch no token matches."""
         return self._matcher.consume_token(token)
 
     def accept_text(self, text: str) -> bool:
-        """Accept text, tokenised as in a prompt; return whether it matches."""
+        """Accept text that the model did not sample, such as the end of the prompt."""
         return self._matcher.consume_tokens(
             self._vocabulary.tokenize_bytes(text.encode(errors="replace"), parse_special=True)
         )
 
     def mask(self) -> bytes:
-        """Return the mask of allowed next tokens."""
+        """Return the mask of allowed next tokens, including end tokens where the grammar may end.
+
+        Raises:
+            ConstraintLost: The grammar exceeds the limits of the library.
+        """
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ConstraintLost(self._matcher.get_error()[:_REASON_CHARS_MAX])
@@ -97,7 +101,7 @@ class _Compiled:
 
 
 class GuidanceGrammars:
-    """``GrammarLibrary`` by llguidance: the compiled grammars of one model, and the refused ones.
+    """The compiled grammars of one model, and the refused ones. Safe to use from any thread.
 
     Args:
         vocabulary: The vocabulary of the loaded model.
@@ -207,7 +211,7 @@ class GuidanceGrammars:
 
 
 class RequestGrammars:
-    """``Grammars`` of one request, with a limit on the time that all of them take together.
+    """The grammars of one request, with a limit on the time that all of them take together.
 
     Args:
         library: Has the grammars of all requests.
@@ -237,10 +241,14 @@ class RequestGrammars:
         return self._verdict(grammar).refusal
 
     def matchers(self, grammar: str) -> Callable[[], GuidanceMatcher]:
-        """Return what makes fresh matchers of a grammar.
+        """Return what makes fresh matchers of a grammar, without compiling it again.
+
+        Args:
+            grammar: In the library's Lark dialect.
 
         Raises:
             GrammarRefused: The library cannot compile or follow the grammar.
+            GenerationCancelled: The request was cancelled.
         """
         verdict = self._verdict(grammar)
         if verdict.refusal is not None:

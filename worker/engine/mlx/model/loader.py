@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 import worker.demo_model
 from domain.chat.ports import RecordedAnswers
+from domain.model.registry import ModelEntry
 from domain.values import ModelCard, Sampling, SamplingWish
 from ops.models.hub_cache import HUB_FILES, WEIGHTS, context_length_of, has_weights
 from ops.setting_groups.models import DEMO_MODEL
@@ -83,6 +84,18 @@ class ModelSource:
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
     digest_cache: Path | None = None
+
+    @classmethod
+    def of(cls, entry: ModelEntry, data_dir: Path) -> ModelSource:
+        """Return a registered model; ``data_dir`` keeps the digests of its weights."""
+        return cls(
+            id=entry.source,
+            name=entry.name,
+            context_length=entry.context_length,
+            sampling=entry.sampling,
+            revision=entry.revision,
+            digest_cache=data_dir / "digests.json",
+        )
 
 
 def load_weights(
@@ -214,36 +227,59 @@ def find_model(model_id: str, revision: str | None = None, *, downloads: bool = 
     Raises:
         ModelLoadError: The model is not found; the message lists the attempts.
     """
+    found = local_path(model_id)
+    if found is not None:
+        return _checked(found)
+    fetch = partial(snapshot_download, model_id, revision=revision, allow_patterns=list(HUB_FILES))
+    return _checked(Path(from_hub(model_id, fetch, downloads=downloads)))
+
+
+def local_path(model_id: str) -> Path | None:
+    """Return the directory that a name means on this machine; ``None`` for a hub id.
+
+    Raises:
+        ModelLoadError: The name is neither.
+    """
     if model_id == DEMO_MODEL:
-        return _checked(Path(worker.demo_model.__file__).parent)
+        return Path(worker.demo_model.__file__).parent
     local = Path(model_id).expanduser()
     if local.is_dir():
-        return _checked(local)
+        return local
     if local.is_absolute() or model_id.startswith((".", "~")) or model_id.count("/") != 1:
         msg = (
             f"there is no directory {local.absolute()}, and {model_id!r} is no hub id"
             f" (owner/name) and not {DEMO_MODEL}"
         )
         raise ModelLoadError(msg)
-    return _checked(_from_hub(model_id, revision, downloads=downloads))
+    return None
 
 
-def _from_hub(hub_id: str, revision: str | None, *, downloads: bool) -> Path:
-    fetch = partial(snapshot_download, hub_id, revision=revision, allow_patterns=list(HUB_FILES))
+def from_hub(hub_id: str, fetch: Callable[..., str], *, what: str = "it", downloads: bool) -> str:
+    """Return the path of what a client of the hub fetches, from its cache where possible.
+
+    Args:
+        hub_id: For the message.
+        fetch: Takes ``local_files_only``.
+        what: What is fetched, for the message.
+        downloads: Whether it may be downloaded.
+
+    Raises:
+        ModelLoadError: It is not found.
+    """
     try:
-        return Path(fetch(local_files_only=True))
+        return fetch(local_files_only=True)
     except (LocalEntryNotFoundError, HFValidationError) as error:
         if not downloads:
             msg = f"{hub_id} is not on this machine; download it with: semantic models pull"
             raise ModelLoadError(msg) from error
     try:
-        return Path(fetch())
+        return fetch()
     except Exception as error:
         # The hub client passes on the errors of its HTTP library, which differs by version.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
         msg = (
             f"there is no directory {Path(hub_id).absolute()}, the hub's cache does not hold"
-            f" {hub_id}, and it could not be fetched: {type(error).__name__}: {reason}"
+            f" {hub_id}, and {what} could not be fetched: {type(error).__name__}: {reason}"
         )
         raise ModelLoadError(msg) from error
 

@@ -32,16 +32,12 @@ _NAMED_JSON = '{"name": "NAME", "arguments":'
 _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
     {
         "json_tools": ToolFormat(
-            start="",
-            end="",
             opening='<tool_call>\n{"name": "',
             opening_named=f"<tool_call>\n{_NAMED_JSON}",
             json=JsonCallStyle.TAGGED,
         ),
-        "mistral": ToolFormat(start="", end="", opening="[TOOL_CALLS]"),
+        "mistral": ToolFormat(opening="[TOOL_CALLS]"),
         "qwen3_coder": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<parameter=", "</parameter>"),
             inner_tags=("<function=", "</function>"),
             opening="<tool_call>\n<function=",
@@ -49,31 +45,23 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             syntax=QWEN_SYNTAX,
         ),
         "glm47": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<arg_value>", "</arg_value>"),
             opening="<tool_call>",
             opening_named="<tool_call>NAME\n",
             syntax=GLM_SYNTAX,
         ),
         "longcat": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<longcat_arg_value>", "</longcat_arg_value>"),
             opening_named="<longcat_tool_call>NAME\n",
             syntax=LONGCAT_SYNTAX,
         ),
         "minimax_m2": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<parameter ", "</parameter>"),
             opening='<minimax:tool_call>\n<invoke name="',
             opening_named='<minimax:tool_call>\n<invoke name="NAME">\n',
             syntax=MINIMAX_SYNTAX,
         ),
         "kimi_k2": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
             opening="<|tool_calls_section_begin|><|tool_call_begin|>functions.",
             opening_named=(
@@ -82,18 +70,14 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             ),
             json=JsonCallStyle.NUMBERED,
         ),
-        "minicpm5": ToolFormat(start="", end="", argument_tags=("<param ", "</param>")),
+        "minicpm5": ToolFormat(argument_tags=("<param ", "</param>")),
         "pythonic": ToolFormat(
-            start="",
-            end="",
             opening="<|tool_call_start|>[",
             opening_named="<|tool_call_start|>[NAME(",
             syntax=PYTHON_SYNTAX,
         ),
         # Without reasoning, the prompt ends inside the response channel.
         "kimi_k3": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<|open|>argument ", "<|close|>argument<|sep|>"),
             opening="<|close|>response<|sep|><|open|>tools<|sep|>",
             opening_named=(
@@ -102,8 +86,6 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             ),
         ),
         "muse_spark": ToolFormat(
-            start="",
-            end="",
             argument_tags=("<atem:parameter ", "</atem:parameter>"),
             opening=" to=",
             opening_named=' to=NAME<|message|><atem:function_calls>\n<atem:invoke name="NAME">\n',

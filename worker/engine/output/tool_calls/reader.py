@@ -147,12 +147,12 @@ class ToolSyntax:
         separator: Text between two arguments, and between two calls.
     """
 
-    before_name: str
-    after_name: str
-    before_key: str
     after_key: str
-    after_value: str
-    after_call: str
+    before_name: str = ""
+    after_name: str = ""
+    before_key: str = ""
+    after_value: str = ""
+    after_call: str = ""
     is_repeated: bool = False
     is_quoted: bool = False
     separator: str = ""
@@ -173,24 +173,19 @@ QWEN_SYNTAX: Final = ToolSyntax(
 )
 #: GLM 4.7 and Laguna.
 GLM_SYNTAX: Final = ToolSyntax(
-    before_name="",
-    after_name="",
     before_key="<arg_key>",
     after_key="</arg_key><arg_value>",
     after_value="</arg_value>",
-    after_call="",
 )
 #: GLM 4.5 and 4.6, which write each part on its own line.
 GLM_LINES_SYNTAX: Final = replace(
     GLM_SYNTAX, after_name="\n", after_key="</arg_key>\n<arg_value>", after_value="</arg_value>\n"
 )
 LONGCAT_SYNTAX: Final = ToolSyntax(
-    before_name="",
     after_name="\n",
     before_key="<longcat_arg_key>",
     after_key="</longcat_arg_key>\n<longcat_arg_value>",
     after_value="</longcat_arg_value>\n",
-    after_call="",
 )
 MINIMAX_SYNTAX: Final = ToolSyntax(
     before_name='<invoke name="',
@@ -203,11 +198,8 @@ MINIMAX_SYNTAX: Final = ToolSyntax(
 )
 #: LFM and other families that write Python: ``[f(a="x", b=2)]``.
 PYTHON_SYNTAX: Final = ToolSyntax(
-    before_name="",
     after_name="(",
-    before_key="",
     after_key="=",
-    after_value="",
     after_call=")",
     is_repeated=True,
     is_quoted=True,
@@ -278,8 +270,8 @@ class ToolFormat:
         syntax: The tags between the parts of a call, if arguments stand between tags.
     """
 
-    start: str
-    end: str
+    start: str = ""
+    end: str = ""
     parse: Parse | None = None
     argument_tags: tuple[str, str] | None = None
     is_bare: bool = False
