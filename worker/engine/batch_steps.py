@@ -16,7 +16,7 @@ from domain.engine.figures import WorkCounts
 from domain.errors import DeviceFailed, EngineFailure, EngineLost
 from domain.ports import Clock
 from domain.values import StopReason
-from worker.engine.emitter import Advanced, Emitter, Ended, Tokens
+from worker.engine.emitter import Emitter
 from worker.engine.ports import (
     Fault,
     Finish,
@@ -90,7 +90,7 @@ class BatchSteps:
         advanced |= {one for one, token, _, _ in tokens if one.append(token)}
         self._remove_finished(step.tokens)
         if tokens:
-            self._emitter.put(Tokens(now, tokens))
+            self._emitter.emit(now, tokens)
         for sequence, done, total in prefilled:
             if sequence is not None and sequence.uid in running:
                 self._report_prefill(sequence, done, total, now)
@@ -135,7 +135,7 @@ class BatchSteps:
             sequence.times.prefilled = now
         else:
             progress = Progress(phase="prefill", done=done, total=total)
-            self._emitter.put(Advanced(sequence, progress))
+            self._emitter.advance(sequence, progress)
 
     def _handle_fault(self, fault: Fault) -> None:
         if is_device_error(fault.error):
@@ -185,14 +185,14 @@ class BatchSteps:
         self._scheduler.put_back(sequence, is_alone=is_alone, is_cold=is_cold)
 
     def _fail(self, sequence: Sequence, error: Exception, *, retryable: bool) -> None:
-        self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=retryable))
+        failure = failed_by(error, retryable=retryable)
+        self._emitter.end(sequence, self._clock.monotonic(), StopReason.END_TURN, failure)
 
 
-def ended_by(error: Exception, sequence: Sequence, at: float, *, retryable: bool) -> Ended:
-    """Return the end of a sequence that an error of its own caused."""
+def failed_by(error: Exception, *, retryable: bool) -> Failed:
+    """Return the failure of a sequence that an error of its own caused."""
     message = f"the generation failed: {type(error).__name__}: {error}"
-    failure = Failed(error=EngineFailure.code, message=message, retryable=retryable)
-    return Ended(sequence, at, StopReason.END_TURN, failure)
+    return Failed(error=EngineFailure.code, message=message, retryable=retryable)
 
 
 def stopped_by(cause: BaseException) -> Failed:

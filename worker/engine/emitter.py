@@ -171,51 +171,14 @@ MESSAGES_WAITING_MAX = 2048
 PAUSE_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The tokens of one engine step, in the order of each sequence."""
-
-    at: float
-    tokens: Many[tuple[Sequence, int, Finish | None, TokenLikelihood | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Advanced:
-    """A generation waits in the queue, or its prompt is being computed."""
-
-    sequence: Sequence
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The engine ended a generation: it was cancelled or failed, or its tokens were complete."""
-
-    sequence: Sequence
-    at: float
-    reason: StopReason = StopReason.CANCELLED
-    failure: Failed | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The log contains the attempt: its items may be published."""
-
-    sequence: Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The last message: publish the rest and end the thread."""
-
-
-Message = Tokens | Advanced | Ended | Released | Close
+#: A sequence, its token, why that one is the last, and its log probabilities.
+_Token = tuple[Sequence, int, Finish | None, TokenLikelihood | None]
 
 
 class Emitter:
     """Owns text assembly, stop detection and the outbox. One thread, started by ``start``.
 
-    Any thread may call ``put``, which never blocks.
+    Any thread may call ``emit``, ``advance``, ``end`` and ``release``, which never block.
 
     Args:
         sink: Publishes the items.
@@ -242,7 +205,7 @@ class Emitter:
         self._remove = remove
         self._on_ended = on_ended
         self._on_death = on_death
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine-emitter", daemon=True)
         self._closing = False
 
@@ -254,9 +217,27 @@ class Emitter:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def put(self, message: Message) -> None:
-        """Append a message to the inbox."""
-        self._inbox.put(message)
+    def emit(self, at: float, tokens: Many[_Token]) -> None:
+        """Emit the tokens of one engine step, in the order of each sequence."""
+        self._inbox.put(partial(self._process_tokens, at, tokens))
+
+    def advance(self, sequence: Sequence, progress: Progress) -> None:
+        """Report that a generation waits in the queue, or that its prompt is being computed."""
+        self._inbox.put(partial(self._process_progress, sequence, progress))
+
+    def end(
+        self,
+        sequence: Sequence,
+        at: float,
+        reason: StopReason = StopReason.CANCELLED,
+        failure: Failed | None = None,
+    ) -> None:
+        """End a generation that was cancelled or failed, or whose tokens were complete."""
+        self._inbox.put(partial(self._process_end, sequence, at, reason, failure))
+
+    def release(self, sequence: Sequence) -> None:
+        """Publish the items of a generation: the log contains its attempt."""
+        self._inbox.put(partial(self._release, sequence))
 
     def wait_for_room(self) -> None:
         """Block the engine thread while the inbox is full, so that memory stays bounded."""
@@ -269,23 +250,23 @@ class Emitter:
         Returns:
             Whether the thread ended within ``timeout_s``.
         """
-        self._inbox.put(Close())
+        self._inbox.put(self._close)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             while not self._closing or not self._outbox.is_empty():
-                for message in self._receive():
-                    self._handle(message)
+                for process in self._receive():
+                    process()
                 self._publish()
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             _log.critical("emitter_died", exc_info=error)
             self._on_death(error)
 
-    def _receive(self) -> list[Message]:
+    def _receive(self) -> list[Callable[[], None]]:
         """Wait for a message or the outbox's next publish; return the messages in the inbox."""
-        messages: list[Message] = []
+        messages: list[Callable[[], None]] = []
         try:
             messages.append(self._inbox.get(timeout=self._outbox.wait_s(self._clock.monotonic())))
             while len(messages) < MESSAGES_PER_PUBLISH_MAX:
@@ -298,32 +279,25 @@ class Emitter:
         for sequence, failure in self._outbox.flush(self._clock.monotonic()):
             self._give_up(sequence, failure)
 
-    def _handle(self, message: Message) -> None:
-        match message:
-            case Tokens():
-                self._process_tokens(message)
-            case Advanced(sequence, progress):
-                if sequence.unreleased is None:
-                    self._add_progress(sequence, progress)
-                elif progress.phase == "queued":
-                    sequence.unreleased.append(partial(self._add_progress, sequence, progress))
-            case Ended():
-                self._process_ended(message)
-            case Released(sequence):
-                self._release(sequence)
-            case Close():
-                self._closing = True
+    def _close(self) -> None:
+        self._closing = True
 
-    def _process_tokens(self, message: Tokens) -> None:
-        for sequence, token, finish, likelihood in message.tokens:
-            if sequence.unreleased is None:
-                self._process_token_safely(sequence, token, finish, message.at, likelihood)
-            else:
-                sequence.unreleased.append(
-                    partial(
-                        self._process_token_safely, sequence, token, finish, message.at, likelihood
-                    )
-                )
+    def _process_tokens(self, at: float, tokens: Many[_Token]) -> None:
+        for sequence, token, finish, likelihood in tokens:
+            self._when_released(
+                sequence,
+                partial(self._process_token_safely, sequence, token, finish, at, likelihood),
+            )
+
+    def _process_progress(self, sequence: Sequence, progress: Progress) -> None:
+        if sequence.unreleased is None or progress.phase == "queued":
+            self._when_released(sequence, partial(self._add_progress, sequence, progress))
+
+    def _when_released(self, sequence: Sequence, action: Callable[[], None]) -> None:
+        if sequence.unreleased is None:
+            action()
+        else:
+            sequence.unreleased.append(action)
 
     def _add_progress(self, sequence: Sequence, progress: Progress) -> None:
         if not sequence.ended:
@@ -336,19 +310,11 @@ class Emitter:
         for action in unreleased:
             action()
 
-    def _process_ended(self, message: Ended) -> None:
-        sequence, at, reason, failure = (
-            message.sequence,
-            message.at,
-            message.reason,
-            message.failure,
-        )
-        if (
-            sequence.unreleased is not None
-            and failure is None
-            and reason is not StopReason.CANCELLED
-        ):
-            sequence.unreleased.append(partial(self._end, sequence, at, reason))
+    def _process_end(
+        self, sequence: Sequence, at: float, reason: StopReason, failure: Failed | None
+    ) -> None:
+        if failure is None and reason is not StopReason.CANCELLED:
+            self._when_released(sequence, partial(self._end, sequence, at, reason))
         else:
             self._end(sequence, at, reason, failure)
 

@@ -32,8 +32,8 @@ from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost
 from domain.job.ports import ItemSink
 from domain.ports import Clock
 from domain.values import ModelCard, Owner, PromptEncoding, StopReason, WaitingJob
-from worker.engine.batch_steps import BatchSteps, ended_by, stopped_by
-from worker.engine.emitter import Advanced, Emitter, Ended, Released
+from worker.engine.batch_steps import BatchSteps, failed_by, stopped_by
+from worker.engine.emitter import Emitter
 from worker.engine.ports import LoadedModel, ModelRunner, is_device_error
 from worker.engine.preparation import admission_of, prepare
 from worker.engine.scheduling.step_watch import StepKind, StepSize, StepWatch
@@ -119,7 +119,7 @@ class BatchEngine:
             places=max_batch_size,
             window_s=batch_window_s,
             cached_prefix=lambda tokens: self._require_model().cached_prefix(tokens),
-            on_progress=lambda *report: self._emitter.put(Advanced(*report)),
+            on_progress=self._emitter.advance,
             on_failure=self._fail_admission,
         )
         self._stopped = False
@@ -199,7 +199,7 @@ class BatchEngine:
         running, now = set(self._scheduler.running.values()), self._clock.monotonic()
         for sequence in live:
             cause = failure if sequence in running else _STOPPED
-            self._emitter.put(Ended(sequence, now, StopReason.END_TURN, cause))
+            self._emitter.end(sequence, now, StopReason.END_TURN, cause)
 
     # -- domain.chat.ports.InferenceEngine ---------------------------------------------------
 
@@ -230,7 +230,7 @@ class BatchEngine:
                 self._inbox.put(sequence)
         if reason is not None:
             # The earlier attempt emitted all items except the last one.
-            self._emitter.put(Ended(sequence, self._clock.monotonic(), reason))
+            self._emitter.end(sequence, self._clock.monotonic(), reason)
         return sequence.handle
 
     def _sequence(self, task: GenerationTask) -> Sequence:
@@ -240,7 +240,7 @@ class BatchEngine:
             assembler=assembler_for(model, task),
             handle=Handle(
                 lambda: self._inbox.put(partial(self._cancel, sequence)),
-                lambda: self._emitter.put(Released(sequence)),
+                lambda: self._emitter.release(sequence),
             ),
             times=SequenceTimes(self._clock.monotonic()),
             admission=admission_of(task, model, arrival=next(self._arrivals)),
@@ -309,7 +309,7 @@ class BatchEngine:
 
     def _cancel(self, sequence: Sequence, runner: ModelRunner) -> None:
         self._scheduler.withdraw(sequence, runner)
-        self._emitter.put(Ended(sequence, self._clock.monotonic()))
+        self._emitter.end(sequence, self._clock.monotonic())
 
     def _tune(self, values: EngineValues, runner: ModelRunner) -> None:
         self._scheduler.tune(values)
@@ -319,7 +319,8 @@ class BatchEngine:
         self._stopped = True
 
     def _fail_admission(self, sequence: Sequence, error: Exception) -> None:
-        self._emitter.put(ended_by(error, sequence, self._clock.monotonic(), retryable=False))
+        failure = failed_by(error, retryable=False)
+        self._emitter.end(sequence, self._clock.monotonic(), StopReason.END_TURN, failure)
 
     def _end_all(self, failure: Failed) -> None:
         """End all generations and accept no more; only those in the batch get ``failure``."""
@@ -332,9 +333,9 @@ class BatchEngine:
                 waiting.append(message)
         now = self._clock.monotonic()
         for sequence in running:
-            self._emitter.put(Ended(sequence, now, StopReason.END_TURN, failure))
+            self._emitter.end(sequence, now, StopReason.END_TURN, failure)
         for sequence in waiting:
-            self._emitter.put(Ended(sequence, now, StopReason.END_TURN, _STOPPED))
+            self._emitter.end(sequence, now, StopReason.END_TURN, _STOPPED)
 
     # -- called from other threads ---------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
 from domain.values import ModelCard, Priority, PromptEncoding, Sampling, WaitingFor
 from worker.engine.grammar.ports import Constraint
-from worker.engine.output.channel_parser import ChannelFormat
+from worker.engine.output.channel_parser import ChannelFormat, ChannelParser
 from worker.engine.output.detokenizer import Detokenizer
-from worker.engine.output.output_parser import ThinkTags
-from worker.engine.output.tool_calls.reader import ToolFormat
+from worker.engine.output.output_parser import AnswerParser, SectionParser, ThinkTags
+from worker.engine.output.tool_calls.reader import CallRules, ToolFormat
 
 #: Errors of a GPU and of its memory, by their text; MLX raises them as ``RuntimeError``. The texts
 #: are those of mlx 0.32; none of them was seen on a Metal device by this project:
@@ -261,6 +261,22 @@ class LoadedModel:
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
     token_bytes: Callable[[int], bytes] = lambda _: b""
     grammar_bytes: Callable[[], int] = lambda: 0
+
+    def parser(self, prompt: PreparedPrompt, stop: tuple[str, ...] = ()) -> AnswerParser:
+        """Return the parser of the answer to ``prompt``, before its first token.
+
+        Args:
+            stop: Stop sequences.
+        """
+        tags = None if prompt.is_raw else self.think_tags
+        calls = None
+        if self.tool_format is not None and prompt.tools:
+            calls = CallRules(format=self.tool_format, tools=prompt.tools)
+        if self.channel_format is not None and not prompt.is_raw:
+            return ChannelParser(self.channel_format, stop, calls=calls)
+        thinking = tags is not None and not prompt.opened and self.opens_thinking(prompt.tokens)
+        dropped = () if prompt.is_raw else self.dropped
+        return SectionParser(tags, stop, thinking=thinking, calls=calls, dropped=dropped)
 
 
 class ModelRunner(Protocol):

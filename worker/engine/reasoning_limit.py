@@ -14,7 +14,6 @@ from typing import Final
 import structlog
 
 from domain.chat.generation import PreparedPrompt
-from worker.engine.answer_parser import parser_for
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_parser import ChannelFormat
 from worker.engine.output.output_parser import AnswerParser
@@ -104,7 +103,7 @@ class LimitedReasoning:
         self._end_ids = end_ids
         self._inner = inner
         self._detokenizer = model.detokenizer()
-        self._parser = parser_for(model, prompt)
+        self._parser = model.parser(prompt)
         if prompt.opened:
             deque(self._parser.feed(prompt.opened), maxlen=0)
         self._count = ReasoningCount(self._parser)

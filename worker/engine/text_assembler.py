@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from domain.chat.generation import EmittedCall, GenerationTask, OutputRun
 from domain.chat.items import Text, Thinking, ToolEnd, ToolInput, ToolStart
 from domain.chat.logprobs import Alternative, TokenLogprob
-from worker.engine.answer_parser import parser_for
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import AnswerParser, Part, Section, TextPiece
 from worker.engine.output.tool_calls.reader import CallClosed, CallInput, CallOpened
@@ -317,7 +316,7 @@ def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
     prompt = task.prompt
     return TextAssembler(
         model.detokenizer(),
-        parser_for(model, prompt, task.stop),
+        model.parser(prompt, task.stop),
         job_id=task.job_id,
         opened=prompt.opened,
         is_single=prompt.single_call,

@@ -3,23 +3,35 @@
 The library has no limit of its own for remainders and intersections: a grammar of 300 bytes can
 take gigabytes, and its compilation cannot be interrupted. A compiled grammar cannot leave its
 process either. Therefore a fork compiles each grammar first, and the worker only what it proves.
+
+``python -m worker.engine.grammar.grammar_probe`` is that process. It reads a vocabulary from its
+socket, and then one descriptor for each grammar. A fork of its own compiles each grammar and ends
+at a limit, or when the other end of the descriptor is closed.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
+from llguidance import LLMatcher, LLTokenizer
+
 from domain.errors import EngineFailure, GenerationCancelled
+from ops.adapters.data_dir.permissions import create_private_files
+from ops.exit_codes import ExitCode, end_process
 
 #: CPU time in which a grammar must compile, in seconds.
 CPU_S_MAX: Final = 2
@@ -27,6 +39,7 @@ CPU_S_MAX: Final = 2
 GRAMMAR_BYTES_MAX: Final = 64 << 20
 #: Seconds without a grammar after which the process ends; the next grammar starts another.
 IDLE_S: Final = 300.0
+_MODULE: Final = "worker.engine.grammar.grammar_probe"
 #: What a fork sends before it compiles.
 BEGUN: Final = b"+"
 #: Seconds between two looks at the cancellation of a request.
@@ -128,13 +141,10 @@ class GrammarProbe:
         return ours
 
 
-def receive(connection: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> bytes:
     """Return the bytes of the next message."""
     (left,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     return _exactly(connection, left)
-
-
-_MODULE: Final = "worker.engine.grammar.probe_process"
 
 
 def _sized(message: bytes) -> bytes:
@@ -162,3 +172,98 @@ def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
     control.close()
     process.kill()
     process.wait()
+
+
+# --- the process -----------------------------------------------------------------------------
+
+#: Log level at which the library writes nothing to stderr.
+_SILENT: Final = 0
+#: Seconds between two looks at the memory and at the client.
+_WATCH_S: Final = 0.01
+#: The decoding of other answers comes first.
+_NICE: Final = 10
+_SMALL: Final = 'start: "a"'
+#: Bytes in the unit of ``ru_maxrss``.
+_RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+
+
+def main() -> int:
+    """Serve a ``GrammarProbe`` until the socket closes or is idle; return the exit code."""
+    create_private_files()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    setup = json.loads(_receive(control))
+    trial = _trial_of(setup["tokenizer"], setup["end_ids"])
+    control.settimeout(IDLE_S)
+    while True:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        except TimeoutError:
+            return int(ExitCode.OK)
+        if not descriptors:
+            return int(ExitCode.OK)
+        if os.fork() == 0:
+            control.close()
+            _examine(socket.socket(fileno=descriptors[0]), trial)
+        os.close(descriptors[0])
+
+
+def _examine(client: socket.socket, trial: Callable[[str], str | None]) -> None:
+    """Compile one grammar, send the verdict and end this fork."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX))
+    client.sendall(BEGUN)
+    grammar = _receive(client).decode()
+    # The first compilation maps pages of the library that later ones share.
+    trial(_SMALL)
+    before = _rss_max()
+    threading.Thread(target=_watch, args=(client, before), daemon=True).start()
+    refusal = trial(grammar)
+    verdict = {
+        "refusal": refusal,
+        "size_bytes": _rss_max() - before,
+        "cpu_s": time.process_time(),
+    }
+    client.sendall(json.dumps(verdict).encode())
+    end_process(int(ExitCode.OK))
+
+
+def _watch(client: socket.socket, before: int) -> None:
+    """End this fork when it takes too much memory, or when its client has left."""
+    while _rss_max() - before <= GRAMMAR_BYTES_MAX:
+        client.settimeout(_WATCH_S)
+        try:
+            if not client.recv(1):
+                break
+        except TimeoutError:
+            continue
+    os._exit(int(ExitCode.OK))
+
+
+def _rss_max() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
+def _trial_of(tokenizer_json: str, end_ids: Collection[int]) -> Callable[[str], str | None]:
+    """Return what compiles a grammar for a vocabulary and returns the library's error, if any."""
+    vocabulary = LLTokenizer(tokenizer_json, eos_token=sorted(end_ids))
+
+    def trial(grammar: str) -> str | None:
+        built = compiled(vocabulary, grammar)
+        if not built.is_error():
+            # Some grammars, such as a schema that only refers to itself, fail at the first mask.
+            built.compute_bitmask()
+        return built.get_error() if built.is_error() else None
+
+    return trial
+
+
+def compiled(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    """Return a grammar that the library has compiled, or its error."""
+    return LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,4 +1,4 @@
-"""The adapter to llguidance, which compiles and follows grammars. Only this module imports it.
+"""The adapter to llguidance, which compiles and follows grammars.
 
 https://github.com/guidance-ai/llguidance: the grammars are its Lark dialect with ``%json``. It
 computes a mask in microseconds and releases the GIL meanwhile.
@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 from domain.chat.generation import Claim
 from domain.errors import GenerationCancelled
 from domain.values import Digest, Owner, digest_of
-from worker.engine.grammar.grammar_probe import GrammarProbe, TrialVerdict
+from worker.engine.grammar.grammar_probe import GrammarProbe, TrialVerdict, compiled
 from worker.engine.grammar.ports import ConstraintLost, GrammarRefused
 from worker.engine.grammar.text_grammar import quoted
 
@@ -37,8 +37,6 @@ REQUEST_CPU_S_MAX: Final = 5.0
 _NO_TIME: Final = f"the grammars of the request take more than {REQUEST_CPU_S_MAX:g} s to compile"
 #: Seconds between two looks at the cancellation of a request that waits.
 _LOOK_S: Final = 0.05
-#: Log level at which the library writes nothing to stderr.
-_SILENT: Final = 0
 #: Most characters of the library's message in an error.
 _REASON_CHARS_MAX: Final = 300
 #: How the library begins an error: the position in the generated grammar.
@@ -172,7 +170,7 @@ class GuidanceGrammars:
         with self._turn(claim):
             if (found := self._kept(name)) is not None:
                 return found
-            made = _Compiled(_built(self.vocabulary, grammar), size_bytes, self.vocabulary)
+            made = _Compiled(compiled(self.vocabulary, grammar), size_bytes, self.vocabulary)
             with self._lock:
                 self._compiled[name] = made
                 total = sum(one.size_bytes for one in self._compiled.values())
@@ -259,24 +257,6 @@ class RequestGrammars:
         verdict, cpu_s = self._library.verdict(grammar, self._claim, self._left_s)
         self._left_s -= cpu_s
         return verdict
-
-
-def trial_of(tokenizer_json: str, end_ids: Collection[int]) -> Callable[[str], str | None]:
-    """Return what compiles a grammar for a vocabulary and returns the library's error, if any."""
-    vocabulary = LLTokenizer(tokenizer_json, eos_token=sorted(end_ids))
-
-    def trial(grammar: str) -> str | None:
-        built = _built(vocabulary, grammar)
-        if not built.is_error():
-            # Some grammars, such as a schema that only refers to itself, fail at the first mask.
-            built.compute_bitmask()
-        return built.get_error() if built.is_error() else None
-
-    return trial
-
-
-def _built(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
-    return LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=_SILENT)
 
 
 def grammars_for(tokenizer_json: str, end_ids: Collection[int]) -> GuidanceGrammars | None:

@@ -31,10 +31,9 @@ from worker.engine.mlx.fingerprint import computation_of, fingerprint_of_blocks
 from worker.engine.mlx.kv.codec import BlockCodec, Packing
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
-from worker.engine.mlx.kv.pending_prefixes import PendingPrefixes
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_opening import RowOpener
-from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, StartPlanner
+from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, PendingPrefixes, StartPlanner
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 

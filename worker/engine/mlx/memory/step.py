@@ -18,7 +18,7 @@ from worker.engine.mlx.rows.running_sequences import (
     JoinRequest,
     RunningSequences,
 )
-from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
+from worker.engine.mlx.sampler import BatchSampler, SamplerRow
 
 #: Most prompt tokens that are computed to measure a piece. A longer piece is extrapolated: what a
 #: layer keeps is proportional to the tokens of the piece.

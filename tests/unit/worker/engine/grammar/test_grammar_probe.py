@@ -57,7 +57,7 @@ def _probes() -> list[psutil.Process]:
     return [
         one
         for one in children
-        if one.status() != psutil.STATUS_ZOMBIE and "probe_process" in " ".join(one.cmdline())
+        if one.status() != psutil.STATUS_ZOMBIE and "grammar_probe" in " ".join(one.cmdline())
     ]
 
 

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.sampling.logprobs import LogprobRows
+from worker.engine.mlx.logprobs import LogprobRows
 
 _BITS = 8
 

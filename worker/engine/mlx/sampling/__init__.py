@@ -1,1 +1,0 @@
-"""Sampling, logit masks and log-probabilities of a batch."""
