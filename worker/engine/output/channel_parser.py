@@ -7,7 +7,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from worker.engine.output.output_parser import BufferedParser, Part, Section, TextPiece
+from worker.engine.output.output_parser import AnswerParser, Part, Section, TextPiece
 from worker.engine.output.stop_sequences import TagScanner
 from worker.engine.output.tool_calls.json_calls import ArgumentsReader
 from worker.engine.output.tool_calls.reader import CallRules, WholeReader
@@ -201,8 +201,8 @@ _GAP: Final = "\n\n"
 _NO_TOOLS: Final = ("", "assistant", "user")
 
 
-class ChannelParser(BufferedParser):
-    """``AnswerParser`` for families with a channel format.
+class ChannelParser(AnswerParser):
+    """For families with a channel format.
 
     Words between messages are answer text. Stop sequences apply to answer text only.
 
@@ -231,7 +231,6 @@ class ChannelParser(BufferedParser):
         #: The section emitted last, and whether the next text begins another message.
         self._last: Section | None = None
         self._is_new = False
-        self.thinking_sections = 0
 
     @property
     def is_thinking(self) -> bool:
@@ -250,11 +249,7 @@ class ChannelParser(BufferedParser):
         return self._header is not None
 
     def flush(self, *, cut: bool = False) -> Iterator[Part]:
-        """Yield the parts held back, at the end of the answer.
-
-        Args:
-            cut: Whether the answer was cut short.
-        """
+        """Yield the parts held back, at the end of the answer; see ``AnswerParser``."""
         yield from self.feed("")
         if self._reader is not None:
             yield from self._reader.flush(cut=cut)

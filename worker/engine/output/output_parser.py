@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from domain.chat.logprobs import TokenLogprob
 from worker.engine.output.stop_sequences import Hit, TagScanner
@@ -48,45 +47,6 @@ class TextPiece:
 Part = TextPiece | CallDelta
 
 
-class AnswerParser(Protocol):
-    """Parses the text of one answer. Its parts do not depend on how the text was cut into pieces.
-
-    Attributes:
-        thinking_sections: Number of reasoning sections so far, including an open one.
-        stop_sequence: The stop sequence that ended the answer, if any.
-    """
-
-    thinking_sections: int
-    stop_sequence: str | None
-
-    @property
-    def is_thinking(self) -> bool:
-        """Whether a reasoning section is open."""
-        ...
-
-    @property
-    def may_think(self) -> bool:
-        """Whether a reasoning section is open, or may still open."""
-        ...
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether the text held back may turn out to open a reasoning section."""
-        ...
-
-    def feed(self, text: str) -> Iterator[Part]:
-        """Feed more text and yield the parts that are certain now."""
-        ...
-
-    def flush(self, *, cut: bool = False) -> Iterator[Part]:
-        """Yield the parts held back, at the end of the answer.
-
-        Args:
-            cut: Whether the answer was cut short, so that a tag or call may be incomplete.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
     """The tags around a model's reasoning."""
@@ -95,18 +55,45 @@ class ThinkTags:
     end: str
 
 
-class BufferedParser(ABC):
-    """Base of both parsers: the text held back, and the reader of an open tool call.
+class AnswerParser(ABC):
+    """Parses the text of one answer. Its parts do not depend on how the text was cut into pieces.
 
     Attributes:
+        thinking_sections: Number of reasoning sections so far, including an open one.
         stop_sequence: The stop sequence that ended the answer, if any.
     """
 
     def __init__(self) -> None:
+        #: The text held back.
         self._buffer = ""
         self._fed = 0
+        #: Reads an open tool call.
         self._reader: CallReader | None = None
+        self.thinking_sections = 0
         self.stop_sequence: str | None = None
+
+    @property
+    @abstractmethod
+    def is_thinking(self) -> bool:
+        """Whether a reasoning section is open."""
+
+    @property
+    @abstractmethod
+    def may_think(self) -> bool:
+        """Whether a reasoning section is open, or may still open."""
+
+    @property
+    @abstractmethod
+    def is_undecided(self) -> bool:
+        """Whether the text held back may turn out to open a reasoning section."""
+
+    @abstractmethod
+    def flush(self, *, cut: bool = False) -> Iterator[Part]:
+        """Yield the parts held back, at the end of the answer.
+
+        Args:
+            cut: Whether the answer was cut short, so that a tag or call may be incomplete.
+        """
 
     def feed(self, text: str) -> Iterator[Part]:
         """Feed more text and yield the parts that are certain now."""
@@ -142,8 +129,8 @@ class BufferedParser(ABC):
         """Continue after a tool call, or with its text if it turned out to be no call."""
 
 
-class SectionParser(BufferedParser):
-    """``AnswerParser`` for models that put tags around reasoning and tool calls.
+class SectionParser(AnswerParser):
+    """For models that put tags around reasoning and tool calls.
 
     White space next to a tag belongs to the template and is dropped. A reasoning section opens only
     before the first visible character of the answer, or of the text after a call, so that an answer
@@ -202,11 +189,7 @@ class SectionParser(BufferedParser):
         return bool(self._buffer) and self._reader is None and not self._visible
 
     def flush(self, *, cut: bool = False) -> Iterator[Part]:
-        """Yield the parts held back, at the end of the answer.
-
-        Args:
-            cut: Whether the answer was cut short.
-        """
+        """Yield the parts held back, at the end of the answer; see ``AnswerParser``."""
         yield from self.feed("")
         if self._reader is not None:
             yield from self._reader.flush(cut=cut)
