@@ -66,17 +66,6 @@ _LIMITS = frozenset({StopReason.MAX_TOKENS, StopReason.CONTEXT_WINDOW})
 OnProgress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """How a worker with the present settings splits a prompt for prefill; see ``SoloRun``.
-
-    Attributes:
-        step_tokens: Most prompt tokens in one piece.
-    """
-
-    step_tokens: int
-
-
 @dataclass(frozen=True, slots=True)
 class _ReplayedAnswer:
     """The result of a replay that reached the answer's end or a divergence."""
@@ -93,7 +82,7 @@ def replay(
     weights: LoadedWeights,
     payloads: PayloadStore,
     *,
-    pieces: Pieces,
+    step_tokens: int,
     verify: bool,
     on_progress: OnProgress = lambda *_: None,
 ) -> Replayed:
@@ -103,7 +92,7 @@ def replay(
         recording: The job's record in the log.
         weights: The model that gave the answer, on the thread that loaded it.
         payloads: Stores request and answer.
-        pieces: How the prompt is split for prefill.
+        step_tokens: Most prompt tokens in one piece of prefill; see ``SoloRun``.
         verify: Whether to stop at the first difference; otherwise the whole answer is computed.
         on_progress: Receives the progress.
 
@@ -117,7 +106,13 @@ def replay(
         prompt = prepare(request, weights.model, recording.encoding)
         check_prompt(recording, prompt.tokens)
         run = _ReplayRun(
-            recording, request, prompt, stored if verify else None, weights, pieces, on_progress
+            recording,
+            request,
+            prompt,
+            stored if verify else None,
+            weights,
+            step_tokens,
+            on_progress,
         )
         replayed = run.run()
     except SemanticError as error:
@@ -182,7 +177,7 @@ class _ReplayRun:
         prompt: PreparedPrompt,
         stored: StoredAnswer | None,
         weights: LoadedWeights,
-        pieces: Pieces,
+        step_tokens: int,
         on_progress: OnProgress,
     ) -> None:
         self._recording = recording
@@ -199,7 +194,7 @@ class _ReplayRun:
         self._solo = SoloRun(
             weights,
             recording.sampling,
-            step_tokens=pieces.step_tokens,
+            step_tokens=step_tokens,
             constraint=weights.model.constraint(self._prompt),
         )
         self._ids: list[int] = []
@@ -315,13 +310,13 @@ class Replayer:
     Attributes:
         log: The log, read-only.
         models: Loads the models.
-        pieces: How prompts are split for prefill.
+        step_tokens: Most prompt tokens in one piece of prefill, as of a worker.
         write: Receives the output lines.
     """
 
     log: AsOfLog
     models: ModelHandles
-    pieces: Pieces
+    step_tokens: int
     write: Write
 
     def replay(self, job: JobId, *, verify: bool) -> Replayed:
@@ -349,7 +344,7 @@ class Replayer:
             recording,
             weights,
             self.log,
-            pieces=self.pieces,
+            step_tokens=self.step_tokens,
             verify=verify,
             on_progress=_Progress(job, self.write),
         )
@@ -391,12 +386,12 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
         LogUnavailable: The log cannot be read.
     """
     source = ModelSource.of(first_model(settings), settings.data_dir)
-    pieces = Pieces(step_tokens=piece_tokens(None))
+    step_tokens = piece_tokens(None)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         registry = model_registry(settings, cached_ids())
         with closing(ModelHandles(source, registry, answers, only=command["only"])) as models:
-            replayer = Replayer(log=log, models=models, pieces=pieces, write=write)
+            replayer = Replayer(log=log, models=models, step_tokens=step_tokens, write=write)
             for job in command["jobs"]:
                 replayer.replay(JobId(job), verify=command["verify"])
 

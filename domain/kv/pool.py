@@ -260,9 +260,8 @@ class BlockPool:
         with self._lock:
             for context in list(self._index):
                 if not context.is_running and not wanted.isdisjoint(context.names):
-                    with self._order.changing(context):
-                        self._index.remove(context)
-                        context.is_forgotten = True
+                    self._index.remove(context)
+                    context.is_forgotten = True
                     self._forgotten.append(context)
             for checkpoint in list(self.checkpoints):
                 if checkpoint.name in wanted or checkpoint.parent in wanted:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
@@ -54,20 +53,6 @@ class WriteOutcome(StrEnum):
     FAILED = "failed"
     #: It was deleted before it was written.
     FORGOTTEN = "forgotten"
-
-
-_OUTCOMES: Final[Mapping[PutOutcome, WriteOutcome]] = MappingProxyType(
-    {
-        PutOutcome.STORED: WriteOutcome.STORED,
-        PutOutcome.PRESENT: WriteOutcome.STORED,
-        PutOutcome.NO_ROOM: WriteOutcome.NO_ROOM,
-    }
-)
-
-
-def outcome_of(stored: PutOutcome) -> WriteOutcome:
-    """Return the outcome of a write that the store completed."""
-    return _OUTCOMES[stored]
 
 
 #: Most calls of ``when_written`` that wait at once.
@@ -331,8 +316,11 @@ class WriteBehind:
             failed = self._pause_after_failure(type(error).__name__, str(error))
         else:
             self.durations.record(time.monotonic() - started_s)
-            outcomes = [outcome_of(outcome) for outcome in stored]
-            self._resume(is_full=WriteOutcome.NO_ROOM in outcomes)
+            no_room = PutOutcome.NO_ROOM
+            outcomes = [
+                WriteOutcome.NO_ROOM if one is no_room else WriteOutcome.STORED for one in stored
+            ]
+            self._resume(is_full=no_room in stored)
             self._complete(group, outcomes)
             return True
         lost = [*group, *failed]

@@ -173,7 +173,7 @@ class SwapFollower:
     def _why_not(self, swap: Swap) -> str | None:
         entry = self._entry(swap.model)
         if entry is None:
-            return _unknown(swap.model)
+            return f"{swap.model} is not registered on the worker's machine"
         try:
             self._check(entry)
         except ModelLoadError as error:
@@ -187,10 +187,6 @@ class SwapFollower:
 
     def _phase(self, swap: Swap, phase: SwapState) -> AdvanceSwap:
         return AdvanceSwap(swap=swap.id, worker=self._worker, phase=phase)
-
-
-def _unknown(model: str) -> str:
-    return f"{model} is not registered on the worker's machine"
 
 
 def follower_of(

@@ -166,26 +166,16 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
     trace = parse_traceparent(job.submitted.trace)
     if trace is None or not trace.is_sampled:
         return
-    history = history_of(report)
-    yield from _builder(report, trace, job.submitted, history, losses).spans(has_texts=has_texts)
-
-
-def _builder(
-    report: AttemptReport,
-    trace: TraceContext,
-    submitted: JobSubmitted,
-    history: AttemptHistory,
-    losses: Losses,
-) -> _SpanBuilder:
-    link = parse_traceparent(submitted.trace_link)
-    return _SpanBuilder(
+    link = parse_traceparent(job.submitted.trace_link)
+    builder = _SpanBuilder(
         report=report,
         trace=trace,
-        submitted=submitted,
-        history=history,
+        submitted=job.submitted,
+        history=history_of(report),
         losses=losses,
         links=() if link is None else (link,),
     )
+    yield from builder.spans(has_texts=has_texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.mlx.solo import ModelHandles
-from worker.replay import Pieces, Replayer
+from worker.replay import Replayer
 from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 STEP_TOKENS = 512
@@ -191,7 +191,7 @@ class ReplayWorld:
                     LoggedAnswers(log=log, payloads=log),
                     only=model is not None,
                 ),
-                pieces=Pieces(step_tokens=STEP_TOKENS),
+                step_tokens=STEP_TOKENS,
                 write=lambda _: None,
             )
             return replayer.replay(JobId(job), verify=verify)

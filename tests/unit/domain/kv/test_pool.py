@@ -415,31 +415,6 @@ class PoolMachine(RuleBasedStateMachine):
             self.moves.add(type(relief).__name__)
 
 
-def test_any_order_of_moves_keeps_the_accounts() -> None:
-    PoolMachine.steps, PoolMachine.moves = 0, set()
-    run_state_machine_as_test(
-        PoolMachine,
-        settings=settings(
-            max_examples=300,
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            phases=(Phase.generate,),
-            database=None,
-        ),
-    )
-    assert PoolMachine.steps >= STEPS_MIN
-    reliefs = {one.__name__ for one in (DropCheckpoint, TrimStart, TrimEnd, Evict, Pack)}
-    assert PoolMachine.moves >= reliefs | {
-        "start",
-        "adopt",
-        "decode",
-        "park",
-        "share",
-        "checkpoint",
-    }
-
-
 # --- single operations ---------------------------------------------------------------------------
 
 #: Bytes of two blocks, and of eight: the sizes of the contexts below.
@@ -589,3 +564,31 @@ class _Lock:
 
     def __exit__(self, *error: object) -> None:
         self.depth -= 1
+
+
+# --- any order of operations ---------------------------------------------------------------------
+
+
+def test_any_order_of_moves_keeps_the_accounts() -> None:
+    PoolMachine.steps, PoolMachine.moves = 0, set()
+    run_state_machine_as_test(
+        PoolMachine,
+        settings=settings(
+            max_examples=300,
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            phases=(Phase.generate,),
+            database=None,
+        ),
+    )
+    assert PoolMachine.steps >= STEPS_MIN
+    reliefs = {one.__name__ for one in (DropCheckpoint, TrimStart, TrimEnd, Evict, Pack)}
+    assert PoolMachine.moves >= reliefs | {
+        "start",
+        "adopt",
+        "decode",
+        "park",
+        "share",
+        "checkpoint",
+    }

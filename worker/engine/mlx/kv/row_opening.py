@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -35,14 +34,6 @@ ENDS_TRIED_MAX = 3
 Steps = Generator[bool, None, int]
 
 
-class MonotonicClock(Protocol):
-    """The clock for stalled reads."""
-
-    def __call__(self) -> float:
-        """Return seconds that never decrease."""
-        ...
-
-
 class RowOpener:
     """Opens the rows of one model. Belongs to the engine thread.
 
@@ -52,6 +43,7 @@ class RowOpener:
         codec: Decodes blocks of the disk.
         fingerprints: Fingerprint of blocks, and of checkpoints.
         tier: The disk, if there is one.
+        monotonic_s: The clock for stalled reads.
     """
 
     def __init__(
@@ -61,7 +53,7 @@ class RowOpener:
         codec: BlockCodec,
         fingerprints: tuple[str, str],
         tier: DiskTier | None,
-        monotonic_s: MonotonicClock,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._store = store
         self._planner = planner

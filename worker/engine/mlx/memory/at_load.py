@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -230,27 +230,6 @@ PINNED_CACHE_BYTES = 512 << 20
 CONTEXT_SHARE_MIN = 0.5
 
 
-class MemoryGuard:
-    """``MemoryWatch`` on a device.
-
-    Args:
-        device: Where the model runs.
-        watch: Decides.
-    """
-
-    def __init__(self, device: Device, watch: MemoryWatch) -> None:
-        self._device = device
-        self._watch = watch
-
-    def withheld_bytes(self, accounted: int) -> int:
-        """Return the bytes to withhold from the budget during the next step."""
-        return self._watch.withheld_bytes(
-            active=self._device.active_bytes(),
-            peak=self._device.peak_bytes(),
-            accounted=accounted,
-        )
-
-
 class MemoryReserve(Protocol):
     """Memory that is set aside before the budget of the contexts is made.
 
@@ -293,7 +272,8 @@ class LoadedMemory:
         costs: Weights, caches and steps; the context length is the longest that fits.
         device: The device after the model was loaded; ``None`` where it was not read.
         is_pinned: Whether the settings give the budget.
-        guard: Compares memory and accounts before each step; ``None`` where the device is not read.
+        withheld: Returns the bytes to withhold from the budget during the next step, given those
+            that are accounted; ``None`` where the device is not read.
         disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
@@ -303,7 +283,7 @@ class LoadedMemory:
     costs: ContextCosts
     device: DeviceMemory | None = None
     is_pinned: bool = True
-    guard: MemoryGuard | None = None
+    withheld: Callable[[int], int] | None = None
     disk_bytes: int | None = None
 
     def withheld_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
@@ -315,7 +295,7 @@ class LoadedMemory:
         """
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
-        return 0 if self.guard is None else self.guard.withheld_bytes(accounted)
+        return 0 if self.withheld is None else self.withheld(accounted)
 
     def complete(self, stats: MemoryStats) -> MemoryStats:
         """Return figures of contexts with those of the weights, and of everything together."""
@@ -425,7 +405,11 @@ class DeviceBudget:
             costs=costs,
             device=memory,
             is_pinned=self.pinned_bytes is not None,
-            guard=MemoryGuard(self.device, watch),
+            withheld=lambda accounted: watch.withheld_bytes(
+                active=self.device.active_bytes(),
+                peak=self.device.peak_bytes(),
+                accounted=accounted,
+            ),
         )
 
     def _measured(
