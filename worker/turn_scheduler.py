@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Self
 
 from domain.chat.ports import Cancellable
 from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnState
@@ -33,8 +32,6 @@ class TurnScheduler:
         self._waiting: dict[JobId, WaitingTurn] = {}
         self._closed = False
         self._paused = False
-        #: Puts the waiting jobs that have not begun into the order.
-        self._not_begun: dict[JobId, Callable[[], None]] = {}
 
     @classmethod
     def with_lane(cls, order: TurnOrder) -> TurnScheduler:
@@ -52,40 +49,35 @@ class TurnScheduler:
         has_begun: bool = False,
     ) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
-        turn = WaitingTurn(self, job_id)
-        add = partial(self._order.add, job_id, line=line, priority=priority, suspicion=suspicion)
-        with self._lock:
+        enter = partial(self._order.add, job_id, line=line, priority=priority, suspicion=suspicion)
+        turn = WaitingTurn(self, job_id, enter, has_begun=has_begun)
+        with self.changes():
             if self._closed:
-                turn.decide(has_slot=False)
+                turn.decided.set()
                 return turn
             self._waiting[job_id] = turn
-            if not has_begun:
-                self._not_begun[job_id] = add
             if has_begun or not self._paused:
-                add()
-            self._grant_next()
+                enter()
         return turn
 
     def set_slots(self, slots: int) -> None:
         """Change how many jobs may run at once; jobs that have a slot keep it."""
-        with self._lock:
-            self._order.set_slots(slots)
-            self._grant_next()
+        with self.changes() as order:
+            order.set_slots(slots)
 
     def set_paused(self, *, paused: bool) -> None:
         """Grant turns only to jobs that have begun, or to all; granted turns stay granted."""
         if self.lane is not None:
             self.lane.set_paused(paused=paused)
-        with self._lock:
+        with self.changes() as order:
             if paused is self._paused:
                 return
             self._paused = paused
-            for job_id, add in self._not_begun.items():
-                if paused:
-                    self._order.remove(job_id)
-                else:
-                    add()
-            self._grant_next()
+            for turn in self._waiting.values():
+                if not turn.has_begun and paused:
+                    order.remove(turn.job_id)
+                elif not turn.has_begun:
+                    turn.enter()
 
     def state(self) -> TurnState:
         """Return the state that decides the next turns."""
@@ -96,41 +88,27 @@ class TurnScheduler:
         """Refuse all waiting turns and every later one."""
         if self.lane is not None:
             self.lane.close()
-        with self._lock:
+        with self.changes():
             self._closed = True
-            for job_id, turn in self._waiting.items():
-                self._order.remove(job_id)
-                turn.decide(has_slot=False)
-            self._waiting.clear()
-            self._not_begun.clear()
+            for turn in tuple(self._waiting.values()):
+                self.refuse(turn)
 
-    def withdraw(self, turn: WaitingTurn) -> None:
-        """Refuse a turn that still waits."""
+    @contextmanager
+    def changes(self) -> Iterator[TurnOrder]:
+        """Yield the order under the lock, and grant the turns that a change of it allows."""
         with self._lock:
-            if self._waiting.get(turn.job_id) is turn:
-                del self._waiting[turn.job_id]
-                self._not_begun.pop(turn.job_id, None)
-                self._order.remove(turn.job_id)
-                turn.decide(has_slot=False)
+            yield self._order
+            while (job_id := self._order.next()) is not None:
+                turn = self._waiting.pop(job_id)
+                turn.has_slot = True
+                turn.decided.set()
 
-    def clear_turn(self, turn: WaitingTurn) -> None:
-        """End the trial of a job, and grant the turns that waited for it."""
-        with self._lock:
-            self._order.clear(turn.job_id)
-            self._grant_next()
-
-    def release_turn(self, turn: WaitingTurn) -> None:
-        """End a turn, granted or not, and grant its slot to the next."""
-        self.withdraw(turn)
-        with self._lock:
-            if turn.clear_slot():
-                self._order.release(turn.job_id)
-                self._grant_next()
-
-    def _grant_next(self) -> None:
-        while (job_id := self._order.next()) is not None:
-            self._not_begun.pop(job_id, None)
-            self._waiting.pop(job_id).decide(has_slot=True)
+    def refuse(self, turn: WaitingTurn) -> None:
+        """End the wait of a turn, if it waits; within ``changes``."""
+        if self._waiting.get(turn.job_id) is turn:
+            del self._waiting[turn.job_id]
+            self._order.remove(turn.job_id)
+            turn.decided.set()
 
 
 class WaitingTurn:
@@ -138,46 +116,51 @@ class WaitingTurn:
 
     Args:
         scheduler: Grants or refuses the turn.
+        enter: Puts the job into the order.
+        has_begun: Whether the job goes on while others are paused.
+
+    Attributes:
+        decided: Set once the turn is granted or refused.
+        has_slot: Whether it is granted and not released; changes within ``changes``.
     """
 
-    def __init__(self, scheduler: TurnScheduler, job_id: JobId) -> None:
-        self.job_id = job_id
+    def __init__(
+        self,
+        scheduler: TurnScheduler,
+        job_id: JobId,
+        enter: Callable[[], None],
+        *,
+        has_begun: bool,
+    ) -> None:
         self._scheduler = scheduler
-        self._decided = threading.Event()
-        self._has_slot = False
+        self.job_id = job_id
+        self.enter = enter
+        self.has_begun = has_begun
+        self.decided = threading.Event()
+        self.has_slot = False
 
     def wait(self) -> bool:
         """Block until the turn is granted, cancelled or refused; return whether it was granted."""
-        self._decided.wait()
-        return self._has_slot
+        self.decided.wait()
+        return self.has_slot
 
     def cancel(self) -> None:
         """Stop waiting; a turn that is granted already stays granted."""
-        self._scheduler.withdraw(self)
+        with self._scheduler.changes():
+            self._scheduler.refuse(self)
 
     def clear(self) -> None:
         """End the trial of a suspect: other jobs may start beside it."""
-        self._scheduler.clear_turn(self)
+        with self._scheduler.changes() as order:
+            order.clear(self.job_id)
 
     def release(self) -> None:
-        """Give the slot to the next job."""
-        self._scheduler.release_turn(self)
-
-    def decide(self, *, has_slot: bool) -> None:
-        """Grant or refuse the turn; the scheduler calls this once, under its lock."""
-        self._has_slot = has_slot
-        self._decided.set()
-
-    def clear_slot(self) -> bool:
-        """Give up the slot; return whether there was one. Called under the scheduler's lock."""
-        had_slot, self._has_slot = self._has_slot, False
-        return had_slot
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+        """Give the place or the slot back."""
+        with self._scheduler.changes() as order:
+            self._scheduler.refuse(self)
+            if self.has_slot:
+                self.has_slot = False
+                order.release(self.job_id)
 
 
 class ActiveJobs:

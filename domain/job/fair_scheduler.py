@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol
 
 from domain.values import JobId, Priority
 
@@ -81,6 +81,14 @@ class TurnState:
     passed_batch: int = 0
 
 
+class _Job(NamedTuple):
+    """What decides the turn of a job."""
+
+    priority: Priority
+    line: str
+    suspicion: Suspicion
+
+
 @dataclass(slots=True)
 class _AgentQueue:
     """The waiting jobs of one agent, and the number of its last turn."""
@@ -91,6 +99,8 @@ class _AgentQueue:
 
 class TurnOrder:
     """Decides which waiting job is next, and how many may run.
+
+    The worker starts jobs in this order, and ``domain.job.eta`` runs ahead over it.
 
     Args:
         slots: Jobs that may run at once.
@@ -107,11 +117,10 @@ class TurnOrder:
         self._queues: dict[Priority, dict[str, _AgentQueue]] = {
             priority: {} for priority in Priority
         }
-        self._waiting: dict[JobId, tuple[Priority, str]] = {}
-        self._running: dict[JobId, tuple[Priority, str]] = {}
+        self._waiting: dict[JobId, _Job] = {}
+        self._running: dict[JobId, _Job] = {}
         #: Waiting jobs that are in no agent's queue.
-        self._suspects: dict[JobId, Suspicion] = {}
-        self._running_apart: set[JobId] = set()
+        self._suspects: set[JobId] = set()
         self._tried: JobId | None = None
         self._turns = 0
         self._passed_batch = 0
@@ -171,69 +180,46 @@ class TurnOrder:
         assert job_id not in self._waiting, "it waits already"
         assert job_id not in self._running, "it runs already"
         owner = line or ""
+        self._waiting[job_id] = _Job(priority, owner, suspicion)
         if suspicion:
-            self._suspects[job_id] = suspicion
-            self._waiting[job_id] = (priority, owner)
+            self._suspects.add(job_id)
             return
         since = self._since.pop((priority, owner), self._turns)
         queue = self._queues[priority].setdefault(owner, _AgentQueue(since))
         insort(queue.jobs, job_id)
-        self._waiting[job_id] = (priority, owner)
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
         """Add a job that has a slot already, without a turn."""
-        self._running[job_id] = (priority, "")
+        self._running[job_id] = _Job(priority, "", Suspicion.NONE)
 
     def next(self) -> JobId | None:
         """Give the next job its slot; return ``None`` if no waiting job may have one now."""
-        if self._tried is not None:
+        if self._tried is not None or len(self._running) >= self._slots:
             return None
-        suspect = self._next_suspect()
-        if suspect is not None:
-            self._try(suspect)
-            return suspect
-        priority = self._next_queue()
-        if priority is None:
-            return None
-        queues = self._queues[priority]
-        # The agent with the oldest turn is next; among equals, the job that was accepted first.
-        owner = min(
-            self._ready_lines(priority), key=lambda name: (queues[name].since, queues[name].jobs[0])
-        )
-        job_id = queues[owner].jobs[0]
-        self._turns += 1
-        queues[owner].since = self._turns
-        self.remove(job_id)
-        self._running[job_id] = (priority, owner)
-        if priority is Priority.BATCH or not self._queues[Priority.BATCH]:
-            self._passed_batch = 0
-        else:
-            self._passed_batch += 1
+        suspect = self._tried = self._next_suspect()
+        job_id = self._take_turn() if suspect is None else suspect
+        if job_id is not None:
+            job = self._waiting[job_id]
+            self.remove(job_id)
+            self._running[job_id] = job
         return job_id
-
-    def _try(self, suspect: JobId) -> None:
-        if self._suspects[suspect] is Suspicion.APART:
-            self._running_apart.add(suspect)
-        self._running[suspect] = self._waiting[suspect]
-        self._tried = suspect
-        self.remove(suspect)
 
     def remove(self, job_id: JobId) -> None:
         """Remove a waiting job; does nothing if the job does not wait."""
         if job_id not in self._waiting:
             return
-        priority, owner = self._waiting.pop(job_id)
-        if self._suspects.pop(job_id, None) is not None:
+        job = self._waiting.pop(job_id)
+        if job.suspicion:
+            self._suspects.remove(job_id)
             return
-        queues = self._queues[priority]
-        queues[owner].jobs.remove(job_id)
-        if not queues[owner].jobs:
-            del queues[owner]
+        queues = self._queues[job.priority]
+        queues[job.line].jobs.remove(job_id)
+        if not queues[job.line].jobs:
+            del queues[job.line]
 
     def release(self, job_id: JobId) -> None:
         """Free the slot of a job; does nothing if it has none."""
         self._running.pop(job_id, None)
-        self._running_apart.discard(job_id)
         self.clear(job_id)
 
     def clear(self, job_id: JobId) -> None:
@@ -243,40 +229,53 @@ class TurnOrder:
 
     def _next_suspect(self) -> JobId | None:
         """Return the newest suspect that may start now."""
-        if len(self._running) >= self._slots:
+        if not self._suspects:
             return None
-        may_start = [
-            job_id
-            for job_id, suspicion in self._suspects.items()
-            if (suspicion is not Suspicion.APART or not self._running_apart)
-            and (self._waiting[job_id][0] is Priority.INTERACTIVE or self._has_batch_slot())
-        ]
-        return max(may_start, default=None)
+        runs_apart = any(job.suspicion is Suspicion.APART for job in self._running.values())
+        has_batch_slot = self._has_batch_slot()
+        for job_id in sorted(self._suspects, reverse=True):
+            job = self._waiting[job_id]
+            if job.suspicion is Suspicion.APART and runs_apart:
+                continue
+            if job.priority is Priority.INTERACTIVE or has_batch_slot:
+                return job_id
+        return None
+
+    def _take_turn(self) -> JobId | None:
+        """Count a turn of the agent that is next; return its first job."""
+        batch = self._ready_lines(Priority.BATCH) if self._has_batch_slot() else ()
+        interactive = self._ready_lines(Priority.INTERACTIVE)
+        if not batch and not interactive:
+            return None
+        is_due = batch and self._passed_batch >= BATCH_EVERY - 1
+        priority = Priority.BATCH if is_due or not interactive else Priority.INTERACTIVE
+        queues = self._queues[priority]
+        # The agent with the oldest turn is next; among equals, the job that was accepted first.
+        queue = min(
+            (queues[line] for line in (batch if priority is Priority.BATCH else interactive)),
+            key=lambda one: (one.since, one.jobs[0]),
+        )
+        self._turns += 1
+        queue.since = self._turns
+        passes_batch = priority is Priority.INTERACTIVE and self._queues[Priority.BATCH]
+        self._passed_batch = self._passed_batch + 1 if passes_batch else 0
+        return queue.jobs[0]
 
     def _has_batch_slot(self) -> bool:
-        in_batch = sum(priority is Priority.BATCH for priority, _ in self._running.values())
+        in_batch = sum(job.priority is Priority.BATCH for job in self._running.values())
         return in_batch < self._batch_slots
-
-    def _next_queue(self) -> Priority | None:
-        if len(self._running) >= self._slots:
-            return None
-        batch = bool(self._ready_lines(Priority.BATCH)) and self._has_batch_slot()
-        if self._ready_lines(Priority.INTERACTIVE):
-            is_due = batch and self._passed_batch >= BATCH_EVERY - 1
-            return Priority.BATCH if is_due else Priority.INTERACTIVE
-        return Priority.BATCH if batch else None
 
     def _ready_lines(self, priority: Priority) -> Collection[str]:
         """Return the lines that wait and may take one more slot; jobs without a line may always."""
         waiting = self._queues[priority]
         if self._line_slots is None:
             return waiting
-        taken = Counter(line for _, line in self._running.values() if line)
+        taken = Counter(job.line for job in self._running.values() if job.line)
         return [line for line in waiting if taken[line] < self._line_slots]
 
 
 class QueueTurn(Protocol):
-    """A place in the order; leaving the ``with`` block gives it back."""
+    """A place in the order, and later a slot."""
 
     def wait(self) -> bool:
         """Block until the turn of the job; ``False`` if it was cancelled or the worker stops."""
@@ -291,12 +290,8 @@ class QueueTurn(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the slot for the next job; a second call does nothing."""
+        """Give back the place or the slot; a second call does nothing."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
 
 
 class FairScheduler(Protocol):

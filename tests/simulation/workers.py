@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from domain.job.fair_scheduler import Suspicion, TurnOrder
+from domain.job.fair_scheduler import TurnOrder
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.jobs.stranded import JobReconciler
 from domain.values import JobId, Priority, WorkerId
@@ -44,51 +44,23 @@ class _Draining(threading.Event):
         return self.is_set()
 
 
-class _Turns:
-    """The real gate; its waiting is a stop."""
+class _Turns(TurnScheduler):
+    """The real turns; their waiting is a stop."""
 
     def __init__(self, process: Process) -> None:
+        super().__init__(TurnOrder(slots=SLOTS, interactive_reserved=1))
         self._process = process
-        self.gate = TurnScheduler(TurnOrder(slots=SLOTS, interactive_reserved=1))
 
-    def request_turn(
-        self,
-        job_id: JobId,
-        *,
-        line: str | None,
-        priority: Priority,
-        suspicion: Suspicion = Suspicion.NONE,
-        has_begun: bool = False,
-    ) -> _Turn:
-        turn = self.gate.request_turn(
-            job_id, line=line, priority=priority, suspicion=suspicion, has_begun=has_begun
-        )
-        return _Turn(self._process, turn)
+    def request_turn(self, job_id: JobId, **facts: Any) -> WaitingTurn:
+        turn = super().request_turn(job_id, **facts)
+        wait = turn.wait
 
+        def stop_and_wait() -> bool:
+            self._process.pause("turn", turn.decided.is_set)
+            return wait()
 
-class _Turn:
-    def __init__(self, process: Process, turn: WaitingTurn) -> None:
-        self._process, self._turn = process, turn
-
-    def wait(self) -> bool:
-        self._process.pause("turn", self._turn._decided.is_set)
-        return self._turn.wait()
-
-    def cancel(self) -> None:
-        self._turn.cancel()
-
-    def clear(self) -> None:
-        self._turn.clear()
-
-    def release(self) -> None:
-        self._turn.release()
-
-    def __enter__(self) -> Self:
-        self._turn.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._turn.__exit__(*error)
+        turn.wait = stop_and_wait  # type: ignore[method-assign]  # the simulation decides who goes on
+        return turn
 
 
 class Worker(Process):
@@ -195,7 +167,7 @@ class Worker(Process):
     def drain(self) -> None:
         """Begin to stop in an orderly way."""
         self.draining.set()
-        self._turns.gate.close()
+        self._turns.close()
         self.engine.close()
 
     def _deliver(self, job_id: JobId, priority: Priority) -> None:

@@ -196,15 +196,16 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     )
     # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)
-    with turn:
-        otherwise = RunResult.NOTHING_TO_DO
-        try:
-            if turn.wait():
-                return _run_in_turn(loaded, turn, runner)
-        except GenerationCancelled:
-            otherwise = RunResult.REQUEUE
-        now = load_job(job.id, log=runner.log)
-        return _cancelled(now, runner) if now.job.cancel_requested else otherwise
+    otherwise = RunResult.NOTHING_TO_DO
+    try:
+        if turn.wait():
+            return _run_in_turn(loaded, turn, runner)
+    except GenerationCancelled:
+        otherwise = RunResult.REQUEUE
+    finally:
+        turn.release()
+    now = load_job(job.id, log=runner.log)
+    return _cancelled(now, runner) if now.job.cancel_requested else otherwise
 
 
 def _suspicion(job: Job, runner: JobRunner) -> Suspicion:

@@ -40,10 +40,12 @@ class Worker:
         turn = self.gate.request_turn(job_id, line=agent_of(job_id), priority=Priority.INTERACTIVE)
         if agent_of(job_id) == LATE:
             self.late_in_hand.set()
-        with turn:
+        try:
             if turn.wait():
                 self.started.put(job_id)
                 assert self.ends.acquire(timeout=scaled(WITHIN_S))
+        finally:
+            turn.release()
 
     def next_start(self) -> JobId:
         """Let a job end, and return the one that begins in its place."""

@@ -56,8 +56,9 @@ def test_one_key_leaves_a_slot_of_the_lane_to_the_others() -> None:
     assert lane is not None
     for number in range(LANE_SLOTS + 2):
         lane.request_turn(JobId(f"job-{number}"), line="key=bob", priority=Priority.INTERACTIVE)
-    with lane.request_turn(JobId("job-9"), line="key=ann", priority=Priority.INTERACTIVE):
-        assert lane.state().running == ("job-0", "job-1", "job-2", "job-9")
+    turn = lane.request_turn(JobId("job-9"), line="key=ann", priority=Priority.INTERACTIVE)
+    assert lane.state().running == ("job-0", "job-1", "job-2", "job-9")
+    turn.release()
     assert lane.state().running == ("job-0", "job-1", "job-2")
 
 
@@ -77,13 +78,15 @@ def test_pause_keeps_granted_turns_and_grants_the_others_at_its_end() -> None:
 
 def test_job_that_has_begun_goes_on_while_the_others_are_paused() -> None:
     gate = gate_of(2)
-    with ask(gate, 1), ask(gate, 2):
-        waiting = ask(gate, 3)
-        gate.set_paused(paused=True)
-        new = ask(gate, 4)
-        begun = gate.request_turn(
-            JobId("job-5"), line=None, priority=Priority.INTERACTIVE, has_begun=True
-        )
+    first, second = ask(gate, 1), ask(gate, 2)
+    waiting = ask(gate, 3)
+    gate.set_paused(paused=True)
+    new = ask(gate, 4)
+    begun = gate.request_turn(
+        JobId("job-5"), line=None, priority=Priority.INTERACTIVE, has_begun=True
+    )
+    first.release()
+    second.release()
     assert begun.wait()
     assert gate.state().running == (begun.job_id,)
     begun.release()
@@ -104,12 +107,13 @@ def test_pause_does_not_keep_a_worker_from_its_end() -> None:
 
 def test_cancelled_wait_ends_without_a_slot() -> None:
     gate = gate_of(1)
-    with ThreadPoolExecutor(1) as pool, ask(gate, 1):
-        second = ask(gate, 2)
+    with ThreadPoolExecutor(1) as pool:
+        first, second = ask(gate, 1), ask(gate, 2)
         waiting = pool.submit(second.wait)
         second.cancel()
         assert not waiting.result(scaled(WITHIN_S))
         third = ask(gate, 3)
+        first.release()
     assert third.wait()
 
 
@@ -121,7 +125,8 @@ def test_cancel_keeps_a_granted_turn() -> None:
 
 def test_closing_refuses_all_waiting_turns() -> None:
     gate = gate_of(1)
-    with ThreadPoolExecutor(1) as pool, ask(gate, 1):
+    with ThreadPoolExecutor(1) as pool:
+        assert ask(gate, 1).wait()
         waiting = pool.submit(ask(gate, 2).wait)
         gate.close()
         assert not waiting.result(scaled(WITHIN_S))
