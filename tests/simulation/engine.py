@@ -166,7 +166,7 @@ class StepEngine:
         )
         self._live.append(generation)
         rank = int(task.priority is Priority.BATCH)
-        self._waiting.add(generation, cost=len(prompt), at=generation.since, rank=rank)
+        self._waiting.add(generation, cost=len(prompt), now=generation.since, rank=rank)
         return _Handle(self, generation, self._pause)
 
     # -- what a test does with it ----------------------------------------------------------------

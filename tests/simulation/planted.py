@@ -157,9 +157,11 @@ def _no_prompt_is_ever_due() -> AbstractContextManager[Any]:
 def _batch_work_takes_the_memory_of_interactive_work() -> AbstractContextManager[Any]:
     add = WaitingQueue.add
 
-    def equal(self: WaitingQueue[Any], item: Any, *, cost: float, at: float, rank: int = 0) -> None:
+    def equal(
+        self: WaitingQueue[Any], item: Any, *, cost: float, now: float, rank: int = 0
+    ) -> None:
         del rank
-        add(self, item, cost=cost, at=at)
+        add(self, item, cost=cost, now=now)
 
     return mock.patch.object(WaitingQueue, "add", equal)
 

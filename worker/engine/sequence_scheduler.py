@@ -117,7 +117,7 @@ class SequenceScheduler:
     def add(self, sequence: Sequence) -> None:
         """Let a new sequence wait for a place."""
         cost = len(sequence.admission.tokens) - sequence.task.prompt.cached_tokens
-        self._waiting.add(sequence, cost=cost, at=sequence.times.submitted, rank=_rank(sequence))
+        self._waiting.add(sequence, cost=cost, now=sequence.times.submitted, rank=_rank(sequence))
 
     def admit(self, runner: ModelRunner, now: float) -> None:
         """Insert waiting sequences in the order of the queue, while there is room."""

@@ -66,9 +66,6 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, item: object) -> bool:
-        return any(entry.item is item for entry in self._entries)
-
     def add(self, item: T, *, cost: float, now: float, rank: int = 0) -> None:
         """Append an item; a lower rank is served first."""
         self._entries.append(_Entry(item, cost, now, rank))
@@ -88,10 +85,6 @@ class FairQueue(Generic[T]):
         # Equal places keep the order of arrival.
         keyed.sort(key=lambda pair: pair[0])
         return [Turn(entry.item, rank, group < _BY_COST) for (rank, group, _), entry in keyed]
-
-    def order(self, now: float) -> list[T]:
-        """Return the items of ``turns``."""
-        return [turn.item for turn in self.turns(now)]
 
     def record_served(self, item: T, now: float, blocked: Collection[T] = ()) -> bool:
         """Count one pass for each earlier arrival, and restart the wait of the item served.
@@ -116,12 +109,9 @@ class FairQueue(Generic[T]):
                 some_due = some_due or entry.passed == self._passes_max
         return some_due
 
-    def remove(self, item: T) -> bool:
-        """Remove an item; return whether it was in the queue."""
-        found = [entry for entry in self._entries if entry.item is item]
-        for entry in found:
-            self._entries.remove(entry)
-        return bool(found)
+    def remove(self, item: T) -> None:
+        """Remove an item, if it is in the queue."""
+        self._entries = [entry for entry in self._entries if entry.item is not item]
 
     def clear(self) -> list[T]:
         """Remove all items and return them."""
@@ -197,57 +187,44 @@ class BatchRoom(Generic[T]):
     join: Callable[[Turn[T]], bool]
 
 
-class WaitingQueue(Generic[T]):
-    """A ``FairQueue`` with a ``BatchWindow``.
+class WaitingQueue(FairQueue[T]):
+    """The queue in front of the batch, with a ``BatchWindow``.
 
     Args:
         window_s: Length of the batch window in seconds.
-        passes_max: As for ``FairQueue``.
-        wait_s_max: As for ``FairQueue``.
     """
 
     def __init__(
         self, window_s: float, *, passes_max: int = PASSES_MAX, wait_s_max: float = WAIT_S_MAX
     ) -> None:
+        super().__init__(passes_max=passes_max, wait_s_max=wait_s_max)
         self.window = BatchWindow(window_s)
-        self._queue: FairQueue[T] = FairQueue(passes_max=passes_max, wait_s_max=wait_s_max)
         self._postponed = False
         self._reasons: Mapping[T, WaitingFor] = {}
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     @property
     def reasons(self) -> Mapping[T, WaitingFor]:
         """Return why each item waits, in order, as of the last attempt; any thread may read it."""
         return self._reasons
 
-    def add(self, item: T, *, cost: float, at: float, rank: int = 0) -> None:
-        """Append a new item; a lower rank joins first."""
-        self._queue.add(item, cost=cost, now=at, rank=rank)
-        self.window.record_arrival(at)
-
-    def put_back(self, item: T, *, rank: int = 0) -> None:
-        """Put an item that was preempted at the front of its rank."""
-        self._queue.put_back(item, rank=rank)
+    def add(self, item: T, *, cost: float, now: float, rank: int = 0) -> None:
+        """Append an item, which may open the window; a lower rank joins first."""
+        super().add(item, cost=cost, now=now, rank=rank)
+        self.window.record_arrival(now)
 
     def remove(self, item: T) -> None:
         """Remove an item, if it is in the queue."""
-        self._queue.remove(item)
+        super().remove(item)
         self._reasons = {other: why for other, why in self._reasons.items() if other is not item}
 
     def clear(self) -> list[T]:
         """Remove all items and return them."""
         self._reasons = {}
-        return self._queue.clear()
-
-    def set_costs(self, cost: Callable[[T], float]) -> None:
-        """Change the cost of each item to ``cost(item)``."""
-        self._queue.set_costs(cost)
+        return super().clear()
 
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until the next admission attempt; ``None`` if the queue is empty."""
-        if not len(self._queue):
+        if not self._entries:
             return None
         return RETRY_S if self._postponed else self.window.wait_s(now)
 
@@ -262,7 +239,7 @@ class WaitingQueue(Generic[T]):
             now: The current instant.
             places: Free places of the batch; items that fill them do not wait for the window.
         """
-        if self.window.wait_s(now) > 0 and len(self._queue) < places:
+        if self.window.wait_s(now) > 0 and len(self._entries) < places:
             return
         self.window.close()
         while self._attempt(now, room):
@@ -273,7 +250,7 @@ class WaitingQueue(Generic[T]):
         reasons: dict[T, WaitingFor] = {}
         blocked: list[T] = []
         refusals, held_rank, is_full = 0, None, False
-        for turn in self._queue.turns(now):
+        for turn in self.turns(now):
             item = turn.item
             if held_rank is not None and turn.rank >= held_rank:
                 reasons[item] = WaitingFor.MEMORY
@@ -284,8 +261,8 @@ class WaitingQueue(Generic[T]):
                 reasons[item] = reason
                 blocked.append(item)
             elif room.join(turn):
-                some_due = self._queue.record_served(item, now, blocked)
-                self._queue.remove(item)
+                some_due = self.record_served(item, now, blocked)
+                super().remove(item)
                 if some_due:
                     return True
             else:

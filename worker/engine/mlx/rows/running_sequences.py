@@ -415,7 +415,7 @@ class RunningSequences:
         return prompts
 
     def _in_order(self) -> Iterator[_PendingPrompt]:
-        return (self._prompts[uid] for uid in self._queue.order(0.0))
+        return (self._prompts[turn.item] for turn in self._queue.turns(0.0))
 
     def _run_isolated(self, prompts: Sequence[_PendingPrompt], work: Callable[[], None]) -> bool:
         """Call ``work`` for some prompts; on an error, remove only those prompts."""
