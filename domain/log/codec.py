@@ -292,7 +292,11 @@ def _decoder(hint: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a type
     """Return the function from a JSON value to the field's value; ``None`` if they are equal."""
     hint = _present(hint)
     if typing.get_origin(hint) is tuple:
-        return logprobs.from_json if typing.get_args(hint)[0] is TokenLogprob else tuple
+        element = typing.get_args(hint)[0]
+        if element is TokenLogprob:
+            return logprobs.from_json
+        decode = _decoder(element)
+        return tuple if decode is None else lambda values: tuple(map(decode, values))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _Members(hint).__getitem__
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):

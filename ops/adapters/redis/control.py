@@ -13,20 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
-from domain.engine.control import AdmissionState, EngineValues
-from domain.engine.figures import RowFigures, RowPhase, WorkCounts
-from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.job.ports import ControlTopic, PulseReply, WorkerPulse
-from domain.values import (
-    CacheFigures,
-    DraftFigures,
-    JobId,
-    ModelCard,
-    Priority,
-    WaitingFor,
-    WaitingJob,
-    WorkerId,
-)
+from domain.log.codec import record_from_json
+from domain.values import JobId
 from ops.adapters.redis.client import Keys, broker_errors
 from ops.adapters.redis.worker_requests import KIND as BLOCKS
 
@@ -215,52 +204,10 @@ class RedisWorkerPulses:
         for value in pulses.values():
             until_ms, _, body = value.partition(b" ")
             if int(until_ms) >= now_ms:
-                found.append(_pulse(json.loads(body)))
+                found.append(record_from_json(WorkerPulse, json.loads(body)))
         return tuple(sorted(found, key=lambda one: one.worker))
 
 
 def _as_object(figures: DataclassInstance) -> dict[str, Any]:
     """Return the fields of a dataclass; ``asdict`` would copy each figure of each pulse."""
     return {one.name: getattr(figures, one.name) for one in fields(figures)}
-
-
-def _pulse(data: dict[str, Any]) -> WorkerPulse:
-    # A worker that is not ready reports no more than its id, its state and its model.
-    model, cache, turns = data["model"], data.get("cache"), data.get("turns")
-    waiting = [
-        {**job, "waiting_for": WaitingFor(job["waiting_for"])} for job in data.get("waiting", ())
-    ]
-    drafts, values = data.get("drafts"), data.get("values")
-    counts, rows = data.get("counts"), data.get("rows")
-    return WorkerPulse(
-        worker=WorkerId(data["worker"]),
-        pid=data["pid"],
-        state=data["state"],
-        model=None if model is None else ModelCard(**model),
-        target=data.get("target"),
-        cache=None if cache is None else CacheFigures(**cache),
-        drafts=None if drafts is None else DraftFigures(**drafts),
-        turns=None if turns is None else _turns(turns),
-        waiting=tuple(WaitingJob(**job) for job in waiting),
-        values=None if values is None else EngineValues(**values),
-        admission=AdmissionState(data.get("admission", AdmissionState.OPEN)),
-        counts=None if counts is None else WorkCounts(**counts),
-        slow_step=data.get("slow_step"),
-        rows=None if rows is None else tuple(_row(row) for row in rows),
-        place=data.get("place", ""),
-        host=data.get("host", ""),
-        embeds=tuple(data.get("embeds", ())),
-        metrics=data.get("metrics", {}),
-    )
-
-
-def _row(data: dict[str, Any]) -> RowFigures:
-    return RowFigures(**{**data, "job": JobId(data["job"]), "phase": RowPhase(data["phase"])})
-
-
-def _turns(data: dict[str, Any]) -> TurnState:
-    lines = [{**line, "priority": Priority(line["priority"])} for line in data["lines"]]
-    running = tuple(JobId(job_id) for job_id in data["running"])
-    return TurnState(
-        **{**data, "running": running, "lines": tuple(AgentQueueState(**line) for line in lines)}
-    )
