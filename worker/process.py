@@ -18,7 +18,6 @@ from domain.engine.control import AdmissionState
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
-from domain.job.fair_scheduler import TurnOrder
 from domain.job.ports import ItemSink, WorkerState
 from domain.model.wanted_model import SwapState
 from domain.usecases.engine_control import EngineControls
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
 SCAN_S_MAX = 5.0
 #: Time between two searches for lost jobs, and for a swap where no model is loaded, in seconds.
 RECONCILE_S = 5.0
-#: Places that batch jobs give up while interactive jobs wait.
-INTERACTIVE_RESERVED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +103,7 @@ class WorkerProcess:
         self._target: str | None = None
         self._is_asked_to_stop = threading.Event()
         self._identity: WorkerIdentity | None = None
-        # The tuning sets the slots before the first turn.
-        self._turns = TurnScheduler.with_lane(
-            TurnOrder(slots=1, interactive_reserved=INTERACTIVE_RESERVED)
-        )
+        self._turns = TurnScheduler.of_worker()
         self._request_reconcile: Callable[[], None] = lambda: None
 
     def request_stop(self) -> None:

@@ -13,6 +13,8 @@ from domain.log.ports import EventLog
 from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, Priority
 
+#: Slots that batch jobs may not take.
+INTERACTIVE_RESERVED = 2
 #: Jobs of embedding models that are prepared or computed at once.
 LANE_SLOTS = 4
 
@@ -34,9 +36,13 @@ class TurnScheduler:
         self._paused = False
 
     @classmethod
-    def with_lane(cls, order: TurnOrder) -> TurnScheduler:
-        """Return a scheduler with a lane for the jobs of embedding models."""
+    def of_worker(cls) -> TurnScheduler:
+        """Return the scheduler of a worker, with a lane for the jobs of embedding models.
+
+        It has one slot until ``set_slots`` is called.
+        """
         lane = TurnOrder(slots=LANE_SLOTS, interactive_reserved=1, line_slots=LANE_SLOTS - 1)
+        order = TurnOrder(slots=1, interactive_reserved=INTERACTIVE_RESERVED)
         return cls(order, lane=cls(lane))
 
     def request_turn(

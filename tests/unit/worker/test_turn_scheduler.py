@@ -52,7 +52,7 @@ def test_more_slots_are_granted_at_once_and_fewer_take_none_away() -> None:
 
 def test_one_key_leaves_a_slot_of_the_lane_to_the_others() -> None:
     """Requests of 300,000 tokens take half a minute on a small machine, and a search waited."""
-    lane = TurnScheduler.with_lane(TurnOrder(slots=1, interactive_reserved=0)).lane
+    lane = TurnScheduler.of_worker().lane
     assert lane is not None
     for number in range(LANE_SLOTS + 2):
         lane.request_turn(JobId(f"job-{number}"), line="key=bob", priority=Priority.INTERACTIVE)
