@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol, Self
 
 import redis
@@ -34,6 +35,22 @@ redis.call('RPUSH', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
 """
+
+
+def _send_reply(client: redis.Redis, key: str, body: dict[str, Any], *, ttl_s: int) -> None:
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.rpush(key, json.dumps(body))
+        pipeline.expire(key, ttl_s)
+        pipeline.execute()
+
+
+def _replies(client: redis.Redis, key: str, timeout_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the replies that come within a time."""
+    deadline = time.monotonic() + timeout_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        reply: Any = client.blpop([key], timeout=max(0.01, min(BLOCK_MAX_S, left_s)))
+        if reply is not None:
+            yield json.loads(reply[1])
 
 
 class RedisTokenCounter:
@@ -66,14 +83,9 @@ class RedisTokenCounter:
         return self._wait(name)
 
     def _wait(self, name: str) -> int:
-        deadline = time.monotonic() + self._timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            with broker_errors():
-                reply: Any = self._client.blpop(
-                    [self._keys.token_reply(name)], timeout=max(0.01, min(BLOCK_MAX_S, left_s))
-                )
-            if reply is not None:
-                return _read(json.loads(reply[1]))
+        with broker_errors():
+            for reply in _replies(self._client, self._keys.token_reply(name), self._timeout_s):
+                return _read(reply)
         msg = "no worker with a loaded model has counted the prompt in time"
         raise ModelNotReady(msg)
 
@@ -142,10 +154,7 @@ class TokenCountServer:
     def _serve(self, message: bytes) -> None:
         name, _, payload = message.partition(b" ")
         key = self._keys.token_reply(name.decode())
-        with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(key, json.dumps(self._reply(payload)))
-            pipeline.expire(key, int(REPLY_TIMEOUT_S) + 1)
-            pipeline.execute()
+        _send_reply(self._client, key, self._reply(payload), ttl_s=int(REPLY_TIMEOUT_S) + 1)
 
     def _reply(self, payload: bytes) -> dict[str, Any]:
         try:
@@ -217,17 +226,10 @@ class RedisBlockPlaces:
             return []
         name = uuid.uuid4().hex
         message = {"kind": KIND, "do": action, "reply": name, "names": b"".join(names).hex()}
-        replies: list[dict[str, Any]] = []
-        deadline = time.monotonic() + self._timeout_s
         with broker_errors():
             self._client.publish(self._keys.control, json.dumps(message))
-            while len(replies) < expected and (left_s := deadline - time.monotonic()) > 0:
-                reply: Any = self._client.blpop(
-                    [self._keys.blocks_reply(name)], timeout=max(0.01, left_s)
-                )
-                if reply is not None:
-                    replies.append(json.loads(reply[1]))
-        return replies
+            replies = _replies(self._client, self._keys.blocks_reply(name), self._timeout_s)
+            return list(islice(replies, expected))
 
 
 class BlockAnswers:
@@ -261,11 +263,7 @@ class BlockAnswers:
         else:
             in_memory, on_disk = self._blocks.find_blocks(names)
             body = {"worker": self._worker, "memory": _digits(in_memory), "disk": _digits(on_disk)}
-        key = self._keys.blocks_reply(reply)
-        with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(key, json.dumps(body))
-            pipeline.expire(key, REPLY_TTL_S)
-            pipeline.execute()
+        _send_reply(self._client, self._keys.blocks_reply(reply), body, ttl_s=REPLY_TTL_S)
 
 
 def _names(digits: str) -> list[BlockHash]:
