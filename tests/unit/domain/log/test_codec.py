@@ -13,6 +13,7 @@ from domain.chat.request import canonical_json
 from domain.errors import LogNewer
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelled, JobSubmitted
+from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.log import codec
 from domain.log.codec import (
     decode_event,
@@ -24,7 +25,7 @@ from domain.log.codec import (
     record_from_json,
     record_to_json,
 )
-from domain.values import Priority, StopReason, Timings, Usage, WaitingFor
+from domain.values import JobId, Priority, StopReason, Timings, Usage, WaitingFor
 from domain.webhook.delivery import Webhook, WebhookId, WebhookState
 from tests.support.builders.job_events import completed, started, submitted
 from tests.support.builders.job_histories import events, items
@@ -181,3 +182,10 @@ def test_a_record_holds_what_differs_from_its_defaults() -> None:
     assert record_from_json(Webhook, json.loads(json.dumps(data))) == record
     with pytest.raises(ValueError, match="missing"):
         record_from_json(Webhook, {})
+
+
+def test_a_record_has_records_in_a_tuple_and_ignores_fields_of_a_newer_program() -> None:
+    line = AgentQueueState(priority=Priority.BATCH, agent="a", turns_ago=3)
+    record = TurnState(slots=2, interactive_reserved=1, running=(JobId("job-1"),), lines=(line,))
+    data = json.loads(json.dumps(record_to_json(record)))
+    assert record_from_json(TurnState, data | {"of_a_newer_program": 1}) == record
