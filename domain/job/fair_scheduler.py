@@ -163,11 +163,6 @@ class TurnOrder:
         """Return how many jobs wait."""
         return len(self._waiting)
 
-    @property
-    def running(self) -> int:
-        """Return how many jobs have a slot."""
-        return len(self._running)
-
     def add(
         self,
         job_id: JobId,
