@@ -178,8 +178,7 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
         on_listening=listening.set,
         on_topic={ControlTopic.ENGINE: tuned.set},
     )
-    listener.start()
-    try:
+    with listener:
         assert listening.wait(scaled(WITHIN_S))
         for unknown in ("not a nudge", "{}", '{"kind": []}', '{"kind": "of a later version"}'):
             client.publish(keys.control, unknown)
@@ -190,8 +189,6 @@ def test_nudge_reaches_the_listener_and_one_that_fails_does_not_deafen_it(
         assert tuned.wait(scaled(WITHIN_S))
         assert done.wait(scaled(WITHIN_S))
         assert received == ["job-1", "job-2"]
-    finally:
-        listener.stop()
 
 
 def test_listener_reports_that_it_listens_again_after_a_lost_connection(
@@ -203,16 +200,13 @@ def test_listener_reports_that_it_listens_again_after_a_lost_connection(
     listener = ControlListener(
         client, keys, on_cancel=lambda _: received.set(), on_listening=begun.release
     )
-    listener.start()
-    try:
+    with listener:
         assert begun.acquire(timeout=scaled(WITHIN_S))
         client.client_kill_filter(_type="pubsub")
         assert begun.acquire(timeout=scaled(WITHIN_S))
         RedisControlSignals(client, keys).nudge_cancel(JobId("job-1"))
         assert received.wait(scaled(WITHIN_S))
-    finally:
-        listener.stop()
-        client.close()
+    client.close()
 
 
 def test_broker_that_is_down_is_named_so() -> None:

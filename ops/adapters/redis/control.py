@@ -71,7 +71,7 @@ class RedisControlSignals:
 
 
 class ControlListener:
-    """The worker's thread that receives notifications.
+    """The worker's thread that receives notifications. A context manager.
 
     Args:
         client: Made by ``connect``.
@@ -103,26 +103,18 @@ class ControlListener:
         self._log = logging.getLogger(__name__)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start listening; retry while the broker is unavailable."""
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop listening."""
         self._stop.set()
         if self._thread.is_alive():
             with suppress(redis.RedisError, OSError):  # then it ends within ``LISTEN_BLOCK_S``
                 self._client.publish(self._channel, json.dumps({"kind": _STOPPED}))
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        """Start."""
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop."""
-        self.stop()
 
     def _run(self) -> None:
         while not self._stop.is_set():
