@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from domain.chat.ports import Cancellable
-from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
 from domain.log.ports import EventLog
 from domain.usecases.jobs.commit import load_job
-from domain.values import JobId, Priority
+from domain.values import JobId
 
 #: Slots that batch jobs may not take.
 INTERACTIVE_RESERVED = 2
@@ -45,25 +44,16 @@ class TurnScheduler:
         order = TurnOrder(slots=1, interactive_reserved=INTERACTIVE_RESERVED)
         return cls(order, lane=cls(lane))
 
-    def request_turn(
-        self,
-        job_id: JobId,
-        *,
-        line: str | None,
-        priority: Priority,
-        suspicion: Suspicion = Suspicion.NONE,
-        has_begun: bool = False,
-    ) -> WaitingTurn:
+    def request_turn(self, job: TurnRequest) -> WaitingTurn:
         """Add a job to the order and return its turn; a closed scheduler refuses it at once."""
-        enter = partial(self._order.add, job_id, line=line, priority=priority, suspicion=suspicion)
-        turn = WaitingTurn(self, job_id, enter, has_begun=has_begun)
-        with self.changes():
+        turn = WaitingTurn(self, job)
+        with self.changes() as order:
             if self._closed:
                 turn.decided.set()
                 return turn
-            self._waiting[job_id] = turn
-            if has_begun or not self._paused:
-                enter()
+            self._waiting[job.id] = turn
+            if job.has_begun or not self._paused:
+                order.add(job)
         return turn
 
     def set_slots(self, slots: int) -> None:
@@ -79,11 +69,12 @@ class TurnScheduler:
             if paused is self._paused:
                 return
             self._paused = paused
-            for turn in self._waiting.values():
-                if not turn.has_begun and paused:
-                    order.remove(turn.job_id)
-                elif not turn.has_begun:
-                    turn.enter()
+            new = [turn.job for turn in self._waiting.values() if not turn.job.has_begun]
+            for job in new:
+                if paused:
+                    order.remove(job.id)
+                else:
+                    order.add(job)
 
     def state(self) -> TurnState:
         """Return the state that decides the next turns."""
@@ -111,9 +102,9 @@ class TurnScheduler:
 
     def refuse(self, turn: WaitingTurn) -> None:
         """End the wait of a turn, if it waits; within ``changes``."""
-        if self._waiting.get(turn.job_id) is turn:
-            del self._waiting[turn.job_id]
-            self._order.remove(turn.job_id)
+        if self._waiting.get(turn.job.id) is turn:
+            del self._waiting[turn.job.id]
+            self._order.remove(turn.job.id)
             turn.decided.set()
 
 
@@ -122,26 +113,15 @@ class WaitingTurn:
 
     Args:
         scheduler: Grants or refuses the turn.
-        enter: Puts the job into the order.
-        has_begun: Whether the job goes on while others are paused.
 
     Attributes:
         decided: Set once the turn is granted or refused.
         has_slot: Whether it is granted and not released; changes within ``changes``.
     """
 
-    def __init__(
-        self,
-        scheduler: TurnScheduler,
-        job_id: JobId,
-        enter: Callable[[], None],
-        *,
-        has_begun: bool,
-    ) -> None:
+    def __init__(self, scheduler: TurnScheduler, job: TurnRequest) -> None:
         self._scheduler = scheduler
-        self.job_id = job_id
-        self.enter = enter
-        self.has_begun = has_begun
+        self.job = job
         self.decided = threading.Event()
         self.has_slot = False
 
@@ -158,7 +138,7 @@ class WaitingTurn:
     def clear(self) -> None:
         """End the trial of a suspect: other jobs may start beside it."""
         with self._scheduler.changes() as order:
-            order.clear(self.job_id)
+            order.clear(self.job.id)
 
     def release(self) -> None:
         """Give the place or the slot back."""
@@ -166,7 +146,7 @@ class WaitingTurn:
             self._scheduler.refuse(self)
             if self.has_slot:
                 self.has_slot = False
-                order.release(self.job_id)
+                order.release(self.job.id)
 
 
 class ActiveJobs:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from domain.job.fair_scheduler import TurnOrder, TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
 from domain.values import JobId, Priority, WaitingFor, WaitingJob
 
 #: Number of recent jobs that the rates are computed from.
@@ -290,7 +290,9 @@ class _QueueSimulation:
                 self._occupy(job_id, called.priority, self._begin(called, 0.0))
         for queued in self._queued.values():
             if queued.id not in self.forecasts:
-                self._order.add(queued.id, line=queued.line, priority=queued.priority)
+                self._order.add(
+                    TurnRequest(id=queued.id, line=queued.line, priority=queued.priority)
+                )
 
     def run(self) -> None:
         """Start one job after another until none waits."""

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from domain.values import JobId, Priority
 
@@ -81,12 +81,22 @@ class TurnState:
     passed_batch: int = 0
 
 
-class _Job(NamedTuple):
-    """What decides the turn of a job."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """A job that asks for its turn.
 
+    Attributes:
+        line: Its line; see ``line_of``.
+        priority: Its queue.
+        suspicion: How it may run beside others.
+        has_begun: Whether it goes on also while others are paused.
+    """
+
+    id: JobId
+    line: str | None
     priority: Priority
-    line: str
-    suspicion: Suspicion
+    suspicion: Suspicion = Suspicion.NONE
+    has_begun: bool = False
 
 
 @dataclass(slots=True)
@@ -117,8 +127,8 @@ class TurnOrder:
         self._queues: dict[Priority, dict[str, _AgentQueue]] = {
             priority: {} for priority in Priority
         }
-        self._waiting: dict[JobId, _Job] = {}
-        self._running: dict[JobId, _Job] = {}
+        self._waiting: dict[JobId, TurnRequest] = {}
+        self._running: dict[JobId, TurnRequest] = {}
         #: Waiting jobs that are in no agent's queue.
         self._suspects: set[JobId] = set()
         self._tried: JobId | None = None
@@ -163,29 +173,22 @@ class TurnOrder:
         """Return how many jobs wait."""
         return len(self._waiting)
 
-    def add(
-        self,
-        job_id: JobId,
-        *,
-        line: str | None,
-        priority: Priority,
-        suspicion: Suspicion = Suspicion.NONE,
-    ) -> None:
+    def add(self, job: TurnRequest) -> None:
         """Add a waiting job."""
-        assert job_id not in self._waiting, "it waits already"
-        assert job_id not in self._running, "it runs already"
-        owner = line or ""
-        self._waiting[job_id] = _Job(priority, owner, suspicion)
-        if suspicion:
-            self._suspects.add(job_id)
+        assert job.id not in self._waiting, "it waits already"
+        assert job.id not in self._running, "it runs already"
+        self._waiting[job.id] = job
+        if job.suspicion:
+            self._suspects.add(job.id)
             return
-        since = self._since.pop((priority, owner), self._turns)
-        queue = self._queues[priority].setdefault(owner, _AgentQueue(since))
-        insort(queue.jobs, job_id)
+        line = job.line or ""
+        since = self._since.pop((job.priority, line), self._turns)
+        queue = self._queues[job.priority].setdefault(line, _AgentQueue(since))
+        insort(queue.jobs, job.id)
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
         """Add a job that has a slot already, without a turn."""
-        self._running[job_id] = _Job(priority, "", Suspicion.NONE)
+        self._running[job_id] = TurnRequest(id=job_id, line=None, priority=priority)
 
     def next(self) -> JobId | None:
         """Give the next job its slot; return ``None`` if no waiting job may have one now."""
@@ -207,10 +210,10 @@ class TurnOrder:
         if job.suspicion:
             self._suspects.remove(job_id)
             return
-        queues = self._queues[job.priority]
-        queues[job.line].jobs.remove(job_id)
-        if not queues[job.line].jobs:
-            del queues[job.line]
+        queues, line = self._queues[job.priority], job.line or ""
+        queues[line].jobs.remove(job_id)
+        if not queues[line].jobs:
+            del queues[line]
 
     def release(self, job_id: JobId) -> None:
         """Free the slot of a job; does nothing if it has none."""
@@ -292,14 +295,6 @@ class QueueTurn(Protocol):
 class FairScheduler(Protocol):
     """Gives turns to jobs; safe to call from any thread."""
 
-    def request_turn(
-        self,
-        job_id: JobId,
-        *,
-        line: str | None,
-        priority: Priority,
-        suspicion: Suspicion = Suspicion.NONE,
-        has_begun: bool = False,
-    ) -> QueueTurn:
-        """Take a place in the order; a job that has begun goes on also while others are paused."""
+    def request_turn(self, job: TurnRequest) -> QueueTurn:
+        """Take a place in the order."""
         ...

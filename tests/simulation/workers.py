@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from domain.job.fair_scheduler import TurnOrder
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.usecases.jobs.run_attempt import JobRunner
 from domain.usecases.jobs.stranded import JobReconciler
 from domain.values import JobId, Priority, WorkerId
@@ -51,8 +51,8 @@ class _Turns(TurnScheduler):
         super().__init__(TurnOrder(slots=SLOTS, interactive_reserved=1))
         self._process = process
 
-    def request_turn(self, job_id: JobId, **facts: Any) -> WaitingTurn:
-        turn = super().request_turn(job_id, **facts)
+    def request_turn(self, job: TurnRequest) -> WaitingTurn:
+        turn = super().request_turn(job)
         wait = turn.wait
 
         def stop_and_wait() -> bool:

@@ -24,7 +24,7 @@ from domain.errors import (
 )
 from domain.events.job import AttemptStarted, JobCancelled, JobCancelRequested, JobCompleted
 from domain.job.decisions import failed_attempt
-from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion, line_of
+from domain.job.fair_scheduler import FairScheduler, QueueTurn, Suspicion, TurnRequest, line_of
 from domain.job.ports import ItemBacklog, ItemSink, RunningJobs
 from domain.job.state import (
     DEADLINE,
@@ -187,12 +187,14 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     job = loaded.job
     runner = runner.lanes.get(job.submitted.bound_model or "", runner)
     turn = runner.turns.request_turn(
-        job.id,
-        line=line_of(job.submitted.agent, job.submitted.owner),
-        priority=job.submitted.priority,
-        suspicion=_suspicion(job, runner),
-        # After a retry by the user the number is higher than that of the latest start.
-        has_begun=job.started is not None and job.started.attempt == job.attempt,
+        TurnRequest(
+            id=job.id,
+            line=line_of(job.submitted.agent, job.submitted.owner),
+            priority=job.submitted.priority,
+            suspicion=_suspicion(job, runner),
+            # After a retry by the user the number is higher than that of the latest start.
+            has_begun=job.started is not None and job.started.attempt == job.attempt,
+        )
     )
     # A cancel signal ends the wait for the turn.
     runner.running.attach(job.id, turn, attempt=job.attempt + 1)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import redis
 
-from domain.job.fair_scheduler import TurnOrder
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, Priority
 from ops.adapters.redis.client import Keys
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
@@ -37,7 +37,9 @@ class Worker:
         self.ends = threading.Semaphore(0)
 
     def run(self, job_id: JobId) -> None:
-        turn = self.gate.request_turn(job_id, line=agent_of(job_id), priority=Priority.INTERACTIVE)
+        turn = self.gate.request_turn(
+            TurnRequest(id=job_id, line=agent_of(job_id), priority=Priority.INTERACTIVE)
+        )
         if agent_of(job_id) == LATE:
             self.late_in_hand.set()
         try:

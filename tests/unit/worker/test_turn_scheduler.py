@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from domain.job.fair_scheduler import TurnOrder
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_world import JobWorld
 from tests.support.polling import scaled, wait_until
@@ -18,8 +18,17 @@ def gate_of(slots: int) -> TurnScheduler:
     return TurnScheduler(TurnOrder(slots=slots, interactive_reserved=0))
 
 
-def ask(gate: TurnScheduler, number: int) -> WaitingTurn:
-    return gate.request_turn(JobId(f"job-{number}"), line=None, priority=Priority.INTERACTIVE)
+def ask(
+    gate: TurnScheduler, number: int, line: str | None = None, *, has_begun: bool = False
+) -> WaitingTurn:
+    return gate.request_turn(
+        TurnRequest(
+            id=JobId(f"job-{number}"),
+            line=line,
+            priority=Priority.INTERACTIVE,
+            has_begun=has_begun,
+        )
+    )
 
 
 def test_released_slot_is_granted_to_the_next_thread() -> None:
@@ -45,7 +54,7 @@ def test_more_slots_are_granted_at_once_and_fewer_take_none_away() -> None:
         waiting = pool.submit(turns[3].wait)
         for turn in turns[:2]:
             turn.release()
-        assert gate.state().running == (turns[2].job_id,)
+        assert gate.state().running == (turns[2].job.id,)
         turns[2].release()
         assert waiting.result(scaled(WITHIN_S))
 
@@ -55,8 +64,8 @@ def test_one_key_leaves_a_slot_of_the_lane_to_the_others() -> None:
     lane = TurnScheduler.of_worker().lane
     assert lane is not None
     for number in range(LANE_SLOTS + 2):
-        lane.request_turn(JobId(f"job-{number}"), line="key=bob", priority=Priority.INTERACTIVE)
-    turn = lane.request_turn(JobId("job-9"), line="key=ann", priority=Priority.INTERACTIVE)
+        ask(lane, number, "key=bob")
+    turn = ask(lane, 9, "key=ann")
     assert lane.state().running == ("job-0", "job-1", "job-2", "job-9")
     turn.release()
     assert lane.state().running == ("job-0", "job-1", "job-2")
@@ -82,13 +91,11 @@ def test_job_that_has_begun_goes_on_while_the_others_are_paused() -> None:
     waiting = ask(gate, 3)
     gate.set_paused(paused=True)
     new = ask(gate, 4)
-    begun = gate.request_turn(
-        JobId("job-5"), line=None, priority=Priority.INTERACTIVE, has_begun=True
-    )
+    begun = ask(gate, 5, has_begun=True)
     first.release()
     second.release()
     assert begun.wait()
-    assert gate.state().running == (begun.job_id,)
+    assert gate.state().running == (begun.job.id,)
     begun.release()
     gate.set_paused(paused=True)
     gate.set_paused(paused=False)

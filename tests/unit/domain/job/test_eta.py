@@ -20,7 +20,7 @@ from domain.job.eta import (
     retry_after_s,
     seconds_until_room,
 )
-from domain.job.fair_scheduler import TurnOrder, TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
@@ -185,7 +185,7 @@ def test_order_foreseen_is_the_order_in_which_the_turns_come(
         for number, (agent, priority) in enumerate(jobs)
     ]
     for one in waiting:
-        order.add(one.id, line=one.line, priority=one.priority)
+        order.add(TurnRequest(id=one.id, line=one.line, priority=one.priority))
     left = {one.id: one for one in waiting}
     for _ in range(begun):
         if (called := order.next()) is not None:

@@ -16,6 +16,7 @@ from domain.job.fair_scheduler import (
     AgentQueueState,
     Suspicion,
     TurnOrder,
+    TurnRequest,
     TurnState,
     line_of,
 )
@@ -41,10 +42,10 @@ def drained(order: TurnOrder) -> list[JobId]:
 def test_one_job_of_an_agent_does_not_wait_for_a_hundred_of_another() -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
     for number in range(100):
-        order.add(job(number), line="busy", priority=INTERACTIVE)
+        order.add(TurnRequest(id=job(number), line="busy", priority=INTERACTIVE))
     started = [order.next()]
     order.release(job(0))
-    order.add(job(500), line="late", priority=INTERACTIVE)
+    order.add(TurnRequest(id=job(500), line="late", priority=INTERACTIVE))
     started += drained(order)
     assert started.index(job(500)) <= 2
     busy = [one for one in started if one != job(500)]
@@ -54,8 +55,8 @@ def test_one_job_of_an_agent_does_not_wait_for_a_hundred_of_another() -> None:
 def test_jobs_without_an_agent_wait_for_one_job_of_another_key_and_not_for_all() -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
     for number in range(20):
-        order.add(job(number), line=line_of(None, "loud"), priority=INTERACTIVE)
-    order.add(job(20), line=line_of(None, "quiet"), priority=INTERACTIVE)
+        order.add(TurnRequest(id=job(number), line=line_of(None, "loud"), priority=INTERACTIVE))
+    order.add(TurnRequest(id=job(20), line=line_of(None, "quiet"), priority=INTERACTIVE))
     assert drained(order).index(job(20)) == 1
 
 
@@ -70,53 +71,53 @@ def test_line_is_that_of_the_agent_else_of_the_key() -> None:
 def test_jobs_of_an_agent_start_as_accepted_whatever_order_they_come_in() -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
     for number in (3, 1, 2):
-        order.add(job(number), line="a", priority=INTERACTIVE)
+        order.add(TurnRequest(id=job(number), line="a", priority=INTERACTIVE))
     assert drained(order) == [job(1), job(2), job(3)]
 
 
 def test_a_line_takes_no_more_than_its_slots_and_jobs_without_a_line_take_all() -> None:
     order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
     for number in range(3):
-        order.add(job(number), line="a", priority=INTERACTIVE)
-    order.add(job(3), line="a", priority=BATCH)
+        order.add(TurnRequest(id=job(number), line="a", priority=INTERACTIVE))
+    order.add(TurnRequest(id=job(3), line="a", priority=BATCH))
     assert [order.next() for _ in range(3)] == [job(0), job(1), None]
-    order.add(job(4), line="b", priority=BATCH)
+    order.add(TurnRequest(id=job(4), line="b", priority=BATCH))
     assert order.next() == job(4)
     order.release(job(0))
     assert order.next() == job(2)
     order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
     for number in range(3):
-        order.add(job(number), line=None, priority=INTERACTIVE)
+        order.add(TurnRequest(id=job(number), line=None, priority=INTERACTIVE))
     assert [order.next() for _ in range(3)] == [job(0), job(1), job(2)]
 
 
 def test_batch_jobs_leave_the_reserved_slots_alone() -> None:
     order = TurnOrder(slots=4, interactive_reserved=2)
     for number in range(9):
-        order.add(job(number), line=None, priority=BATCH)
+        order.add(TurnRequest(id=job(number), line=None, priority=BATCH))
     assert [order.next() for _ in range(3)] == [job(0), job(1), None]
-    order.add(job(10), line=None, priority=INTERACTIVE)
+    order.add(TurnRequest(id=job(10), line=None, priority=INTERACTIVE))
     assert order.next() == job(10)
 
 
 def test_reserve_larger_than_the_slots_leaves_one_to_batch_jobs() -> None:
     order = TurnOrder(slots=2, interactive_reserved=5)
-    order.add(job(1), line=None, priority=BATCH)
+    order.add(TurnRequest(id=job(1), line=None, priority=BATCH))
     assert order.next() == job(1)
 
 
 def test_batch_jobs_move_beside_endless_interactive_ones() -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
-    order.add(job(0), line=None, priority=BATCH)
+    order.add(TurnRequest(id=job(0), line=None, priority=BATCH))
     for number in range(1, 50):
-        order.add(job(number), line=None, priority=INTERACTIVE)
+        order.add(TurnRequest(id=job(number), line=None, priority=INTERACTIVE))
     assert drained(order).index(job(0)) == BATCH_EVERY - 1
 
 
 def test_job_taken_out_never_gets_a_turn() -> None:
     order = TurnOrder(slots=1, interactive_reserved=0)
-    order.add(job(1), line="a", priority=INTERACTIVE)
-    order.add(job(2), line="a", priority=INTERACTIVE)
+    order.add(TurnRequest(id=job(1), line="a", priority=INTERACTIVE))
+    order.add(TurnRequest(id=job(2), line="a", priority=INTERACTIVE))
     order.remove(job(1))
     order.remove(job(9))
     assert drained(order) == [job(2)]
@@ -124,9 +125,9 @@ def test_job_taken_out_never_gets_a_turn() -> None:
 
 def suspects(*numbers: int, suspicion: Suspicion = Suspicion.TRIED) -> TurnOrder:
     order = TurnOrder(slots=3, interactive_reserved=1)
-    order.add(job(1), line="a", priority=INTERACTIVE)
+    order.add(TurnRequest(id=job(1), line="a", priority=INTERACTIVE))
     for number in numbers:
-        order.add(job(number), line=None, priority=INTERACTIVE, suspicion=suspicion)
+        order.add(TurnRequest(id=job(number), line=None, priority=INTERACTIVE, suspicion=suspicion))
     return order
 
 
@@ -158,7 +159,7 @@ def test_suspect_that_gives_up_does_not_start() -> None:
 def test_suspects_of_batches_leave_the_reserved_slots_free() -> None:
     order = TurnOrder(slots=2, interactive_reserved=1)
     for number in (1, 2):
-        order.add(job(number), line=None, priority=BATCH, suspicion=Suspicion.TRIED)
+        order.add(TurnRequest(id=job(number), line=None, priority=BATCH, suspicion=Suspicion.TRIED))
     assert order.next() == job(2)
     order.clear(job(2))
     assert order.next() is None
@@ -167,7 +168,7 @@ def test_suspects_of_batches_leave_the_reserved_slots_free() -> None:
 def test_order_that_continues_another_one_keeps_the_turns_of_its_agents() -> None:
     first = TurnOrder(slots=1, interactive_reserved=0)
     for number, agent in enumerate(["a", "a", "b", "b", None]):
-        first.add(job(number), line=agent, priority=INTERACTIVE)
+        first.add(TurnRequest(id=job(number), line=agent, priority=INTERACTIVE))
     assert [first.next(), first.next()] == [job(0), None]
     first.release(job(0))
     assert first.next() == job(2), "it is the turn of the next agent"
@@ -183,23 +184,23 @@ def test_order_that_continues_another_one_keeps_the_turns_of_its_agents() -> Non
     )
     after = TurnOrder.like(first.state())
     for number, agent in ((1, "a"), (3, "b"), (4, None)):
-        after.add(job(number), line=agent, priority=INTERACTIVE)
+        after.add(TurnRequest(id=job(number), line=agent, priority=INTERACTIVE))
     assert drained(after) == [job(4), job(1), job(3)]
 
 
 def test_order_that_continues_another_one_counts_the_turns_of_batch_jobs_on() -> None:
     first = TurnOrder(slots=1, interactive_reserved=0)
-    first.add(job(0), line=None, priority=BATCH)
+    first.add(TurnRequest(id=job(0), line=None, priority=BATCH))
     for number in range(1, BATCH_EVERY + 3):
-        first.add(job(number), line=None, priority=INTERACTIVE)
+        first.add(TurnRequest(id=job(number), line=None, priority=INTERACTIVE))
     for _ in range(BATCH_EVERY - 1):
         ran = first.next()
         assert ran is not None
         first.release(ran)
     assert first.state().passed_batch == BATCH_EVERY - 1
     after = TurnOrder.like(first.state())
-    after.add(job(0), line=None, priority=BATCH)
-    after.add(job(BATCH_EVERY), line=None, priority=INTERACTIVE)
+    after.add(TurnRequest(id=job(0), line=None, priority=BATCH))
+    after.add(TurnRequest(id=job(BATCH_EVERY), line=None, priority=INTERACTIVE))
     assert after.next() == job(0)
     assert after.state().passed_batch == 0
 
@@ -208,7 +209,7 @@ def test_reserve_is_kept_also_where_it_is_below_none() -> None:
     assert TurnOrder(slots=2, interactive_reserved=-1).state().interactive_reserved == 0
     order = TurnOrder(slots=1, interactive_reserved=0)
     order.occupy(job(1), BATCH)
-    order.add(job(2), line=None, priority=BATCH)
+    order.add(TurnRequest(id=job(2), line=None, priority=BATCH))
     assert order.next() is None
     order.release(job(1))
     order.release(job(1))
@@ -231,7 +232,7 @@ class Turns(RuleBasedStateMachine):
     @rule(agent=st.sampled_from(AGENTS), priority=st.sampled_from(Priority))
     def accept(self, agent: str | None, priority: Priority) -> None:
         self.count += 1
-        self.order.add(job(self.count), line=agent, priority=priority)
+        self.order.add(TurnRequest(id=job(self.count), line=agent, priority=priority))
         self.waiting[job(self.count)] = (priority, agent)
 
     @rule()

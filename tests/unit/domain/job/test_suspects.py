@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from domain.errors import EngineLost
 from domain.events.job import AttemptFailed
-from domain.job.fair_scheduler import Suspicion, TurnOrder
+from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnRequest
 from domain.job.state import Job, counted_failures_now, evolve, fold
 from domain.usecases.jobs.run_attempt import suspicion_of, worn_out
 from domain.values import JobId, JobStatus, Priority
@@ -49,7 +49,9 @@ def live(works: dict[JobId, Work], delivered: list[JobId]) -> None:
     order = TurnOrder(slots=SLOTS, interactive_reserved=0)
     for one in delivered:
         suspicion = suspicion_of(works[one].job, works[one].tokens)
-        order.add(one, line=None, priority=Priority.INTERACTIVE, suspicion=suspicion)
+        order.add(
+            TurnRequest(id=one, line=None, priority=Priority.INTERACTIVE, suspicion=suspicion)
+        )
     running: dict[JobId, Work] = {}
     while True:
         while (job_id := order.next()) is not None:

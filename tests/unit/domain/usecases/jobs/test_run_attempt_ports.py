@@ -11,9 +11,9 @@ import pytest
 from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
 from domain.chat.items import Body, Finished, Started, StreamItem
 from domain.errors import GenerationCancelled
-from domain.job.fair_scheduler import QueueTurn
+from domain.job.fair_scheduler import QueueTurn, TurnRequest
 from domain.usecases.jobs.run_attempt import RunResult
-from domain.values import JobId, Priority, StopReason, Usage
+from domain.values import Priority, StopReason, Usage
 from tests.support.builders.job_world import JobWorld
 from tests.unit.domain.usecases.jobs.test_run_attempt import start_attempt
 
@@ -30,19 +30,17 @@ def world() -> Iterator[JobWorld]:
 def test_turn_is_asked_for_in_the_line_of_the_job(
     world: JobWorld, agent: str | None, owner: str | None, line: str | None
 ) -> None:
-    asked: list[tuple[JobId, dict[str, Any]]] = []
+    asked: list[TurnRequest] = []
 
     class Turns:
-        def request_turn(self, job_id: JobId, **facts: Any) -> QueueTurn:
-            asked.append((job_id, facts))
-            return world.turns.request_turn(job_id, **facts)
+        def request_turn(self, job: TurnRequest) -> QueueTurn:
+            asked.append(job)
+            return world.turns.request_turn(job)
 
     job_id = world.accept(command={"agent": agent, "owner": owner}).job_id
     runner = replace(world.runner, turns=Turns())
     assert runner.run(job_id) is RunResult.ENDED
-    ((name, facts),) = asked
-    assert (name, facts["line"], facts["priority"]) == (job_id, line, Priority.INTERACTIVE)
-    assert facts["has_begun"] is False
+    assert asked == [TurnRequest(id=job_id, line=line, priority=Priority.INTERACTIVE)]
 
 
 def test_a_cancellation_ends_the_preparation(

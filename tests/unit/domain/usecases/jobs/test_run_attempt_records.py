@@ -16,6 +16,7 @@ from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, EngineLost, InvalidRequest
 from domain.events.job import JobCancelled, JobCancelRequested
+from domain.job.fair_scheduler import TurnRequest
 from domain.kv.hashing import hash_ids
 from domain.log.codec import texts_of
 from domain.log.trace import new_trace, trace_id_of
@@ -332,20 +333,20 @@ class TestTurns:
     def test_turn_is_asked_for_with_what_the_job_is(
         self, world: JobWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked, request_turn = list[dict[str, Any]](), world.turns.request_turn
+        asked, request_turn = list[TurnRequest](), world.turns.request_turn
 
-        def spy(job_id: JobId, **kwargs: Any) -> Any:
-            asked.append(kwargs)
-            return request_turn(job_id, **kwargs)
+        def spy(job: TurnRequest) -> Any:
+            asked.append(job)
+            return request_turn(job)
 
         monkeypatch.setattr(world.turns, "request_turn", spy)
         fresh, again = world.submit(), world.submit()
         die(world, again)
         for job_id in (fresh, again):
             world.run(job_id)
-        assert [one["has_begun"] for one in asked] == [False, True]
-        assert [one["priority"] for one in asked] == [Priority.INTERACTIVE] * 2
-        assert asked[0]["suspicion"].value < asked[1]["suspicion"].value
+        assert [one.has_begun for one in asked] == [False, True]
+        assert [one.priority for one in asked] == [Priority.INTERACTIVE] * 2
+        assert asked[0].suspicion < asked[1].suspicion
 
     def test_job_that_is_cancelled_while_it_waits_ends_without_an_attempt(self) -> None:
         with JobWorld({"hi": ANSWER}, slots=1) as world:
@@ -385,10 +386,10 @@ def test_job_that_ends_while_it_is_prepared_gets_its_terminal_item(
 ) -> None:
     job_id, request_turn = world.submit(), world.turns.request_turn
 
-    def cancelled_meanwhile(job: JobId, **kwargs: Any) -> Any:
+    def cancelled_meanwhile(job: TurnRequest) -> Any:
         for command in (JobCancelRequested(reason="api"), JobCancelled(attempt=0, usage=Usage())):
-            commit(job, command, log=world.log, ids=world.ids)
-        return request_turn(job, **kwargs)
+            commit(job.id, command, log=world.log, ids=world.ids)
+        return request_turn(job)
 
     monkeypatch.setattr(world.turns, "request_turn", cancelled_meanwhile)
     assert world.run(job_id) is RunResult.SUPERSEDED
