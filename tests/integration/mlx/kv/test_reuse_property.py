@@ -1,6 +1,6 @@
 """Whatever is reused, the answer is the one that a cold engine gives alone.
 
-``python -m bench.experiments.equality`` holds the same over as many conversations as you like.
+``python -m bench.experiments.exp004 --conversations 500 --seed 1`` has as many as you like.
 """
 
 from __future__ import annotations
