@@ -95,10 +95,11 @@ docs-serve: $(SITE) ## Show the documentation site on loopback, and build it aga
 screenshots: $(DEV) ## Write the screenshots of docs/page.md (needs chromium)
 	@$(BIN)/python -m tests.support.page.screenshots
 
-packages: $(DEV) ## Write the tables of packages, metrics and licences in docs, and the example settings
+packages: $(DEV) ## Write the tables of packages, metrics, plans and licences in docs, and the example settings
 	@$(BIN)/python -m tests.architecture.packages
 	@$(BIN)/python -m tests.architecture.metrics_table
 	@$(BIN)/python -m docs.site.settings_examples
+	@$(BIN)/python -m docs.site.plan_table
 	@$(BIN)/python -m tests.supply_chain.licences
 
 format: $(DEV) ## Format and fix what can be fixed

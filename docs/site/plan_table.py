@@ -1,4 +1,4 @@
-"""The table of plans in ``docs/models.md``: ``python -m bench.plan_table`` writes it.
+"""The table of plans in ``docs/models.md``: ``python -m docs.site.plan_table`` writes it.
 
 Each row is the plan that ``semantic models plan CONFIG --memory SIZE --bits 4 --json`` prints for a
 configuration in ``tests/fixtures/configs``.
@@ -16,10 +16,10 @@ from typing import Any
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
 from worker.plan import PlanRequest, footprint_of, plan_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "fixtures" / "configs"
 PAGE = ROOT / "docs" / "models.md"
-BEGIN = "<!-- plans: begin (python -m bench.plan_table) -->"
+BEGIN = "<!-- plans: begin (made by `make packages`) -->"
 END = "<!-- plans: end -->"
 #: In the order of the table.
 MODELS = (
