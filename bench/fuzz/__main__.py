@@ -9,32 +9,28 @@ stream of another client waited too long. The data directory is kept then.
 from __future__ import annotations
 
 import argparse
-import http.client
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
-from urllib.parse import unquote
 
 import psutil
 
 from bench.experiments.report import print_conditions
 from bench.fuzz.innocent import InnocentStream
-from bench.fuzz.raw_connections import raw_connections, send_raw
+from bench.fuzz.raw_connections import raw_connections
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
-from bench.fuzz.verdict import fault_of
+from bench.fuzz.sending import send
 from tests.support.processes.service import Service
 
-#: Seconds without data after which a client leaves; an accepted generation may take longer.
-PATIENCE_S: Final = 20.0
 #: Growth of the api's memory that is no leak: caches and the allocator.
 GROWTH_MAX: Final = 64 * 2**20
 #: Growth of the worker's memory that is no leak: contexts, within their budget, and its caches.
@@ -43,8 +39,6 @@ PARTS: Final = ("api", "worker")
 #: Longest wait of the innocent stream for its next piece, in seconds.
 GAP_MAX_S: Final = 5.0
 SHOWN_MAX: Final = 20
-#: Longest error body.
-ANSWER_BYTES_MAX: Final = 65_536
 
 
 class Run:
@@ -93,35 +87,11 @@ class Run:
                     print(f"{number:,} of {self._count:,} sent", flush=True)
             if sent is None:
                 return
-            if isinstance(sent, bytes):
-                status, fault = send_raw(self._service.port, sent)
-                status, what = f"raw {status}", "raw connection"
-            else:
-                status, fault = self._ask(sent)
-                what = f"{sent.method} {sent.target[:80]} [{', '.join(sent.strokes)}]"
+            status, fault = send(self._service.port, sent)
             with self._lock:
                 self.statuses[status] += 1
                 if fault is not None:
-                    self.faults.append(f"{what} {fault}")
-
-    def _ask(self, request: FuzzRequest) -> tuple[str, str | None]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, PATIENCE_S)
-        try:
-            headers = {name: value.encode("latin-1") for name, value in request.headers.items()}
-            # The server may refuse and close before the body is sent; its answer is readable.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(request.method, request.target, request.body, headers)
-            answer = connection.getresponse()
-            refused = answer.status >= 400
-            body = answer.read(ANSWER_BYTES_MAX) if refused else b""
-        except TimeoutError:
-            return "left", None
-        except (OSError, http.client.HTTPException) as error:
-            return "broken", f"no answer: {error!r}"
-        finally:
-            connection.close()
-        path = unquote(request.target.partition("?")[0])
-        return str(answer.status), fault_of(path, answer.status, request.headers, body)
+                    self.faults.append(fault)
 
 
 def main() -> int:

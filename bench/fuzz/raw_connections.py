@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
-#: Seconds without a byte after which a client leaves; the service waits longer for a head.
-PATIENCE_S: Final = 3.0
-ANSWER_BYTES_MAX: Final = 65_536
-#: Statuses from 500 on with which a request is refused: method or coding, busy, version.
-REFUSALS: Final = frozenset({501, 503, 505})
 _PATHS: Final = ("/v1/messages", "/v1/chat/completions", "/v1/jobs", "/health/live", "/%66", "*")
 _LINES: Final = (
     b"content-length: -1",
@@ -58,31 +51,3 @@ def _request(chance: random.Random) -> bytes:
     if body and chance.random() < 0.8:
         lines.append(b"content-length: %d" % len(body))
     return b"\r\n".join((*lines, b"", b"")) + body
-
-
-def send_raw(port: int, data: bytes) -> tuple[str, str | None]:
-    """Send bytes on a connection of their own.
-
-    Returns:
-        The status of the first reply, or why there was none; and the fault of the service, if any.
-    """
-    answer = b""
-    try:
-        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
-            # The service may refuse and close before all is sent.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)
-            with suppress(TimeoutError, ConnectionResetError):
-                while len(answer) < ANSWER_BYTES_MAX and (piece := connection.recv(4096)):
-                    answer += piece
-    except OSError as error:
-        return "unconnected", f"no connection: {error!r}"
-    if not answer:
-        return "closed", None
-    line = answer.split(b"\r\n", 1)[0].split()
-    if len(line) < 2 or line[0] != b"HTTP/1.1" or not line[1].isdigit():
-        return "no HTTP", f"the reply is not HTTP: {answer[:100]!r}"
-    status = int(line[1])
-    is_fault = status >= 500 and status not in REFUSALS
-    return str(status), f"status {status} for {data[:200]!r}" if is_fault else None

@@ -14,7 +14,7 @@ from api.http_server.request_head import read_target
 from api.routes.fallback import RouteTable
 from api.routes.table import routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
-from bench.fuzz.verdict import fault_of
+from bench.fuzz.sending import fault_of
 from domain.errors import SemanticError
 from tests.support.builders.api import FakeApi, fake_api, leave
 
