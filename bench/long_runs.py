@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
+import math
 import re
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,6 +106,45 @@ def begin(module: str, arguments: str, *, seed: int | None) -> LongRun:
     """
     first = next_seed(PAGE.read_text(encoding="utf-8"), module) if seed is None else seed
     return LongRun(commit=current_commit(), module=module, arguments=arguments, seed=first)
+
+
+def run_slices(
+    module: str,
+    arguments: str,
+    options: argparse.Namespace,
+    run_slice: Callable[[LongRun, float], bool],
+) -> int:
+    """Run one slice after the other until one fails or the time is over.
+
+    Args:
+        module: What ``python -m`` runs.
+        arguments: Its arguments, without the seed.
+        options: What ``add_slice_options`` has parsed.
+        run_slice: Runs a slice in so many seconds and returns whether it kept every promise.
+
+    Returns:
+        The exit code.
+    """
+    until = time.monotonic() + options.minutes * 60
+    for number in range(options.slices):
+        if number and time.monotonic() > until:
+            break
+        seed = None if options.seed is None else options.seed + number
+        if not run_slice(begin(module, arguments, seed=seed), until - time.monotonic()):
+            return 1
+    return 0
+
+
+def add_slice_options(parser: argparse.ArgumentParser, *, slices: int) -> None:
+    """Add the options that all long runs have; ``slices`` is the default of theirs."""
+    parser.add_argument(
+        "--seed", type=int, help="of the first slice; default: after those in docs/long-runs.md"
+    )
+    parser.add_argument("--slices", type=int, default=slices, help="runs, each with the next seed")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="nothing begins later than this"
+    )
+    parser.add_argument("--record", action="store_true", help="add each slice to docs/long-runs.md")
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ receiver got and what the log holds. The exit code is 1 if a promise was broken.
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from bench.chaos.receiver import hook_receiver
 from bench.chaos.run import Chaos, Recovery, Run, mixed_environment
 from bench.experiments.report import print_conditions, print_table
 from bench.figures import percentile
-from bench.long_runs import LongRun, begin
+from bench.long_runs import LongRun, add_slice_options, run_slices
 from tests.support.processes.service import Service
 
 #: Violations that are printed; others are only counted.
@@ -39,15 +38,12 @@ SHOWN_MAX = 40
 def main() -> int:
     """Run one slice after the other, print each result, and return the exit code."""
     options = _parser().parse_args()
-    until = time.monotonic() + options.minutes * 60
-    for number in range(options.slices):
-        if number and time.monotonic() > until:
-            break
-        seed = None if options.seed is None else options.seed + number
-        run = begin("bench.chaos", _arguments(options), seed=seed)
-        if not _run_slice(options, run, most_s=until - time.monotonic()):
-            return 1
-    return 0
+    return run_slices(
+        "bench.chaos",
+        _arguments(options),
+        options,
+        lambda one, most_s: _run_slice(options, one, most_s=most_s),
+    )
 
 
 def _run_slice(options: argparse.Namespace, slice_: LongRun, *, most_s: float) -> bool:
@@ -111,16 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kills", type=int, default=20, help="number of SIGKILLs")
     parser.add_argument("--others", type=int, help="number of other faults; default: half as many")
-    parser.add_argument(
-        "--seed", type=int, help="of the first slice; default: after those in docs/long-runs.md"
-    )
-    parser.add_argument("--slices", type=int, default=1, help="runs, each with the next seed")
     kinds = ",".join(possible_faults())
     parser.add_argument("--faults", default=kinds, help=f"default: {kinds}")
     parser.add_argument("--clients", type=int, default=6, help="client threads")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no fault later than this")
     parser.add_argument("--requests", type=int, default=24, help="number of different requests")
-    parser.add_argument("--record", action="store_true", help="add each slice to docs/long-runs.md")
+    add_slice_options(parser, slices=1)
     return parser
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report.files import read_result, replace_part
+from bench.report.files import finish, read_results, replace_part, run_parts
 from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 from bench.report.parts import PARTS, Part
 
@@ -37,37 +37,25 @@ HEADLINES_MAX: Final = 5
 def main() -> int:
     """Run what has no figures yet, and write the page."""
     options = _parser().parse_args()
-    options.results.mkdir(parents=True, exist_ok=True)
-    failed = []
-    for part in PARTS:
-        if options.only and part.name not in options.only:
-            continue
-        file = options.results / f"{part.name}.json"
-        if file.exists() and not options.again:
-            print(f"{part.name}: has figures; --again repeats it", flush=True)
-            continue
-        busy = busy_percent()
-        if busy > BUSY_PERCENT_MAX and not options.loaded:
-            sys.exit(
-                f"other programs use {busy:.0f} % of the processors, more than"
-                f" {BUSY_PERCENT_MAX:g} %; wait, or mark the figures with --loaded"
-            )
-        if not _run(part, file, options, busy):
-            failed.append(part.name)
+    parts = {part.name: part for part in PARTS}
+    failed = run_parts(
+        [*parts], options.only, options, lambda name, file: _run(parts[name], file, options)
+    )
     # A page of its own shows the parts that it is about.
-    shown = [
-        one for one in PARTS if options.page.resolve() == PAGE or one.name in (options.only or ())
-    ]
-    found = {part.name: read_result(options.results / f"{part.name}.json") for part in shown}
-    write_page(options.page, {name: result for name, result in found.items() if result})
-    print(f"wrote {options.page}")
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return int(bool(failed))
+    is_whole = options.page.resolve() == PAGE
+    shown = [name for name in parts if is_whole or name in (options.only or ())]
+    write_page(options.page, read_results(options.results, shown))
+    return finish(options.page, failed)
 
 
-def _run(part: Part, file: Path, options: argparse.Namespace, busy: float) -> bool:
+def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
     """Run one benchmark and keep its figures; return whether it succeeded."""
+    busy = busy_percent()
+    if busy > BUSY_PERCENT_MAX and not options.loaded:
+        sys.exit(
+            f"other programs use {busy:.0f} % of the processors, more than"
+            f" {BUSY_PERCENT_MAX:g} %; wait, or mark the figures with --loaded"
+        )
     arguments = (part.quick if options.quick else part.full).split()
     if part.name == "soak" and options.soak_minutes:
         arguments = ["--minutes", f"{options.soak_minutes:g}"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.experiments.report import print_table, table_lines
-from bench.report.files import read_result, replace_part
+from bench.report.files import finish, read_results, replace_part, run_parts
 from bench.report.machine import BUSY_PERCENT_MAX, busy_percent, conditions, line_of
 from bench.soak.evidence import keep
 from bench.stress.cases import CASES
@@ -47,25 +47,16 @@ def main() -> int:
             [(one.name, f"{one.minutes:g}", one.load) for one in CASES],
         )
         return 0
-    options.results.mkdir(parents=True, exist_ok=True)
-    failed = []
-    for case in CASES:
-        if options.case and case.name not in options.case:
-            continue
-        file = options.results / f"{case.name}.json"
-        if file.exists() and not options.again:
-            print(f"{case.name}: has a result; --again repeats it", flush=True)
-            continue
-        result = _result(case, options.scale)
+    names = [case.name for case in CASES]
+
+    def run(name: str, file: Path) -> bool:
+        result = _result(CASES[names.index(name)], options.scale)
         file.write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
-        if not result["passed"]:
-            failed.append(case.name)
-    found = {case.name: read_result(options.results / f"{case.name}.json") for case in CASES}
-    write_page(options.page, {name: one for name, one in found.items() if one is not None})
-    print(f"wrote {options.page}")
-    if failed:
-        print(f"FAILED: {', '.join(failed)}")
-    return int(bool(failed))
+        return bool(result["passed"])
+
+    failed = run_parts(names, options.case, options, run)
+    write_page(options.page, read_results(options.results, names))
+    return finish(options.page, failed)
 
 
 def _result(case: Case, scale: float) -> dict[str, Any]:

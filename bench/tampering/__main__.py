@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 
-from bench.long_runs import LongRun, begin
+from bench.long_runs import LongRun, add_slice_options, run_slices
 from bench.tampering.judge import Verdict
 from bench.tampering.run import TARGETS, run
 
@@ -20,13 +20,15 @@ _FAULTS = (Verdict.MISSED, Verdict.CRASHED)
 
 def main() -> int:
     """Run one slice after the other, print each result, and return the exit code."""
-    options = _parser().parse_args()
-    for number in range(options.slices):
-        seed = None if options.seed is None else options.seed + number
-        slice_ = begin("bench.tampering", f"--mutations {options.mutations} --slices 1", seed=seed)
-        if not _run_slice(options, slice_):
-            return 1
-    return 0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutations", type=int, default=1000, help="of one slice")
+    parser.add_argument("--processes", type=int, default=2)
+    add_slice_options(parser, slices=10)
+    options = parser.parse_args()
+    arguments = f"--mutations {options.mutations} --slices 1"
+    return run_slices(
+        "bench.tampering", arguments, options, lambda one, _: _run_slice(options, one)
+    )
 
 
 def _run_slice(options: argparse.Namespace, slice_: LongRun) -> bool:
@@ -50,16 +52,6 @@ def _run_slice(options: argparse.Namespace, slice_: LongRun) -> bool:
 def _sums(counts: Counter[tuple[str, Verdict]], targets: list[str]) -> str:
     sums = ((one, sum(counts[target, one] for target in targets)) for one in Verdict)
     return ", ".join(f"{count:,} {verdict.value}" for verdict, count in sums)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mutations", type=int, default=1000, help="of one slice")
-    parser.add_argument("--slices", type=int, default=10)
-    parser.add_argument("--seed", type=int, help="of the first slice; an unused one if absent")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--record", action="store_true", help="add each slice to docs/long-runs.md")
-    return parser
 
 
 if __name__ == "__main__":
