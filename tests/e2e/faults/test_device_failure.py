@@ -16,6 +16,8 @@ from tests.support.processes.planted_fault import PlantedFault
 from tests.support.processes.service import Service
 
 TOKENS = 800
+#: Steps before the one that fails: enough for some items, too few for an end.
+STEPS = 60
 
 
 def test_failed_device_is_a_pause_of_the_same_stream(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def _read(
     with JobReader(service.base_url, job_id) as reader:
         if fail_after is not None:
             assert fault is not None
-            with fault.slow_steps():
+            with fault.gate(rows=1, steps=STEPS):
                 reader.wait_for(fail_after)
                 fault.trigger("device")
         text = reader.whole()

@@ -18,6 +18,8 @@ from tests.support.processes.service import Service
 
 TOKENS = 1200
 PLACES = 2
+#: Steps before the one that hangs: enough for some items of each job, too few for an end.
+STEPS = 60
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_step_that_does_not_return_is_a_pause_of_its_streams(
         httpx.Client(base_url=hanging.base_url, timeout=scaled(WAIT_S)) as http,
         ExitStack() as stack,
     ):
-        with fault.slow_steps():
+        with fault.gate(rows=PLACES, steps=STEPS):
             # The last one waits in the engine while the step hangs.
             jobs = [_submit(http, n) for n in range(PLACES + 1)]
             readers = [stack.enter_context(JobReader(hanging.base_url, job)) for job in jobs]

@@ -19,7 +19,8 @@ _SITE = """
 
     MODULE = "worker.engine.mlx.runner"
     SWITCH = pathlib.Path(os.environ["PLANTED_FAULT"])
-    SLOW = SWITCH.with_suffix(".slow")
+    GATE = SWITCH.with_suffix(".gate")
+    PAUSE_S = 0.05
 
     class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name, path, target=None):
@@ -35,18 +36,32 @@ _SITE = """
 
         def exec_module(self, module):
             self.loader.exec_module(module)
-            step = module.BatchRunner.step
+            step, done = module.BatchRunner.step, 0
+
+            def may_run(runner):
+                nonlocal done
+                try:
+                    rows, most = map(int, GATE.read_text().split())
+                except FileNotFoundError:
+                    done = 0
+                    return True
+                decoding, admitted = runner.sequences.decoding, len(runner._remaining)
+                if decoding < rows:
+                    return decoding < max(1, admitted)
+                done += 1
+                return done <= most
 
             def failing(runner):
-                if SLOW.exists():
-                    time.sleep(0.05)
                 if SWITCH.exists():
                     fault = SWITCH.read_text()
                     SWITCH.unlink()
                     if fault == "device":
                         raise RuntimeError("[METAL] Command buffer execution failed: planted.")
                     (time.sleep if fault == "hang" else ctypes.PyDLL(None).sleep)(600)
-                return step(runner)
+                if may_run(runner):
+                    return step(runner)
+                time.sleep(PAUSE_S)
+                return module.StepResult([])
 
             module.BatchRunner.step = failing
 
@@ -69,14 +84,21 @@ class PlantedFault:
         self.environment = {"PYTHONPATH": str(site), "PLANTED_FAULT": str(self._switch)}
 
     @contextmanager
-    def slow_steps(self) -> Iterator[None]:
-        """Let each step take a twentieth of a second more, so that no job ends in the block."""
-        slow = self._switch.with_suffix(".slow")
-        slow.touch()
+    def gate(self, *, rows: int, steps: int) -> Iterator[None]:
+        """Let a batch take so many steps and no more in the block, so that no job ends in it.
+
+        Args:
+            rows: Sequences that decode before the steps count; until then prompts are read only.
+            steps: Each yields a token of each row, or a few.
+        """
+        gate = self._switch.with_suffix(".gate")
+        written = gate.with_suffix(".new-gate")
+        written.write_text(f"{rows} {steps}")
+        written.replace(gate)
         try:
             yield
         finally:
-            slow.unlink()
+            gate.unlink()
 
     def trigger(self, fault: str) -> None:
         """Let the next step fail."""
