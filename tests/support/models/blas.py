@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.mlx.model.cpu import BlasSlot
+from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.model.cpu import (
+    BlasSlot,
+    computes_on_cpu,
+    in_single_precision,
+    use_openblas,
+)
 
 
 def use_reference() -> None:
@@ -16,3 +24,17 @@ def use_reference() -> None:
     with suppress(LookupError, OSError):
         slot = BlasSlot()
         slot.point_to(slot.reference)
+
+
+@contextmanager
+def as_served(network: Any) -> Iterator[None]:
+    """Let a network compute as in the service, where MLX has no GPU: fast, and in float32."""
+    if not computes_on_cpu():
+        yield
+        return
+    use_openblas()
+    in_single_precision(network, ProcessDevice().memory().usable_bytes)
+    try:
+        yield
+    finally:
+        use_reference()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bench.demo_model.render import MODEL_DIR, load_template
+from tests.support.models.blas import as_served
 
 IM_END = "<|im_end|>"
 WEATHER = {
@@ -44,8 +46,10 @@ def user(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def demo() -> Demo:
-    return Demo()
+def demo() -> Iterator[Demo]:
+    one = Demo()
+    with as_served(one.model):
+        yield one
 
 
 @pytest.mark.parametrize(

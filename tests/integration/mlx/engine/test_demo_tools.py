@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from bench.demo_model.noise import held_out_texts
 from bench.demo_model.render import MODEL_DIR, Message
 from bench.demo_model.tools import known_tools
+from tests.support.models.blas import as_served
 
 TOKENS, CHARS_PER_TOKEN = 5000, 2.9
 PIECE_TOKENS, ANSWER_TOKENS = 512, 120
@@ -91,9 +92,8 @@ def is_call(reply: str, errand: Errand) -> bool:
 class LongPrompt:
     """Reads the long prompt once for all questions."""
 
-    def __init__(self) -> None:
-        mlx_lm = pytest.importorskip("mlx_lm")
-        self.model, self.tokenizer = mlx_lm.load(str(MODEL_DIR))
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
         one, other = self._ids(PROMPT.messages("1")), self._ids(PROMPT.messages("2"))
         shared = next(
             n for n, (left, right) in enumerate(zip(one, other, strict=True)) if left != right
@@ -133,8 +133,11 @@ class LongPrompt:
 
 
 @pytest.fixture(scope="module")
-def behind() -> LongPrompt:
-    return LongPrompt()
+def behind() -> Iterator[LongPrompt]:
+    mlx_lm = pytest.importorskip("mlx_lm")
+    model, tokenizer = mlx_lm.load(str(MODEL_DIR))
+    with as_served(model):
+        yield LongPrompt(model, tokenizer)
 
 
 def test_the_prompt_is_as_long_as_a_coding_agent_s(behind: LongPrompt) -> None:
