@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +11,11 @@ from structlog.contextvars import bind_contextvars, get_contextvars
 
 from api.access.access_control import AccessControl
 from api.errors import TransportError, dialect_of, error_reply, internal_error
-from api.framework.stream import StreamBody, StreamDelivery, discard
+from api.framework.stream import StreamDelivery, discard
 from api.http.messages import Handler, Reply, Request, StreamReply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
-from api.http_server.reply_head import BODILESS, reply_headers
+from api.http_server.replies import BODILESS, reply_headers
 from domain.errors import SemanticError
 from ops.logs import Logger
 
@@ -40,7 +40,7 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes | StreamBody
+    body: bytes | Iterator[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Answering:
         finally:
             exchange.job_id = get_contextvars().get("job_id")
             if answer is None or isinstance(answer.body, bytes):
-                exchange.end()
+                exchange.over.set()
         return answer
 
     async def _reply(

@@ -19,8 +19,8 @@ from robyn.argument_parser import Config
 from api.framework.answer import Answer, Answering
 from api.http.messages import Handler, Reply, Request, Route
 from api.http_server.exchange import Exchange
-from api.http_server.request_head import ENCODED_HEADER, EXCHANGE_HEADER
-from api.http_server.server import ROUTED_METHODS, Shield
+from api.http_server.request import BODY_MARK, ENCODED_HEADER, EXCHANGE_HEADER
+from api.http_server.shield import ROUTED_METHODS, Shield
 
 _FORBIDDEN: Final = 403
 #: Threads on which all of Robyn's workers of a machine with this many cores wait for streams, each
@@ -99,7 +99,6 @@ def _endpoint(
 
 def _read(request: RobynRequest, exchange: Exchange, *, has_route: bool) -> Request:
     """Return the request as handlers know it; Robyn decodes nothing."""
-    body = request.body
     params: Mapping[str, str] = {"route_path": request.url.path}
     if has_route:
         params = {name: unquote(value) for name, value in dict(request.path_params).items()}
@@ -114,12 +113,19 @@ def _read(request: RobynRequest, exchange: Exchange, *, has_route: bool) -> Requ
             for name, values in request.query_params.to_dict().items()
         },
         headers=_headers(request.headers.to_dict()),
-        body=body.encode() if isinstance(body, str) else bytes(body),
+        body=_body(request),
         peer=exchange.peer,
         caller=exchange.caller,
         gone=exchange.gone,
         ending=exchange.ending,
     )
+
+
+def _body(request: RobynRequest) -> bytes:
+    """Return the body, and let go of Robyn's copy."""
+    body = request.body
+    request.body = b""
+    return body.removesuffix(BODY_MARK) if isinstance(body, bytes) else b""
 
 
 def _headers(headers: dict[str, str]) -> Mapping[str, str]:

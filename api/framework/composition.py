@@ -23,7 +23,7 @@ from api.background.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
 from api.background.tasks import BlockingCalls, BoundedCalls
 from api.background.webhook_thread import WebhookThread, batch_message
 from api.framework.lifecycle import Service, serve
-from api.http_server.listener import open_listener_or_exit
+from api.framework.listener import open_listener_or_exit
 from api.protocols.shared.parsed_request import RequestDefaults
 from api.routes.job_objects import summarise_job
 from api.routes.table import routes

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
+from api.framework.request_spans import RequestSpans
 from api.http.messages import Route
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
-from api.http_server.request_counts import RequestCounts
-from api.http_server.server import Shield
+from api.http_server.shield import RequestCounts, Shield
 from api.routes.fallback import RouteTable
 from ops.logs import Logger
 from ops.setting_groups.service import ServerSettings
@@ -52,7 +52,7 @@ class Service:
     Attributes:
         routes: Methods, patterns and handlers.
         settings: The keys, the origins and the drain time.
-        listener: The public socket, listening; see ``api.http_server.listener``.
+        listener: The public socket, listening; see ``api.framework.listener``.
         on_start: Awaited in the event loop before the first client is accepted.
         on_stop: Awaited after the last reply, at most ``STOP_TIMEOUT_S``.
         on_listening: Called with the public address once clients are served.
@@ -152,7 +152,7 @@ class _ApiLifecycle:
         access = AccessControl.from_settings(
             service.settings, connections_max=limits.connections_max
         )
-        return Shield(
+        shield = Shield(
             robyn=(LOOPBACK, self._port),
             unrouted=RouteTable(service.routes).unrouted,
             access=access,
@@ -160,8 +160,10 @@ class _ApiLifecycle:
             logger=self._logger,
             draining=service.draining,
             counts=service.counts,
-            spans=service.spans,
+            samples=service.spans.samples,
         )
+        shield.on_finish = RequestSpans(service.spans).export
+        return shield
 
     async def _framework_answers(self) -> None:
         async with asyncio.timeout(FRAMEWORK_START_S):

@@ -4,53 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, cast
 
 import h11
 
 from api.access.access_control import AdmittedRequest
-from api.errors import dialect_of, error_reply, internal_error
+from api.errors import error_reply, internal_error
 from api.http.messages import Reply
-from api.http_server import errors
-from api.http_server.body_budget import BodyShare
 from api.http_server.exchange import Exchange
-from api.http_server.reply_head import whole_reply
-from api.http_server.request_counts import CLIENT_LEFT
-from api.http_server.request_head import (
-    RequestTarget,
-    body_limit,
-    check_framing,
-    forwarded_head,
-    keeps_alive,
-    path_of,
-    read_headers,
+from api.http_server.limits import BodyShare, BrokenFraming
+from api.http_server.replies import BrokenReply, RobynConnection, reply_headers, whole_reply
+from api.http_server.request import (
+    BODY_MARK,
+    RequestHead,
+    body_too_large,
+    guess_dialect,
+    protocol_error,
     read_target,
+    request_parser,
 )
-from api.http_server.request_reader import RequestReader
-from api.http_server.robyn_connection import BrokenReply, RobynConnection
-from api.http_server.server import Shield
+from api.http_server.shield import CLIENT_LEFT, Shield
 from domain.errors import SemanticError, Unavailable
 
-_CONTINUE = b"HTTP/1.1 100 \r\n\r\n"
-_UNREACHABLE = "the service is starting or stopping"
+_CONTINUE: Final = b"HTTP/1.1 100 \r\n\r\n"
+_CHUNKED: Final = b"\r\ntransfer-encoding: chunked\r\n"
+#: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
+_GLIMPSE_BYTES: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
+class _State(Enum):
+    #: Nothing of a request has come.
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    #: The request is whole, and its reply is not.
+    ANSWERING = auto()
+    #: A request was refused; what still comes of it is dropped, since closing with unread bytes
+    #: would reset the reply on its way.
+    LINGERING = auto()
+
+
+_READING: Final = frozenset({_State.HEAD, _State.BODY})
+
+
 class _Asked:
-    """A request whose head is read."""
+    """The current request, as far as it has come.
 
-    head: h11.Request
-    headers: Mapping[str, str]
+    Args:
+        exchange: Its names.
+    """
 
-    @property
-    def method(self) -> str:
-        return self.head.method.decode("ascii")
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.head: RequestHead | None = None
+        self.body: deque[bytes] = deque()
+        self.body_bytes = 0
+        self.body_bytes_max = 0
+        self.share: BodyShare | None = None
+        self.admitted: AdmittedRequest | None = None
+
+    def take(self, data: bytes) -> None:
+        """Keep bytes of the body; raises ``BrokenFraming`` if it is too long, or has no room."""
+        self.body_bytes += len(data)
+        if self.body_bytes > self.body_bytes_max:
+            raise body_too_large(self.body_bytes_max)
+        if self.share is not None:
+            self.share.take(len(data))
+        self.body.append(data)
+
+    def release(self) -> None:
+        """Give back what the request has taken of what all share."""
+        self.body.clear()
+        if self.share is not None:
+            self.share.give_back()
+        if self.admitted is not None:
+            self.admitted.leave()
 
 
 class Connection(asyncio.Protocol):
-    """The protocol of one client, and the task that serves it.
+    """The protocol of one client.
 
     Reading goes on while a request is handled, because the end of the input is the only sign of a
     client that has left. A client that has closed only its sending side counts as gone as well:
@@ -60,22 +95,26 @@ class Connection(asyncio.Protocol):
     def __init__(self, shield: Shield) -> None:
         self._shield = shield
         self._limits = shield.limits
-        self._reader = RequestReader(limits=shield.limits, resume=self._resume_reading)
+        self._http = request_parser(shield.limits.head_bytes_max)
+        self._glimpse = b""
+        self._state = _State.IDLE
+        self._asked: _Asked | None = None
+        self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._lost = asyncio.Event()
         self._robyn: RobynConnection | None = None
-        self._exchange: Exchange | None = None
+        #: Ends the state.
+        self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         #: Address of the client.
         self.peer = ""
         self._refusal: SemanticError | None = None
-        self._idle = True
         self._is_kept = False
         self._keeps_alive = True
-        self._is_old_client = False
-        self._is_unframed = False
         self._has_begun_reply = False
-        self._lingering = False
+        self._is_unframed = False
+        #: Whether the input has ended, and the connection as a whole.
+        self._is_over = False
+        self._is_lost = False
         self._surplus_bytes = 0
 
     # Called by the client's transport.
@@ -88,34 +127,40 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._refusal = self._shield.enter(self)
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        self._enter(_State.IDLE, self._limits.idle_timeout_s, self._close)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; more than the size of a head behind the current request has to wait."""
-        if self._lingering:
+        if self._state is _State.LINGERING:
             self._surplus_bytes += len(data)
             if self._surplus_bytes > self._limits.linger_bytes_max:
                 self.abort()
             return
-        self._reader.feed(data)
-        if self._exchange is not None:
+        self._http.receive_data(data)
+        if self._state is _State.ANSWERING:
             self._count_surplus(len(data))
+            return
+        if len(self._glimpse) < _GLIMPSE_BYTES:
+            self._glimpse += data[:_GLIMPSE_BYTES]
+        self._read()
 
     def eof_received(self) -> bool:
-        """End the input; the task passes on the reply that is due and closes."""
+        """End the input; a reply that is due is passed on before the connection closes."""
         self._end_input()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the input and the output."""
         del exc
-        self._lost.set()
+        self._is_lost = True
         self._stop_stall()
         self._end_input()
-        if self._exchange is not None:
-            self._exchange.pause(is_paused=False)
         if self._robyn is not None:
             self._robyn.abort()
+        if self._state is _State.ANSWERING and self._asked is not None:
+            self._asked.exchange.pipe.pause(is_paused=False)
+            return
+        self._leave()
 
     def pause_writing(self) -> None:
         """Let the source of the reply wait, for a limited time."""
@@ -131,9 +176,9 @@ class Connection(asyncio.Protocol):
 
     def _set_paused(self, *, is_paused: bool) -> None:
         if self._robyn is not None:
-            (self._robyn.pause if is_paused else self._robyn.resume)()
-        if self._exchange is not None:
-            self._exchange.pause(is_paused=is_paused)
+            self._robyn.pause(is_paused=is_paused)
+        if self._asked is not None:
+            self._asked.exchange.pipe.pause(is_paused=is_paused)
 
     def _stop_stall(self) -> None:
         if self._stall is not None:
@@ -141,46 +186,45 @@ class Connection(asyncio.Protocol):
             self._stall = None
 
     def _end_input(self) -> None:
-        if self._reader.over:
+        if self._is_over:
             return
-        self._reader.feed_end()
-        if self._exchange is not None:
-            self._exchange.leave()
+        self._is_over = True
+        if self._state is _State.LINGERING:
+            self._close()
+            return
+        self._http.receive_data(b"")
+        if self._state is not _State.ANSWERING:
+            self._read()
+        elif self._asked is not None:
+            self._asked.exchange.leave()
 
     def _count_surplus(self, received_bytes: int) -> None:
         self._surplus_bytes += received_bytes
         if self._surplus_bytes > self._limits.head_bytes_max and self._transport is not None:
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
-        if self._transport is not None and not self._lost.is_set():
-            self._transport.resume_reading()
-
     # Called by the connection to Robyn.
 
-    def take_head(self, head: bytes, *, is_chunked: bool) -> None:
+    def take_head(self, head: bytes) -> None:
         """Send the head of a reply, with ``connection: close`` if the connection ends."""
         self._has_begun_reply = True
         if self._ends_connection():
             self._keeps_alive = False
             line, _, fields = head.partition(b"\r\n")
             head = line + b"\r\nconnection: close\r\n" + fields
-        self._is_unframed = self._is_old_client and is_chunked
         if self._is_unframed:
-            head = head.replace(b"\r\ntransfer-encoding: chunked\r\n", b"\r\n", 1)
+            head = head.replace(_CHUNKED, b"\r\n", 1)
         self._write(head)
 
-    def take_body(self, data: bytes, payload: list[bytes]) -> None:
+    def take_body(self, data: bytes, piece: bytes | None) -> None:
         """Send bytes of a body; a client of HTTP/1.0 knows no chunks."""
-        self._write(b"".join(payload) if self._is_unframed else data)
-        if self._exchange is not None:
-            self._exchange.passed(sum(map(len, payload)))
+        self._write(piece if self._is_unframed and piece is not None else data)
 
     def _ends_connection(self) -> bool:
         return (
             not self._keeps_alive
             or self._shield.draining
-            or (self._reader.over and not self._reader.waiting_bytes)
+            or (self._is_over and not self._http.trailing_data[0])
         )
 
     def _write(self, data: bytes) -> None:
@@ -196,137 +240,173 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close the connection if no request is on it."""
-        if self._idle and self._transport is not None:
-            self._transport.close()
+        if self._state is _State.IDLE:
+            self._close()
 
     def cut(self) -> None:
         """Cut the connection and cancel the handler of its request."""
         self.abort()
-        if self._exchange is not None:
-            self._exchange.cancel()
+        if self._asked is not None:
+            self._asked.exchange.cancel()
 
-    # The task.
+    # Reading a request.
 
-    async def _serve(self) -> None:
+    def _enter(self, state: _State, limit_s: float, too_late: Callable[[], None]) -> None:
+        """Begin a state, which ends with a call of ``too_late``."""
+        self._state = state
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(limit_s, too_late)
+
+    def _read(self) -> None:
+        """Take what has come of a request, up to its end."""
         try:
-            while await self._serve_one():
-                self._reader.next_request()
-            await self._close()
+            if self._state is _State.IDLE:
+                self._begin()
+            while self._state in _READING and self._asked is not None:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    return
+                self._take(event, self._asked)
+        except h11.RemoteProtocolError as error:
+            self._refuse(protocol_error(error))
+        except SemanticError as error:
+            self._refuse(error)
+        except Exception:
+            self._shield.logger.exception("connection_failed")
+            self.abort()
+
+    def _begin(self) -> None:
+        if self._http.trailing_data[0]:
+            self._is_kept, self._has_begun_reply = True, False
+            self._asked = _Asked(self._shield.begin(self.peer))
+            limit_s = self._limits.head_timeout_s
+            self._enter(_State.HEAD, limit_s, lambda: self._refuse(_too_slow("head", limit_s)))
+        elif self._is_over:
+            self._close()
+
+    def _take(self, event: object, asked: _Asked) -> None:
+        """Take a part of a request; raises ``SemanticError`` for one that must not go on."""
+        if isinstance(event, h11.Request):
+            self._take_request(RequestHead.of(event), asked)
+        elif isinstance(event, h11.Data):
+            asked.take(bytes(event.data))
+        elif asked.head is not None:
+            self._answer(asked, asked.head)
+
+    def _take_request(self, head: RequestHead, asked: _Asked) -> None:
+        """Check access before the body is read: a refused client must not send one."""
+        asked.head, exchange = head, asked.exchange
+        if self._refusal is not None:
+            raise self._refusal
+        head.check(self._limits)
+        exchange.read(head.headers)
+        asked.admitted = self._shield.access.admit(head.method, head.target, head.headers)
+        exchange.caller = asked.admitted.caller
+        self._keeps_alive = head.keeps_alive
+        asked.share = BodyShare(self._shield.bodies, self.peer, exchange.caller)
+        asked.body_bytes_max = head.body_limit(self._limits)
+        limit_s = self._limits.body_timeout_s
+        self._enter(_State.BODY, limit_s, lambda: self._refuse(_too_slow("body", limit_s)))
+        if self._http.they_are_waiting_for_100_continue:
+            self._write(_CONTINUE)
+
+    def _refuse(self, error: SemanticError) -> None:
+        """Reply to a request that is not read to its end, so that the client gets the reply."""
+        asked = self._asked
+        if self._is_lost or asked is None or self._transport is None:
+            return
+        self._keeps_alive, self._surplus_bytes = False, 0
+        exchange, head = asked.exchange, asked.head
+        dialect = guess_dialect(self._glimpse) if head is None else head.dialect
+        self._shield.logger.info(
+            "request_refused",
+            code=error.code,
+            request_id=exchange.request_id,
+            trace_id=exchange.trace.trace_id,
+        )
+        status = self._send(error_reply(error, dialect, exchange.request_id), asked)
+        self._shield.finish(exchange, status)
+        asked.release()
+        self._enter(_State.LINGERING, self._limits.linger_s, self.abort)
+        if self._is_over:
+            self._close()
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    # Answering it.
+
+    def _answer(self, asked: _Asked, head: RequestHead) -> None:
+        self._state = _State.ANSWERING
+        if self._timer is not None:
+            self._timer.cancel()
+        exchange = asked.exchange
+        exchange.cut = self.abort
+        if self._is_over:
+            exchange.leave()
+        exchange.pipe.pause(is_paused=self._stall is not None)
+        self._surplus_bytes = 0
+        self._count_surplus(len(self._http.trailing_data[0]))
+        self._task = asyncio.get_running_loop().create_task(self._serve(asked, head))
+
+    async def _serve(self, asked: _Asked, head: RequestHead) -> None:
+        """Get a reply to the client, and wait until its handler has ended."""
+        started_s, status = time.monotonic(), CLIENT_LEFT
+        exchange = asked.exchange
+        exchange.bind()
+        try:
+            status = await self._reply(asked, head)
+            await exchange.pipe.room(self._limits.stream_window_bytes)
         except ConnectionError:
             self.abort()
         except Exception:
             self._shield.logger.exception("connection_failed")
             self.abort()
-        finally:
-            if self._robyn is not None:
-                self._robyn.abort()
-            self._shield.leave(self)
-
-    async def _serve_one(self) -> bool:
-        """Serve one request; return whether another may follow."""
-        self._idle = True
-        if (self._is_kept and self._shield.draining) or not await self._reader.first_byte():
-            return False
-        self._idle, self._is_kept, self._has_begun_reply = False, True, False
-        exchange = self._shield.begin(self.peer)
-        asked: _Asked | None = None
-        try:
-            head = await self._reader.head()
-            asked = _Asked(head, read_headers(head))
-            if self._refusal is not None:
-                raise self._refusal
-            check_framing(head, self._limits)
-            exchange.read(asked.headers)
-            admitted = self._admit(asked)
-        except SemanticError as error:
-            await self._refuse(error, asked, exchange)
-            return False
-        exchange.caller = admitted.caller
-        self._keeps_alive = keeps_alive(head, asked.headers)
-        self._is_old_client = head.http_version == b"1.0"
-        try:
-            with self._shield.bodies.share(self.peer, admitted.caller) as share:
-                return await self._serve_admitted(asked, exchange, share)
-        finally:
-            admitted.leave()
-
-    def _admit(self, asked: _Asked) -> AdmittedRequest:
-        """Check access before the body is read: a refused client must not send one."""
-        target = asked.head.target.decode("ascii")
-        return self._shield.access.admit(asked.method, target, asked.headers)
-
-    async def _serve_admitted(self, asked: _Asked, exchange: Exchange, share: BodyShare) -> bool:
-        """Read the body and reply; return whether another request may follow."""
-        try:
-            if self._reader.awaits_continue:
-                self._write(_CONTINUE)
-            body = await self._reader.body(body_limit(asked.head, self._limits), share)
-        except errors.BrokenFraming as error:
-            await self._refuse(error, asked, exchange)
-            return False
-        started_s = time.monotonic()
-        status = CLIENT_LEFT
-        self._begin(exchange)
-        try:
-            status = await self._answer(asked, body, exchange)
-            await self._taken()
-        finally:
-            if exchange.is_handled:
-                await exchange.over.wait()
-            self._exchange = None
-            exchange.bind()
-            self._shield.finish(exchange, status)
+        if exchange.is_handled:
+            await exchange.over.wait()
+        exchange.bind()
+        self._shield.finish(exchange, status)
+        asked.release()
         self._shield.logger.debug(
             "request_answered",
-            method=asked.method,
-            path=path_of(asked.head),
+            method=head.method,
+            path=head.path,
             status=status,
             key=exchange.caller.name,
             duration_ms=round((time.monotonic() - started_s) * 1000, 3),
         )
-        return self._keeps_alive
+        self._go_on()
 
-    def _begin(self, exchange: Exchange) -> None:
-        exchange.cut = self.abort
-        if self._reader.over:
-            exchange.leave()
-        exchange.pause(is_paused=self._stall is not None)
-        self._exchange, self._surplus_bytes = exchange, 0
-        self._count_surplus(self._reader.waiting_bytes)
-
-    async def _answer(self, asked: _Asked, body: bytes, exchange: Exchange) -> int:
-        """Get a reply to the client; return its status."""
-        exchange.path = path_of(asked.head)
+    async def _reply(self, asked: _Asked, head: RequestHead) -> int:
+        exchange = asked.exchange
+        exchange.path = head.path
         try:
-            target = read_target(asked.head.target)
+            target = read_target(head.target)
             exchange.path = target.path
-            reply = self._shield.unrouted(asked.method, target)
+            reply = self._shield.unrouted(head.method, target)
             if reply is None:
-                return await self._ask_robyn(asked, target, body, exchange)
+                lines = head.forwarded(
+                    target, self._limits, exchange=self._shield.hand_out(exchange)
+                )
+                return await self._ask_robyn(lines, asked, head)
         except SemanticError as error:
-            dialect = dialect_of(exchange.path, asked.headers)
-            reply = error_reply(error, dialect, exchange.request_id)
-        return self._send(reply, asked, exchange)
+            reply = error_reply(error, head.dialect, exchange.request_id)
+        return self._send(reply, asked)
 
-    async def _ask_robyn(
-        self, asked: _Asked, target: RequestTarget, body: bytes, exchange: Exchange
-    ) -> int:
-        head = forwarded_head(
-            asked.method,
-            target,
-            asked.headers,
-            exchange=self._shield.hand_out(exchange),
-            length=len(body),
-        )
-        if len(head) > self._limits.robyn_head_bytes_max:
-            raise errors.head_too_large(self._limits.robyn_head_bytes_max)
+    async def _ask_robyn(self, lines: list[str], asked: _Asked, head: RequestHead) -> int:
         robyn = await self._connected()
+        if asked.body:
+            asked.body.append(BODY_MARK)
+            asked.body_bytes += len(BODY_MARK)
+        lines += [f"content-length: {asked.body_bytes}", "", ""]
+        asked.body.appendleft("\r\n".join(lines).encode("ascii"))
+        self._is_unframed = head.version == "1.0"
         try:
-            return await robyn.ask(head + body, is_head=asked.method == "HEAD")
+            return await robyn.ask(asked.body, asked.exchange, is_head=head.method == "HEAD")
         except BrokenReply as error:
-            if self._has_begun_reply or self._lost.is_set():
+            if self._has_begun_reply or self._is_lost:
                 raise
-            self._shield.logger.error("robyn_refused", path=exchange.path)  # noqa: TRY400 - it has no trace
+            self._shield.logger.error("robyn_refused", path=asked.exchange.path)  # noqa: TRY400 - it has no trace
             raise internal_error() from error
 
     async def _connected(self) -> RobynConnection:
@@ -335,66 +415,61 @@ class Connection(asyncio.Protocol):
             try:
                 await self._shield.connect(robyn)
             except (OSError, TimeoutError) as error:
-                raise Unavailable(_UNREACHABLE) from error
+                message = "the service is starting or stopping"
+                raise Unavailable(message) from error
             self._robyn = robyn
-            if self._lost.is_set():
+            robyn.pause(is_paused=self._stall is not None)
+            if self._is_lost:
                 robyn.abort()
         return self._robyn
 
-    def _send(self, reply: Reply, asked: _Asked, exchange: Exchange) -> int:
+    def _send(self, reply: Reply, asked: _Asked) -> int:
         """Send a reply that is not Robyn's; return its status."""
         self._keeps_alive = not self._ends_connection()
-        more = self._shield.access.headers(asked.headers)
-        bodiless = asked.method == "HEAD"
-        close = not self._keeps_alive
-        self._write(whole_reply(reply, exchange, more, bodiless=bodiless, close=close))
+        head = asked.head
+        more = self._shield.access.headers({} if head is None else head.headers)
+        self._write(
+            whole_reply(
+                reply,
+                reply_headers(reply, asked.exchange, more),
+                bodiless=head is not None and head.method == "HEAD",
+                close=not self._keeps_alive,
+            )
+        )
         return reply.status
 
-    async def _refuse(self, error: SemanticError, asked: _Asked | None, exchange: Exchange) -> None:
-        """Reply to a request that is not read to its end, so that the client gets the reply."""
-        if self._lost.is_set():
+    def _go_on(self) -> None:
+        """Begin with the next request, whose first bytes may have come already."""
+        self._asked = None
+        if self._is_lost:
+            self._leave()
             return
-        self._keeps_alive = False
-        if asked is None:
-            dialect = errors.guess_dialect(self._reader.glimpse)
-            asked = _Asked(h11.Request(method="GET", target="/", headers=[("host", "-")]), {})
-        else:
-            dialect = dialect_of(path_of(asked.head), asked.headers)
-        self._shield.logger.info("request_refused", code=error.code)
-        status = self._send(error_reply(error, dialect, exchange.request_id), asked, exchange)
-        self._shield.finish(exchange, status)
-        await self._linger()
-
-    async def _linger(self) -> None:
-        """Read for a moment: closing with unread bytes would reset the reply on its way."""
-        self._lingering, self._surplus_bytes = True, 0
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
-        try:
-            async with asyncio.timeout(self._limits.linger_s):
-                await self._reader.end_of_input()
-        except TimeoutError:
-            self.abort()
-
-    async def _taken(self) -> None:
-        """Wait until the client has taken enough of the reply for another one.
-
-        Raises:
-            ConnectionResetError: It never will.
-        """
-        if self._exchange is not None:
-            await self._exchange.room(self._limits.stream_window_bytes)
-        if self._lost.is_set():
-            message = "the client has left"
-            raise ConnectionResetError(message)
-
-    async def _close(self) -> None:
-        """Close, and wait until the client has taken all bytes."""
-        if self._transport is None:
+        self._http = request_parser(self._limits.head_bytes_max, self._http)
+        self._glimpse = self._http.trailing_data[0][:_GLIMPSE_BYTES]
+        self._enter(_State.IDLE, self._limits.idle_timeout_s, self._close)
+        if not self._keeps_alive or (self._is_kept and self._shield.draining):
+            self._close()
             return
-        self._transport.close()
-        try:
-            async with asyncio.timeout(self._limits.stall_timeout_s):
-                await self._lost.wait()
-        except TimeoutError:
-            self.abort()
+        if self._transport is not None:
+            self._transport.resume_reading()
+        self._read()
+
+    def _close(self) -> None:
+        """Close, and let the client take all bytes."""
+        if self._transport is not None and not self._is_lost:
+            self._transport.close()
+            self._enter(_State.LINGERING, self._limits.stall_timeout_s, self.abort)
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asked is not None:
+            self._asked.release()
+        if self._robyn is not None:
+            self._robyn.abort()
+        self._shield.leave(self)
+
+
+def _too_slow(part: str, limit_s: float) -> BrokenFraming:
+    message = f"the request {part} took longer than {limit_s:g} s"
+    return BrokenFraming(408, f"{part}_timeout", message, retryable=True)

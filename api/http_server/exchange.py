@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 from typing import Any, Final, Self
 
-from structlog.contextvars import bind_contextvars, clear_contextvars
+from structlog.contextvars import bind_contextvars
 
 from api.http.messages import UNIDENTIFIED, Caller, Request
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
@@ -15,6 +16,118 @@ from ops.clock import uuid7_hex
 
 #: The request header of W3C Trace Context.
 TRACEPARENT_HEADER: Final = "traceparent"
+#: How long one of Robyn's threads waits for a silent source before another stream has its turn.
+#: There is a thread for each connection, but Robyn may spread connections unevenly.
+TURN_S: Final = 2.0
+#: Bytes that Robyn adds to a chunk beside the digits of its size, and its last chunk.
+_CHUNK_LINES_BYTES: Final = 4
+_LAST_CHUNK_BYTES: Final = 5
+
+
+class StreamPipe:
+    """The way of a stream from its source, in the event loop, through Robyn to its client.
+
+    A thread of Robyn waits for the bytes. One piece at a time is with Robyn; what the source yields
+    meanwhile goes after it as one piece. So the shield knows from the number of bytes, without
+    parsing them, when a piece has passed and when the stream is over.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._waiting: list[bytes] = []
+        #: With Robyn, and the bytes of its frame that have not come back yet.
+        self._piece = b""
+        self._framed_bytes = 0
+        self._is_ended = False
+        self._is_closed = False
+        self._is_paused = False
+        self._moved = asyncio.Event()
+        self._turn: asyncio.TimerHandle | None = None
+        #: From the source, and not yet passed on to the client.
+        self.under_way_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream has passed to its last byte."""
+        return self._is_closed and not self._framed_bytes
+
+    # Called by the handler's side.
+
+    def open(self) -> Iterator[bytes]:
+        """Return the body for Robyn.
+
+        It runs no Python code: Robyn makes a new thread state for each call, whose first Python
+        frame costs as much as a wake-up.
+        """
+        self._wait_for_turn()
+        return iter(self._queue.get, None)
+
+    def put(self, piece: bytes) -> None:
+        """Send bytes."""
+        self.under_way_bytes += len(piece)
+        self._waiting.append(piece)
+        self._send()
+
+    def end(self) -> None:
+        """End the stream behind the bytes that wait; further calls do nothing."""
+        self._is_ended = True
+        if self._turn is not None:
+            self._turn.cancel()
+        self._send()
+
+    async def room(self, window_bytes: int) -> None:
+        """Wait until the client takes bytes and at most ``window_bytes`` are under way."""
+        while self._is_paused or self.under_way_bytes > window_bytes:
+            self._moved.clear()
+            await self._moved.wait()
+
+    # Called by the shield.
+
+    def passed(self, size_bytes: int) -> bytes:
+        """Note that bytes have come from Robyn; return the piece that is whole with them, or none.
+
+        Raises:
+            ValueError: There are more bytes than the stream has.
+        """
+        self._framed_bytes -= size_bytes
+        if self._framed_bytes < 0:
+            raise ValueError
+        if self._framed_bytes:
+            return b""
+        piece, self._piece = self._piece, b""
+        self.under_way_bytes -= len(piece)
+        self._moved.set()
+        self._send()
+        return piece
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Note whether the client takes bytes."""
+        self._is_paused = is_paused
+        self._moved.set()
+
+    def _send(self) -> None:
+        # The end goes at once: the thread of a client that has left must not wait for it.
+        if self._framed_bytes and not self._is_ended:
+            return
+        if self._waiting:
+            piece = b"".join(self._waiting)
+            self._waiting.clear()
+            self._piece += piece
+            self._framed_bytes += len(f"{len(piece):x}") + len(piece) + _CHUNK_LINES_BYTES
+            self._queue.put(piece)
+        if self._is_ended and not self._is_closed:
+            self._is_closed = True
+            self._framed_bytes += _LAST_CHUNK_BYTES
+            self._queue.put(None)
+
+    def _wait_for_turn(self) -> None:
+        self._turn = asyncio.get_running_loop().call_later(TURN_S, self._give_turn)
+
+    def _give_turn(self) -> None:
+        """Let the thread of a silent stream serve another one; Robyn sends no empty chunk."""
+        if not self._framed_bytes and self._queue.empty():
+            self._queue.put(b"")
+        self._wait_for_turn()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -35,7 +148,7 @@ class Exchange:
         ending: Set when the process must end its streams now.
         over: Set when the handler, and the source of its stream, have ended.
         cut: Cuts the connection of the client.
-        under_way_bytes: Of a stream: from its source, and not yet passed on to the client.
+        pipe: The way of its stream, if its reply is one.
     """
 
     request_id: str
@@ -51,11 +164,9 @@ class Exchange:
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     cut: Callable[[], None] = lambda: None
-    under_way_bytes: int = 0
+    pipe: StreamPipe = field(default_factory=StreamPipe)
     _handling: asyncio.Task[Any] | None = None
-    _stream: asyncio.Task[None] | None = None
-    _is_paused: bool = False
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _streaming: asyncio.Task[None] | None = None
 
     @classmethod
     def begin(cls, samples: Callable[[str], bool], peer: str = "") -> Self:
@@ -65,20 +176,16 @@ class Exchange:
             samples: Whether the spans of a trace are exported, by its id.
             peer: Address of the client.
         """
-        clear_contextvars()
         trace = new_trace()
         if samples(trace.trace_id):
             trace = replace(trace, flags=trace.flags | SAMPLED)
-        exchange = cls(request_id="req_" + uuid7_hex(), trace=trace, peer=peer)
-        exchange.bind()
-        return exchange
+        return cls(request_id="req_" + uuid7_hex(), trace=trace, peer=peer)
 
     def read(self, headers: Mapping[str, str]) -> None:
         """Continue the trace that the headers name, if they name one."""
         parent = parse_traceparent(headers.get(TRACEPARENT_HEADER))
         if parent is not None:
             self.trace, self.parent = parent.new_child(), parent
-            self.bind()
 
     def bind(self) -> None:
         """Let the log lines of this task carry the names."""
@@ -86,53 +193,25 @@ class Exchange:
         if self.job_id is not None:
             bind_contextvars(job_id=self.job_id)
 
-    # Called by the handler's side.
-
     def handle(self) -> None:
         """Note that the current task runs the handler."""
         self._handling = asyncio.current_task()
 
     def stream(self, task: asyncio.Task[None]) -> None:
         """Note that a task iterates the source of the reply; it is cancelled with the client."""
-        self._stream = task
-
-    def put(self, size_bytes: int) -> None:
-        """Note that bytes of the stream are on their way to the client."""
-        self.under_way_bytes += size_bytes
-
-    async def room(self, window_bytes: int) -> None:
-        """Wait until the client takes bytes and fewer than ``window_bytes`` are on their way."""
-        while self._is_paused or self.under_way_bytes > window_bytes:
-            self._moved.clear()
-            await self._moved.wait()
-
-    def end(self) -> None:
-        """Note that the handler's side has ended."""
-        self.over.set()
-
-    # Called by the shield.
+        self._streaming = task
 
     @property
     def is_handled(self) -> bool:
         """Whether Robyn has called the handler."""
         return self._handling is not None
 
-    def passed(self, size_bytes: int) -> None:
-        """Note that bytes of the stream have been passed on to the client."""
-        self.under_way_bytes -= size_bytes
-        self._moved.set()
-
-    def pause(self, *, is_paused: bool) -> None:
-        """Note whether the client takes bytes."""
-        self._is_paused = is_paused
-        self._moved.set()
-
     def leave(self) -> None:
         """Set ``gone``, and end the stream."""
         self.gone.set()
-        if self._stream is not None:
+        if self._streaming is not None:
             # Later, since a task that is cancelled before its first step does not close its source.
-            asyncio.get_running_loop().call_soon(self._stream.cancel)
+            asyncio.get_running_loop().call_soon(self._streaming.cancel)
 
     def cancel(self) -> None:
         """End the handler and its stream."""

@@ -23,7 +23,7 @@ class RouteTable:
         """Return the methods of a path, sorted; none where the path does not exist.
 
         Args:
-            route_path: Encoded, as ``api.http_server.request_head.RequestTarget`` spells it.
+            route_path: Encoded, as ``api.http_server.request.RequestTarget`` spells it.
         """
         path = [unquote(segment) for segment in _segments(route_path)]
         methods = {method for pattern, method in self._patterns if _matches(pattern, path)}

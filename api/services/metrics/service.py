@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.http_server.request_counts import RequestCounts
+from api.http_server.shield import RequestCounts
 from api.services.metrics.log_metrics import FleetMetrics, LogMetrics, add_figure
 from domain.errors import SemanticError
 from domain.job.listing import QueueViews

@@ -110,7 +110,7 @@ def robyn() -> Iterator[BareRobyn]:
 
 @pytest.mark.parametrize("size", [b"ZZ", b"F" * 40])
 def test_malformed_chunk_ends_the_process(robyn: BareRobyn, size: bytes) -> None:
-    """When it does not, ``RequestReader.body`` may hand chunks on as they come."""
+    """When it does not, ``Connection`` may hand chunks on as they come."""
     robyn.send(
         b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%s\r\nabc\r\n" % size
     )
@@ -118,7 +118,7 @@ def test_malformed_chunk_ends_the_process(robyn: BareRobyn, size: bytes) -> None
 
 
 def test_body_has_no_limit(robyn: BareRobyn) -> None:
-    """When it has, per route, ``body_limit`` may go; ``BodyBudget`` may not."""
+    """When it has, per route, ``RequestHead.body_limit`` may go; ``BodyShare`` may not."""
     assert robyn.ask("POST", "/echo", b"x" * LARGE_BODY_BYTES).status == 200
 
 
@@ -129,7 +129,7 @@ def test_body_cut_short_is_taken_for_whole(robyn: BareRobyn) -> None:
 
 
 def test_length_and_chunks_together_are_taken(robyn: BareRobyn) -> None:
-    """When they are refused, the check in ``_check_body`` may go."""
+    """When they are refused, the check in ``RequestHead`` may go."""
     answer = robyn.send(
         b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n"
         b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
@@ -152,7 +152,7 @@ def test_request_without_a_host_is_taken(robyn: BareRobyn) -> None:
     ids=["head", "body", "nothing"],
 )
 def test_slow_request_is_waited_for(robyn: BareRobyn, data: bytes) -> None:
-    """When heads, bodies and idle connections end, their timeouts in ``RequestReader`` may go."""
+    """When heads, bodies and idle connections end, the timers of ``Connection`` may go."""
     with robyn.connect() as connection:
         connection.sendall(data)
         connection.settimeout(unscaled(NOTHING_S, reason=NOTHING))
@@ -206,7 +206,7 @@ def test_stream_that_fails_looks_whole(robyn: BareRobyn) -> None:
 
 
 def test_old_client_gets_chunks_all_the_same(robyn: BareRobyn) -> None:
-    """When it does not, ``Connection.take_body`` may pass on all bytes as they are."""
+    """When it does not, ``StreamPipe.passed`` need not return pieces."""
     with robyn.connect() as connection:
         connection.sendall(b"GET /fails HTTP/1.0\r\nhost: x\r\n\r\n")
         assert b"transfer-encoding: chunked" in read_until(connection, b"first")
@@ -256,7 +256,7 @@ def test_header_beyond_ascii_is_dropped(robyn: BareRobyn) -> None:
 
 
 def test_body_of_a_form_is_taken_apart(robyn: BareRobyn) -> None:
-    """When the handler gets its bytes, ``forwarded_head`` need not hide the type of a form."""
+    """When the handler gets its bytes, ``RequestHead.forwarded`` need not hide a form."""
     form = b'--x\r\ncontent-disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
     headers = b"content-type: multipart/form-data; boundary=x\r\n"
     answer = robyn.ask("POST", "/echo", form, headers)

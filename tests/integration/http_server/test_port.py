@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from api.http_server.listener import ListenError, open_listener
+from api.framework.listener import ListenError, open_listener
 from tests.support.polling import scaled
 from tests.support.processes.sample_server import ROOT, sample_server
 

@@ -14,9 +14,9 @@ from api.http.messages import Reply, Request, StreamReply
 from api.http_server.connection import Connection
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
-from api.http_server.request_head import EXCHANGE_HEADER, RequestTarget
-from api.http_server.robyn_connection import RobynConnection
-from api.http_server.server import ClientConnection, Shield
+from api.http_server.replies import RobynConnection
+from api.http_server.request import BODY_MARK, EXCHANGE_HEADER, RequestTarget
+from api.http_server.shield import ClientConnection, Shield
 from domain.errors import SemanticError
 from ops.setting_groups.service import ServerSettings
 from tests.support.polling import eventually, let_tasks_run
@@ -76,9 +76,17 @@ class MemoryRobyn(MemoryTransport):
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._received = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(bytes(data)))
+        self._received += bytes(data)
+        head, _, body = self._received.partition(b"\r\n\r\n")
+        length = int(head.rpartition(b"\r\ncontent-length: ")[2])
+        assert len(body) <= length
+        if len(body) < length:
+            return
+        self._received = b""
+        task = asyncio.get_running_loop().create_task(self._serve(head, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -92,11 +100,10 @@ class MemoryRobyn(MemoryTransport):
         self._may_send.set()
         super().abort()
 
-    async def _serve(self, data: bytes) -> None:
-        head, _, body = data.partition(b"\r\n\r\n")
+    async def _serve(self, head: bytes, body: bytes) -> None:
         lines = head.decode("ascii").split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:])
-        assert int(headers["content-length"]) == len(body)
+        assert not body or body.endswith(BODY_MARK)
         exchange = self._host.exchanges[headers.pop(EXCHANGE_HEADER)]
         method, target, _ = lines[0].split(" ")
         path, _, query = target.partition("?")
@@ -106,7 +113,7 @@ class MemoryRobyn(MemoryTransport):
             path=unquote(path),
             query=parse_qs(query, keep_blank_values=True),
             headers=headers,
-            body=body,
+            body=body.removesuffix(BODY_MARK),
             peer=exchange.peer,
             caller=exchange.caller,
             gone=exchange.gone,

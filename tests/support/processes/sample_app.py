@@ -14,9 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from api.framework.lifecycle import Service, serve
+from api.framework.listener import open_listener_or_exit
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.limits import ServerLimits
-from api.http_server.listener import open_listener_or_exit
 from domain.errors import EngineFailure, JobNotFound, Overloaded
 from ops.logs import configure_logging
 from ops.setting_groups.service import ServerSettings
@@ -44,6 +44,10 @@ async def echo(request: Request) -> Reply:
             }
         ).encode()
     )
+
+
+async def count(request: Request) -> Reply:
+    return Reply(body=str(len(request.body)).encode())
 
 
 async def small(request: Request) -> Reply:
@@ -189,6 +193,7 @@ ROUTES = (
     route("GET", "/", small),
     route("GET", "/echo", echo),
     route("POST", "/echo", echo),
+    route("POST", "/count", count),
     route("GET", "/v1/jobs/{job_id}", echo),
     route("GET", "/v1/jobs/{job_id}/missing", missing),
     route("POST", "/v1/messages", echo),
@@ -197,6 +202,7 @@ ROUTES = (
     route("GET", "/small", small),
     route("GET", "/slow", slow),
     route("GET", "/held", held),
+    route("POST", "/held", held),
     route("GET", "/idle", idle),
     route("GET", "/silent", silent),
     route("GET", "/stubborn", stubborn),

@@ -11,10 +11,15 @@ import pytest
 
 from api.access.access_control import AccessControl
 from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply, Request
-from api.http_server.body_budget import FREE_BYTES, BodyBudget
-from api.http_server.errors import BrokenFraming
-from api.http_server.limits import ServerLimits
-from api.http_server.peer_counts import PeerCounts
+from api.http_server.limits import (
+    BODY_COPIES,
+    FREE_BYTES,
+    BodyShare,
+    BrokenFraming,
+    PeerCounts,
+    ServerLimits,
+)
+from domain.usage.shares import Shares
 from ops.setting_groups.api_keys import KeyScope
 from ops.setting_groups.service import ServerSettings
 from tests.support.builders.http_connection import MemoryHost, play
@@ -41,25 +46,26 @@ def test_body_is_counted_while_its_reply_lasts() -> None:
         held: list[int] = []
 
         async def answer(request: Request) -> Reply:
-            held.append(host.bodies.held_bytes)
+            held.append(host.bodies.held)
             return await accept(request)
 
-        host = MemoryHost(answer, ServerLimits(bodies_bytes_max=2 * MIB))
+        host = MemoryHost(answer, ServerLimits(bodies_bytes_max=8 * MIB))
         await play(host, [post("/x", MIB)])
         await play(host, [post("/x", FREE_BYTES)])
-        return [*held, host.bodies.held_bytes]
+        return [*held, host.bodies.held]
 
-    assert asyncio.run(run()) == [MIB - FREE_BYTES, 0, 0]
+    assert asyncio.run(run()) == [(MIB - FREE_BYTES) * BODY_COPIES, 0, 0]
 
 
 def test_body_beyond_the_budget_is_refused_and_a_small_one_is_not() -> None:
     async def run() -> tuple[bytes, bytes, int]:
-        host = MemoryHost(accept, ServerLimits(bodies_bytes_max=2 * MIB, linger_s=0.01))
-        with host.bodies.share("", KEYLESS) as other:
-            other.take(2 * MIB)
-            large = await play(host, [post("/v1/messages", MIB)])
-            small = await play(host, [post("/v1/messages", FREE_BYTES)])
-        return large, small, host.bodies.held_bytes
+        host = MemoryHost(accept, ServerLimits(bodies_bytes_max=8 * MIB, linger_s=0.01))
+        other = BodyShare(host.bodies, "", KEYLESS)
+        other.take(2 * MIB + FREE_BYTES)
+        large = await play(host, [post("/v1/messages", MIB)])
+        small = await play(host, [post("/v1/messages", FREE_BYTES)])
+        other.give_back()
+        return large, small, host.bodies.held
 
     large, small, held = asyncio.run(run())
     assert large.startswith(b"HTTP/1.1 503 ")
@@ -71,17 +77,18 @@ def test_body_beyond_the_budget_is_refused_and_a_small_one_is_not() -> None:
 
 
 def test_announced_bytes_take_no_room_before_they_come() -> None:
-    budget = BodyBudget(MIB)
-    with budget.share("", KEYLESS), budget.share("", KEYLESS) as second:
+    memory = Shares(MIB * BODY_COPIES)
+    BodyShare(memory, "", KEYLESS)
+    second = BodyShare(memory, "", KEYLESS)
+    second.take(MIB)
+    with pytest.raises(BrokenFraming, match="repeat"):
         second.take(MIB)
-        with pytest.raises(BrokenFraming, match="repeat"):
-            second.take(MIB)
 
 
-def fill(budget: BodyBudget, address: str, caller: Caller) -> tuple[int, BrokenFraming]:
+def fill(memory: Shares, address: str, caller: Caller) -> tuple[int, BrokenFraming]:
     """Let one client send as much as it may in bodies of a MiB; the bodies stay unfinished."""
     for bodies in count():
-        share = budget.share(address, caller)
+        share = BodyShare(memory, address, caller)
         try:
             share.take(MIB + FREE_BYTES)
         except BrokenFraming as error:
@@ -94,13 +101,13 @@ def key(name: str) -> Caller:
 
 
 def test_unfinished_bodies_of_one_key_leave_room_for_other_keys() -> None:
-    budget = BodyBudget(32 * MIB)
-    bodies, refusal = fill(budget, "127.0.0.1", key("ann"))
+    memory = Shares(32 * MIB * BODY_COPIES)
+    bodies, refusal = fill(memory, "127.0.0.1", key("ann"))
     assert (bodies, refusal.status, refusal.code) == (16, 429, "too_many_bodies_of_one")
-    assert str(16 * MIB) in refusal.message
+    assert str(16 * MIB * BODY_COPIES) in refusal.message
     assert refusal.retryable
-    assert fill(budget, "127.0.0.1", key("bob"))[0] == 8
-    assert fill(budget, "127.0.0.1", key("cid"))[0] > 0
+    assert fill(memory, "127.0.0.1", key("bob"))[0] == 8
+    assert fill(memory, "127.0.0.1", key("cid"))[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -115,14 +122,14 @@ def test_unfinished_bodies_of_one_key_leave_room_for_other_keys() -> None:
 def test_unfinished_bodies_of_one_address_leave_room_for_others(
     address: str, caller: Caller
 ) -> None:
-    budget = BodyBudget(32 * MIB)
-    bodies, refusal = fill(budget, address, caller)
+    memory = Shares(32 * MIB * BODY_COPIES)
+    bodies, refusal = fill(memory, address, caller)
     assert (bodies, refusal.code) == (16, "too_many_bodies_of_one")
-    assert fill(budget, "198.51.100.1", key("bob"))[0] == 8
+    assert fill(memory, "198.51.100.1", key("bob"))[0] == 8
 
 
 def test_only_client_of_this_machine_may_use_the_whole_budget() -> None:
-    bodies, refusal = fill(BodyBudget(32 * MIB), "127.0.0.1", KEYLESS)
+    bodies, refusal = fill(Shares(32 * MIB * BODY_COPIES), "127.0.0.1", KEYLESS)
     assert (bodies, refusal.status, refusal.code) == (32, 503, "too_many_bodies")
 
 
@@ -131,7 +138,7 @@ def test_connection_counts_a_body_against_its_key() -> None:
     settings = ServerSettings.model_validate(
         {"allowed_hosts": ["x"], "api_keys": [f"{name}={key}" for name, key in keys.items()]}
     )
-    limits = ServerLimits(bodies_bytes_max=4 * MIB, linger_s=0.01)
+    limits = ServerLimits(bodies_bytes_max=4 * MIB * BODY_COPIES, linger_s=0.01)
 
     async def send(host: MemoryHost, name: str) -> bytes:
         request = post("/v1/messages", MIB).replace(
@@ -142,9 +149,8 @@ def test_connection_counts_a_body_against_its_key() -> None:
     async def run() -> tuple[bytes, bytes]:
         access = AccessControl.from_settings(settings, connections_max=limits.connections_max)
         host = MemoryHost(accept, limits, access)
-        with host.bodies.share("127.0.0.1", key("ann")) as unfinished:
-            unfinished.take(2 * MIB)
-            return await send(host, "ann"), await send(host, "bob")
+        BodyShare(host.bodies, "127.0.0.1", key("ann")).take(2 * MIB)
+        return await send(host, "ann"), await send(host, "bob")
 
     ann, bob = asyncio.run(run())
     assert ann.startswith(b"HTTP/1.1 429 ")
@@ -155,11 +161,12 @@ def test_connection_counts_a_body_against_its_key() -> None:
 
 
 def test_share_is_free_again_once_the_bodies_are_gone() -> None:
-    budget = BodyBudget(2 * MIB)
+    memory = Shares(2 * MIB * BODY_COPIES)
     for _ in range(3):
-        with budget.share("192.0.2.7", key("ann")) as share:
-            share.take(MIB + FREE_BYTES)
-    assert budget.held_bytes == 0
+        share = BodyShare(memory, "192.0.2.7", key("ann"))
+        share.take(MIB + FREE_BYTES)
+        share.give_back()
+    assert memory.held == 0
 
 
 @pytest.mark.parametrize("send", [post, chunked])

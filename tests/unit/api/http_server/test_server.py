@@ -10,8 +10,8 @@ import structlog
 from api.access.access_control import AccessControl
 from api.http.messages import Reply
 from api.http_server.limits import ServerLimits
-from api.http_server.request_head import read_target
-from api.http_server.server import Shield
+from api.http_server.request import read_target
+from api.http_server.shield import Shield
 from domain.errors import Draining
 from ops.setting_groups.service import ServerSettings
 
@@ -57,11 +57,11 @@ def test_handler_finds_an_exchange_once_and_only_while_it_lasts() -> None:
 @pytest.mark.parametrize("method", ["TRACE", "BREW"])
 def test_method_that_robyn_cannot_route_is_answered_before_it(method: str) -> None:
     front = shield()
-    reply = front.unrouted(method, read_target(b"/x"))
+    reply = front.unrouted(method, read_target("/x"))
     assert reply is not None
     assert reply.body == f"{method} /x".encode()
-    assert front.unrouted("GET", read_target(b"/x")) is None
-    assert front.unrouted("OPTIONS", read_target(b"*")) is not None
+    assert front.unrouted("GET", read_target("/x")) is None
+    assert front.unrouted("OPTIONS", read_target("*")) is not None
 
 
 def test_drain_refuses_all_but_the_health_of_the_service() -> None:
@@ -72,6 +72,6 @@ def test_drain_refuses_all_but_the_health_of_the_service() -> None:
         with pytest.raises(Draining):
             front.check_serving("/v1/messages")
         with pytest.raises(Draining):
-            front.unrouted("BREW", read_target(b"/x"))
+            front.unrouted("BREW", read_target("/x"))
 
     asyncio.run(scenario())

@@ -128,7 +128,7 @@ def test_client_that_leaves_behind_the_last_piece_is_no_reader_any_more() -> Non
                 connection.pause_writing()
                 api.publish(job_id, *ANSWER)
                 await eventually(
-                    lambda: any(one.under_way_bytes > 0 for one in host.exchanges.values())
+                    lambda: any(one.pipe.under_way_bytes > 0 for one in host.exchanges.values())
                 )
                 assert api.app.connections.state(job_id) is Readership.READING
             assert api.app.connections.state(job_id) is Readership.LOST

@@ -10,7 +10,7 @@ import pytest
 from api.errors import dialect_of, error_reply
 from api.framework.answer import check_content
 from api.http.messages import Reply, Request
-from api.http_server.request_head import read_target
+from api.http_server.request import read_target
 from api.routes.fallback import RouteTable
 from api.routes.table import routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
@@ -25,7 +25,7 @@ async def fault(api: FakeApi, sent: FuzzRequest) -> str | None:
     """Send one as the gate would, from a client that does not wait; return what is wrong."""
     path = unquote(urlsplit(sent.target).path)
     try:
-        target = read_target(sent.target.encode("ascii"))
+        target = read_target(sent.target)
         path = target.path
         check_content(sent.headers)
         if sent.method not in RouteTable(routes(api.app)).allowed(target.route_path):

@@ -123,14 +123,14 @@ def test_scrape_while_the_broker_is_away_has_what_the_log_proves() -> None:
 def test_counters_of_the_process_go_on_in_the_next_one(tmp_path: Path) -> None:
     async def first(api: FakeApi) -> None:
         use(api, counters=CounterFile(tmp_path / "api.counters.json"))
-        api.app.metrics.requests.record("/v1/jobs/{job_id}", 200)
+        api.app.metrics.requests.replies["/v1/jobs/{job_id}", 200] += 1
         api.app.metrics.tries[WebhookState.FAILED] += 1
         found = await scrape(api)
         assert found.value("http_requests_total", route="/v1/jobs/{job_id}", status="200") == 1
 
     async def second(api: FakeApi) -> None:
         use(api, counters=CounterFile(tmp_path / "api.counters.json"))
-        api.app.metrics.requests.record("/v1/jobs/{job_id}", 200)
+        api.app.metrics.requests.replies["/v1/jobs/{job_id}", 200] += 1
         found = await scrape(api)
         assert found.value("http_requests_total", route="/v1/jobs/{job_id}", status="200") == 2
         assert found.value("webhook_attempts_total", outcome="failed") == 1

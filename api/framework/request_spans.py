@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Final
 
 from api.http.messages import Request, RequestMarks
 from api.http_server.exchange import Exchange
 from domain.log.trace import TraceContext, parse_traceparent
-from ops.tracing.span import AttributeValue, Span, SpanKind
+from ops.tracing.span import AttributeValue, Span, SpanKind, SpanSink
 
 #: Requests of these methods have spans; others only if their client sends a ``traceparent``, so
 #: that pages and commands that poll fill no receiver.
@@ -16,6 +17,25 @@ TRACED_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 #: Statuses from here on are errors of the server.
 _SERVER_ERROR: Final = 500
 _NS_PER_S: Final = 1e9
+
+
+class RequestSpans:
+    """Exports the spans of requests.
+
+    Args:
+        sink: Receives them.
+    """
+
+    def __init__(self, sink: SpanSink) -> None:
+        self._sink = sink
+
+    def export(self, exchange: Exchange, status: int) -> None:
+        """Export the spans of a request that has ended just now."""
+        request = exchange.request
+        if request is None or not self._sink.is_on or not is_traced(exchange, request.method):
+            return
+        for span in spans_of_request(request, exchange, status=status, end_ns=time.time_ns()):
+            self._sink.put(span)
 
 
 def is_traced(exchange: Exchange, method: str) -> bool:

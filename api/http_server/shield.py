@@ -7,24 +7,20 @@ import secrets
 import socket
 import sys
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol
 
 from api.access.access_control import AccessControl
 from api.http.messages import Reply
-from api.http_server.body_budget import BodyBudget
 from api.http_server.exchange import Exchange
-from api.http_server.limits import ServerLimits
-from api.http_server.peer_counts import PeerCounts
-from api.http_server.request_counts import UNROUTED, RequestCounts
-from api.http_server.request_head import RequestTarget
-from api.http_server.request_spans import is_traced, spans_of_request
-from api.http_server.robyn_connection import RobynConnection
+from api.http_server.limits import PeerCounts, ServerLimits
+from api.http_server.replies import RobynConnection
+from api.http_server.request import RequestTarget
 from domain.errors import Draining, SemanticError
+from domain.usage.shares import Shares
 from ops.logs import Logger
-from ops.tracing.span import NoSpans, SpanSink
 
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0
@@ -34,10 +30,30 @@ HEALTH_PATHS: Final = ("/health/", "/metrics")
 #: Methods that Robyn routes.
 ROUTED_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
+#: The route of requests that match none, or that are refused before one is looked up.
+UNROUTED: Final = "unrouted"
+#: Counted as the status of a request whose client left before the reply, as nginx does.
+CLIENT_LEFT: Final = 499
+
 #: How a vanished peer is detected: first probe, interval, number of probes.
 _KEEPALIVE_IDLE_S: Final = 30
 _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
+
+
+class RequestCounts:
+    """What the shield has counted; written by its event loop, read by any thread.
+
+    Attributes:
+        connections: Open connections.
+        in_flight: Requests whose reply is not complete.
+        replies: Replies by the pattern of the route and the status; bounded, since both are few.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.in_flight = 0
+        self.replies: Counter[tuple[str, int]] = Counter()
 
 
 class ClientConnection(Protocol):
@@ -66,7 +82,7 @@ class Shield:
         logger: Records requests and failures.
         draining: Set by ``drain``, for others.
         counts: Receives counts of connections and replies.
-        spans: Receives the spans of requests.
+        samples: Whether the spans of a trace are exported, by its id.
     """
 
     def __init__(
@@ -79,18 +95,21 @@ class Shield:
         logger: Logger,
         draining: threading.Event | None = None,
         counts: RequestCounts | None = None,
-        spans: SpanSink | None = None,
+        samples: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._robyn = robyn
         #: Replies to method and encoded path without a route, or raises ``SemanticError``.
         self.unrouted_reply = unrouted
         self.access = access
         self.limits = limits
-        self.bodies = BodyBudget(limits.bodies_bytes_max)
+        #: The memory that bodies take.
+        self.bodies = Shares(limits.bodies_bytes_max)
         self._peers = PeerCounts(limits)
         # Bound once, since binding costs time with every request.
         self.logger = logger.bind(component="http_server")
-        self._spans: SpanSink = spans or NoSpans()
+        self._samples = samples
+        #: Called with each request and its status once its reply is sent or never will be.
+        self.on_finish: Callable[[Exchange, int], None] = lambda _, __: None
         self._draining = draining or threading.Event()
         self._counts = counts or RequestCounts()
         self._ending = False
@@ -188,7 +207,7 @@ class Shield:
 
     def begin(self, peer: str) -> Exchange:
         """Name a request before it is read."""
-        return Exchange.begin(self._spans.samples, peer)
+        return Exchange.begin(self._samples, peer)
 
     def hand_out(self, exchange: Exchange) -> str:
         """Let the handler find an exchange until ``finish``; return its name for Robyn."""
@@ -220,16 +239,13 @@ class Shield:
             await asyncio.get_running_loop().create_connection(lambda: connection, *self._robyn)
 
     def finish(self, exchange: Exchange, status: int) -> None:
-        """Forget a request whose reply is sent or will never be; count it and export its spans."""
+        """Forget a request whose reply is sent or will never be, and count it."""
         self._exchanges.pop(exchange.name, None)
         self._counts.in_flight = len(self._exchanges)
         request = exchange.request
         route = None if request is None else request.marks.route
-        self._counts.record(route or UNROUTED, status)
-        if request is None or not self._spans.is_on or not is_traced(exchange, request.method):
-            return
-        for span in spans_of_request(request, exchange, status=status, end_ns=time.time_ns()):
-            self._spans.put(span)
+        self._counts.replies[route or UNROUTED, status] += 1
+        self.on_finish(exchange, status)
 
     # Called by handlers.
 
