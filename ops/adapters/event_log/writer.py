@@ -25,7 +25,7 @@ from ops.adapters.event_log.database import is_disk_full, reason_of
 from ops.adapters.event_log.transaction import Append, LogTransaction
 from ops.metrics.counter_file import Figures
 from ops.metrics.exposition import DurationHistogram
-from ops.metrics.worker_families import COMMIT_BOUNDS_S
+from ops.metrics.families import COMMIT_BOUNDS_S
 
 #: Limits of the queue: appends, and bytes of their payloads.
 WAITING_APPENDS_MAX = 4096
