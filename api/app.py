@@ -24,9 +24,8 @@ from api.services.metrics.log_metrics import AgentTotals, FleetMetrics, LogMetri
 from api.services.metrics.service import ApiMetrics, MetricPorts, MetricsService
 from api.services.overview import OverviewService
 from api.services.response_reader import AgentReader, ResponseReader
-from api.streaming.job_items import JobItems
-from api.streaming.job_readers import ConnectionRegistry, JobReaders
-from api.streaming.log_backfill import JobRecords, LogBackfill
+from api.streaming.feed import Feed
+from api.streaming.readers import ConnectionRegistry, JobReaders
 from api.submission.agent_turns import AgentTurns
 from api.submission.job_commands import JobCommands, ModelBinding
 from api.submission.job_limits import JobLimits
@@ -53,6 +52,7 @@ from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ModelStock, ServingModels
 from domain.usecases.model_swaps import ModelSwaps
 from domain.usecases.recent_ends import RecentEnds
+from domain.usecases.recorded_answers import JobRecords
 from domain.usecases.webhooks import WebhookRetry
 from domain.webhook.delivery import WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
@@ -182,11 +182,12 @@ class App:
         return JobRecords(log=self.log, payloads=self.payloads, views=self.views)
 
     @cached_property
-    def items(self) -> JobItems:
+    def feed(self) -> Feed:
         """Opens the items of a job."""
-        return JobItems(
+        return Feed(
             source=self.source,
-            backfill=LogBackfill(records=self.records, backlog=self.backlog),
+            backlog=self.backlog,
+            records=self.records,
             call=self.call,
             look_s=self.look_s,
         )
@@ -224,7 +225,7 @@ class App:
             ),
             call=self.call,
             background=self.background,
-            items=self.items,
+            feed=self.feed,
             readers=self._readers,
         )
 

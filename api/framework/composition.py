@@ -55,8 +55,7 @@ from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
 from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
 from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis.item_hub import RedisItemHub
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemHub, RedisItemSink
 from ops.adapters.redis.worker_requests import (
     REPLY_TIMEOUT_S,
     WAITING_MAX,

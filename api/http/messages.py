@@ -130,6 +130,28 @@ class RequestMarks:
         self.output_ns = self.output_ns or time.time_ns()
 
 
+class Signal(asyncio.Event):
+    """An event that also calls, so that a stream needs no task that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: set[Callable[[], None]] = set()
+
+    def set(self) -> None:
+        """Set the event, and make the calls."""
+        super().set()
+        for call in tuple(self._calls):
+            call()
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call ``call`` whenever this is set from now on; it must return at once."""
+        self._calls.add(call)
+
+    def unwatch(self, call: Callable[[], None]) -> None:
+        """Undo ``watch``; a second call does nothing."""
+        self._calls.discard(call)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request, parsed and bounded by the server.
@@ -161,8 +183,8 @@ class Request:
     body: bytes = b""
     peer: str = ""
     caller: Caller = KEYLESS
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: Signal = field(default_factory=Signal)
+    ending: Signal = field(default_factory=Signal)
 
     async def ends_within(self, timeout_s: float) -> bool:
         """Return whether the client leaves or the process ends its streams within a time."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from structlog.contextvars import bind_contextvars
 
-from api.http.messages import UNIDENTIFIED, Caller, Request
+from api.http.messages import UNIDENTIFIED, Caller, Request, Signal
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
@@ -160,8 +160,8 @@ class Exchange:
     name: str = ""
     request: Request | None = None
     job_id: str | None = None
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: Signal = field(default_factory=Signal)
+    ending: Signal = field(default_factory=Signal)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     cut: Callable[[], None] = lambda: None
     pipe: StreamPipe = field(default_factory=StreamPipe)

@@ -29,8 +29,7 @@ from api.schemas.jobs import (
     TurnBody,
 )
 from api.schemas.replies import JobObject
-from api.streaming.item_buffer import ItemBuffer
-from api.streaming.job_stream import JobStream
+from api.streaming.answers import JobStream
 from api.submission.agent_turns import AddedTurn
 from domain.agent.state import Agent
 from domain.errors import InvalidRequest
@@ -142,8 +141,8 @@ async def _stream(added: AddedTurn, request: Request, app: App) -> StreamReply:
     headers = {JOB_HEADER: job_id, TURN_HEADER: str(added.turn)}
     if added.accepted.attached is not None:
         headers[ATTACHED_HEADER] = added.accepted.attached
-    buffer = ItemBuffer(await app.items.reattach_first(job_id), request)
-    pieces = JobStream(buffer, NativeEncoder(), ping_s=app.ping_s)
+    job = await app.feed.open_job(job_id, request)
+    pieces = JobStream(job, NativeEncoder(), ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 
 

@@ -39,16 +39,15 @@ from api.schemas.openai_completions import (
     TextCompletion,
 )
 from api.schemas.replies import ChatCompletion
-from api.streaming.job_stream import (
+from api.streaming.answers import (
     OTHER_FAILED,
-    JobReadings,
     JobStream,
     MergedItems,
-    OpenJob,
     abandoned_on_error,
     collect_job,
     collect_jobs,
 )
+from api.streaming.feed import OpenJob
 from api.submission.submit import open_choices
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, Vectors
 from domain.chat.items import Started
@@ -94,12 +93,7 @@ async def _stream(
         started = await _first_item(jobs, app)
         headers |= await attempt_headers(jobs[0].id, started, app)
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
-    pieces = JobStream(
-        MergedItems(jobs),
-        encoder,
-        ping_s=app.ping_s,
-        reading=JobReadings([job.reading for job in jobs]),
-    )
+    pieces = JobStream(MergedItems(jobs), encoder, ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers=headers)
 
 
@@ -125,7 +119,7 @@ async def create_embeddings(app: App, request: Request) -> Reply:
         if view.answered_by is not None:
             headers[MODEL_HEADER] = plain_header(view.answered_by)
         reply = await app.call(_vector_reply, request, view, vectors, headers)
-    job.reading.delivered()
+    job.delivered()
     return reply
 
 

@@ -14,13 +14,8 @@ from api.http.messages import JOB_HEADER, Reply, StreamReply
 from api.http.sse import json_reply
 from api.presenters.jobs import CACHE_HEADER, cache_header
 from api.protocols.shared.answer import AssembledAnswer
-from api.streaming.job_stream import (
-    Encoder,
-    JobStream,
-    OpenJob,
-    abandoned_on_error,
-    collect_job,
-)
+from api.streaming.answers import Encoder, JobStream, abandoned_on_error, collect_job
+from api.streaming.feed import OpenJob
 from domain.chat.items import Failed, Started, StreamItem
 from domain.errors import SemanticError
 from domain.values import JobId
@@ -75,7 +70,7 @@ async def answer_open(
             started = await first_item(job, app.opening_s)
             stream_encoder = encoder(job.id, started)
             headers |= await attempt_headers(job.id, started, app)
-        pieces = JobStream(job.items, stream_encoder, ping_s=app.ping_s, reading=job.reading)
+        pieces = JobStream(job, stream_encoder, ping_s=app.ping_s)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
     headers |= await attempt_headers(job.id, answer.started, app)
@@ -124,7 +119,7 @@ async def first_item(job: OpenJob, within_s: float) -> Started | None:
     Raises:
         SemanticError: The first item is a failure.
     """
-    first = await job.items.peek(within_s)
+    first = await job.peek(within_s)
     body = first.body if first is not None else None
     if isinstance(body, Failed):
         await collect_job(job)

@@ -26,8 +26,7 @@ from api.routes.job_objects import load_job, summarise_job, wait_of
 from api.schemas.base import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
 from api.schemas.jobs import JobBody
 from api.schemas.replies import JobList, JobObject
-from api.streaming.item_buffer import ItemBuffer
-from api.streaming.job_stream import JobStream
+from api.streaming.answers import JobStream, wait_for_end
 from api.submission.submit import Parse
 from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
@@ -82,7 +81,7 @@ async def accepted_reply(
     ``more`` are further headers.
     """
     if wait_s is not None:
-        await app.items.wait_for_end(accepted.job_id, wait_s, request)
+        await wait_for_end(app.feed, accepted.job_id, wait_s, request)
         job = await app.call(load_job, app, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
@@ -132,13 +131,12 @@ async def stream_job(app: App, request: Request) -> Reply | StreamReply:
     """
     job_id = JobId(request.params["job_id"])
     cursor = _cursor(request)
-    items = await app.items.reattach(job_id, after=cursor.n, attempt=cursor.attempt)
-    if items is None:
+    job = await app.feed.open_job(job_id, request, after=cursor.n, attempt=cursor.attempt)
+    if job.is_over:
+        await job.close()
         return Reply(status=204)
-    # Item 0 is no output, so a client that has no other one can begin anew.
-    buffer = ItemBuffer(items, request, attempt=cursor.attempt if cursor.n > 0 else 0)
     news = partial(_queue_progress, job_id, app) if cursor.n < 0 else None
-    pieces = JobStream(buffer, NativeEncoder(), ping_s=app.ping_s, news=news)
+    pieces = JobStream(job, NativeEncoder(), ping_s=app.ping_s, news=news)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
 
 

@@ -31,8 +31,7 @@ from api.schemas.responses import (
     ResponseObject,
     ResponsesBody,
 )
-from api.streaming.item_buffer import ItemBuffer
-from api.streaming.job_stream import JobStream, abandoned_on_error
+from api.streaming.answers import JobStream, abandoned_on_error, wait_for_end
 from domain.events.job import JobHidden
 from domain.usecases.jobs.commit import commit
 
@@ -84,7 +83,7 @@ async def cancel_response(app: App, request: Request) -> Reply:
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(app.response_reader.load, response_id)
     await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
-    await app.items.wait_for_end(found.envelope.job_id, CANCEL_WAIT_S, request)
+    await wait_for_end(app.feed, found.envelope.job_id, CANCEL_WAIT_S, request)
     return json_reply(await app.call(app.response_reader.load_object, response_id))
 
 
@@ -148,9 +147,9 @@ async def _stream(
     envelope: ResponseEnvelope, after: int, request: Request, app: App
 ) -> StreamReply:
     """Stream the events of a response; a client that leaves ends the stream and not the job."""
-    buffer = ItemBuffer(await app.items.reattach_first(envelope.job_id), request)
+    job = await app.feed.open_job(envelope.job_id, request)
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
-    pieces = JobStream(buffer, encoder, ping_s=app.ping_s)
+    pieces = JobStream(job, encoder, ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers={JOB_HEADER: envelope.job_id})
 
 

@@ -24,7 +24,6 @@ from api.protocols.openai_responses.response_object import (
 from api.protocols.shared.answer import AssembledAnswer, job_hex, unix_seconds
 from api.schemas.jobs import AgentCache, AgentObject
 from api.schemas.responses import RESPONSE_ID_PATTERN, ResponseObject, ResponsesBody
-from api.streaming.log_backfill import JobRecords
 from domain.agent.state import Agent
 from domain.chat.items import Failed, Finished
 from domain.chat.stored_answer import StoredAnswer
@@ -40,6 +39,7 @@ from domain.job.state import Job
 from domain.log.record import AGENT_STREAM
 from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.commit import load_job
+from domain.usecases.recorded_answers import JobRecords
 from domain.values import AgentId, JobId, JobStatus, StopReason, StreamName
 
 

@@ -1,1 +1,1 @@
-"""From the items of a job to one reader: subscription, buffer, backfill from the log."""
+"""From the items of a job to one connection: feed, readers, answers."""

@@ -14,10 +14,8 @@ from api.background.tasks import Background, BlockingCalls
 from api.http.messages import Request
 from api.http.request_headers import is_retry
 from api.protocols.shared.parsed_request import ParsedRequest
-from api.streaming.item_buffer import ItemSubscription
-from api.streaming.job_items import JobItems
-from api.streaming.job_readers import CLIENT_GONE, JobReaders, JobReading
-from api.streaming.job_stream import OpenJob, open_job
+from api.streaming.feed import Feed, OpenJob
+from api.streaming.readers import CLIENT_GONE, JobReaders, JobReading
 from api.submission.job_commands import JobCommands, ModelBinding
 from api.submission.job_limits import JobLimits
 from domain.chat.request import ChatRequest
@@ -103,7 +101,7 @@ class Submission:
         commands: Makes the jobs of requests.
         call: Runs what blocks.
         background: Finishes submissions whose client left.
-        items: Opens the items of a job.
+        feed: Opens the items of a job.
         readers: The connections of each job.
     """
 
@@ -121,7 +119,7 @@ class Submission:
     commands: JobCommands
     call: BlockingCalls
     background: Background
-    items: JobItems
+    feed: Feed
     readers: JobReaders
 
     def accept(self, parse: Parse, request: Request, *, protocol: str) -> Accepted:
@@ -175,10 +173,10 @@ class Submission:
         """
         job_id = self.ids.job_id()
         blocking = partial(self._prepare_and_submit, parse, request, protocol, job_id)
-        prepared, items = await self._call_subscribed(job_id, blocking)
+        prepared, job = await self._call_subscribed(job_id, blocking, request)
         if prepared.accepted is not None:
-            return prepared, await self._open(prepared.accepted, items, request)
-        await items.aclose()
+            return prepared, await self._open(prepared.accepted, job, request)
+        await job.close()
         if prepared.parsed.more:
             return prepared, None
         target = await self.find_joining(prepared.command, prepared.repeat, alike=prepared.alike)
@@ -191,8 +189,8 @@ class Submission:
     async def open_new(self, submit_as: Callable[[JobId], Accepted], request: Request) -> OpenJob:
         """Open the items of the job that ``submit_as`` records; see ``open``."""
         job_id = self.ids.job_id()
-        accepted, items = await self._call_subscribed(job_id, partial(submit_as, job_id))
-        return await self._open(accepted, items, request)
+        accepted, job = await self._call_subscribed(job_id, partial(submit_as, job_id), request)
+        return await self._open(accepted, job, request)
 
     async def find_joining(
         self,
@@ -357,38 +355,36 @@ class Submission:
         self.models.require_present(self.views.get(job_id))
 
     async def _call_subscribed(
-        self, job_id: JobId, blocking: Callable[[], SubmittedT]
-    ) -> tuple[SubmittedT, ItemSubscription]:
+        self, job_id: JobId, blocking: Callable[[], SubmittedT], request: Request
+    ) -> tuple[SubmittedT, OpenJob]:
         """Run a submission on the executor, its items subscribed beforehand.
 
         The submission is not cancelled with its request: a job that is just being recorded then
         gets its cancellation in the background.
         """
-        items = self.items.subscribe(job_id)
+        job = OpenJob(job_id, self.feed, request)
         submitting = asyncio.ensure_future(self.call(blocking))
         try:
-            return await asyncio.shield(submitting), items
+            return await asyncio.shield(submitting), job
         except asyncio.CancelledError:
-            self.background.start(self._abandon_after(submitting, items))
+            self.background.start(self._abandon_after(submitting, job))
             raise
         except BaseException:
-            await items.aclose()
+            await job.close()
             raise
 
-    async def _abandon_after(
-        self, submitting: asyncio.Future[SubmittedT], items: ItemSubscription
-    ) -> None:
+    async def _abandon_after(self, submitting: asyncio.Future[SubmittedT], job: OpenJob) -> None:
         await asyncio.wait([submitting])
         if submitting.exception() is None:
             result = submitting.result()
             accepted = result if isinstance(result, Accepted) else result.accepted
             if accepted is not None:
                 self.readers.begin(accepted.job_id).abandon(CLIENT_GONE)
-        await items.aclose()
+        await job.close()
 
-    async def _open(self, accepted: Accepted, items: ItemSubscription, request: Request) -> OpenJob:
+    async def _open(self, accepted: Accepted, job: OpenJob, request: Request) -> OpenJob:
         if accepted.attached is not None:
-            await items.aclose()
+            await job.close()
             await self.call(self._require_model_of, accepted.job_id)
         reading = self.readers.begin(accepted.job_id)
         if accepted.attached is not None:
@@ -398,21 +394,23 @@ class Submission:
         request.marks.accept(accepted.job_id)
         if not accepted.queued:
             reading.revoke(QueueUnavailable.code)
-            await items.aclose()
+            await job.close()
             raise QueueUnavailable("the queue is not reachable just now")
-        return open_job(accepted.job_id, items, reading, request)
+        job.start()
+        job.read_by(reading)
+        return job
 
     async def _open_existing(
         self, target: JoinTarget, reading: JobReading, request: Request, trace: str | None
     ) -> OpenJob:
         try:
-            items = await self.items.reattach_first(target.job_id)
+            job = await self.feed.open_job(target.job_id, request)
         except BaseException:
             reading.abandon(CLIENT_GONE)
             raise
-        attached = target.reason
-        request.marks.accept(target.job_id, attached=attached, joined_trace=trace)
-        return open_job(target.job_id, items, reading, request, attached=attached)
+        request.marks.accept(target.job_id, attached=target.reason, joined_trace=trace)
+        job.read_by(reading, attached=target.reason)
+        return job
 
 
 #: The reason of a cancellation because another job of the same request was refused.
@@ -500,9 +498,9 @@ def _commands(prepared: PreparedRequest, submission: Submission) -> list[NewJob]
 async def _abandon(opened: Sequence[OpenJob], error: BaseException) -> None:
     for job in opened:
         if not isinstance(error, SemanticError):
-            job.reading.abandon(CLIENT_GONE)
-        elif job.attached is None:
+            job.abandon(CLIENT_GONE)
+        elif job.attached is None and job.reading is not None:
             job.reading.revoke(OTHERS_REFUSED)
         else:
-            job.reading.abandon(OTHERS_REFUSED)
-        await job.items.close()
+            job.abandon(OTHERS_REFUSED)
+        await job.close()

@@ -1,17 +1,96 @@
-"""The answer of a job as the payload table keeps it, and its only codec."""
+"""The answer of a job as the payload table keeps it, its codec, and how much a reader has of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall, Outcome, OutputRun
-from domain.chat.items import Text, Thinking
+from domain.chat.items import (
+    Body,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
 from domain.chat.logprobs import TokenLogprob, from_json, to_json
 from domain.chat.request import canonical_json
+
+
+@dataclass(slots=True, kw_only=True)
+class ReaderPosition:
+    """How much of an answer a reader has; grows by ``add``.
+
+    Attributes:
+        n: Number of the last item, -1 before the first.
+        epoch: Epoch of that item. With the first item of a later one the counts begin anew.
+        is_counted: Whether the counts below are known. They are unknown for a reader that brings a
+            number whose items are no longer stored.
+        thinking: Characters of reasoning.
+        text: Characters of text.
+        calls: Tool calls that have begun.
+        arguments: Characters of the arguments of the last call.
+        is_call_open: Whether the last call has no end yet.
+        logprobs: Tokens of the text whose logprobs the reader has.
+        is_over: Whether the reader has the terminal item.
+    """
+
+    n: int = -1
+    epoch: int = 1
+    is_counted: bool = True
+    thinking: int = 0
+    text: int = 0
+    calls: int = 0
+    arguments: int = 0
+    is_call_open: bool = False
+    logprobs: int = 0
+    is_over: bool = False
+
+    @classmethod
+    def after(cls, items: Iterable[StreamItem], *, epoch: int = 1) -> Self:
+        """Return the position of a reader that has the items of an epoch from 0 on."""
+        position = cls(epoch=epoch)
+        for item in items:
+            position.add(item)
+        return position
+
+    def add(self, item: StreamItem) -> None:
+        """Advance by the next item."""
+        if item.n is None:
+            return
+        if item.epoch > self.epoch:
+            self.restart(item.epoch)
+        self.n, self.is_over = item.n, item.is_terminal
+        match item.body:
+            case Text(text=text, logprobs=logprobs):
+                self.text += len(text)
+                self.logprobs += len(logprobs)
+            case Thinking(text=text):
+                self.thinking += len(text)
+            case body:
+                self._add_to_call(body)
+
+    def _add_to_call(self, body: Body) -> None:
+        match body:
+            case ToolStart():
+                self.calls, self.arguments, self.is_call_open = self.calls + 1, 0, True
+            case ToolInput(fragment=fragment):
+                self.arguments += len(fragment)
+            case ToolEnd():
+                self.is_call_open = False
+            case _:
+                return  # the first item and the last one are no part of the answer
+
+    def restart(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        fresh = ReaderPosition(epoch=epoch)
+        for field in fields(self):
+            setattr(self, field.name, getattr(fresh, field.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +130,16 @@ class StoredAnswer:
         )
 
     def parts(
-        self, *, thinking: int = 0, text: int = 0, calls: int = 0, logprobs: int = 0
-    ) -> Iterator[Thinking | Text | EmittedCall]:
-        """Yield reasoning, texts and calls in order, without those that a reader has.
-
-        Args:
-            thinking: Characters of reasoning to leave out.
-            text: Characters of text to leave out.
-            calls: Calls to leave out.
-            logprobs: Log-probabilities to leave out.
-        """
-        cursors = {"thinking": _Cursor(thinking), "text": _Cursor(text), "tool": _Cursor(calls)}
-        values = _Cursor(logprobs)
+        self, position: ReaderPosition | None = None
+    ) -> Iterator[Text | Thinking | EmittedCall]:
+        """Yield reasoning, texts and calls in order, without those that a reader has begun."""
+        had = position or ReaderPosition()
+        cursors = {
+            "thinking": _Cursor(had.thinking),
+            "text": _Cursor(had.text),
+            "tool": _Cursor(had.calls),
+        }
+        values = _Cursor(had.logprobs)
         for run in self.order or self._default_order():
             span, tokens = cursors[run.kind].take(run.length), values.take(run.logprobs)
             if run.kind == "tool":
@@ -72,6 +149,23 @@ class StoredAnswer:
                     yield Thinking(text=part, ids=())
             elif part := self.text[span]:
                 yield Text(text=part, ids=(), logprobs=(self.logprobs or ())[tokens])
+
+    def lacking(self, position: ReaderPosition) -> Iterator[Body]:
+        """Yield what a reader lacks of the answer, as bodies of items."""
+        if position.is_call_open and position.calls <= len(self.calls):
+            begun = self.calls[position.calls - 1]
+            if fragment := begun.arguments[position.arguments :]:
+                yield ToolInput(fragment=fragment, ids=())
+            if begun.is_complete:
+                yield ToolEnd()
+        for part in self.parts(position):
+            if not isinstance(part, EmittedCall):
+                yield part
+                continue
+            yield ToolStart(id=part.id, name=part.name)
+            yield ToolInput(fragment=part.arguments, ids=())
+            if part.is_complete:
+                yield ToolEnd()
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form, whose digest the last event of the job names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -127,24 +127,53 @@ class ItemBacklog(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    """Stored items of a job in the order of the store, each with its size in bytes.
+
+    Attributes:
+        is_last: Whether the store had no more when it was read.
+    """
+
+    items: Sequence[tuple[int, StreamItem]]
+    is_last: bool
+
+
+class ItemReader(Protocol):
+    """Gets the items of one job as they are published; its methods return at once."""
+
+    def announced(self, item: StreamItem, size: int) -> None:
+        """Receive an item of ``size`` bytes."""
+        ...
+
+    def lag(self) -> None:
+        """Note that announcements may have been missed: the store has what they carried."""
+        ...
+
+
 class ItemSource(Protocol):
-    """The items of a job as they are published. Belongs to one event loop."""
+    """The items of jobs, as they are published and as they are stored. Belongs to one event loop.
 
-    def follow(
-        self, job_id: JobId, *, after: int = -1, epoch: int = 1
-    ) -> AsyncIterator[StreamItem]:
-        """Yield every numbered item above ``after`` once and in order, up to the terminal one.
+    A numbered item is stored before it is announced. An announcement may be lost, repeated or late;
+    a slow reader delays no other one.
+    """
 
-        ``epoch`` is the epoch of ``after``. A later epoch begins with its number 0; no item of an
-        earlier epoch follows.
+    def register(self, job_id: JobId, reader: ItemReader) -> None:
+        """Announce the items of a job to a reader from now on; it may be submitted afterwards."""
+        ...
 
-        Transient items are yielded if they arrive live. The subscription begins with the call of
-        this method, not with the first iteration, so a caller can follow first and submit then. A
-        slow reader, even by minutes, loses no item and delays no other reader. Closing the
-        iterator ends the subscription.
+    def unregister(self, job_id: JobId, reader: ItemReader) -> None:
+        """Announce nothing more to a reader; a second call does nothing."""
+        ...
+
+    async def read_page(self, job_id: JobId, cursor: tuple[int, int] | None) -> ItemPage:
+        """Return stored items of all attempts behind an attempt and a number of it.
+
+        Args:
+            cursor: ``None`` to read from the beginning.
 
         Raises:
-            QueueUnavailable: On iteration, when the broker stays unreachable.
+            QueueUnavailable: The broker cannot be reached.
         """
         ...
 

@@ -32,7 +32,7 @@ from domain.model.wanted_model import (
     WantedModels,
 )
 from domain.ports import Clock, IdSource
-from domain.usecases.folded_stream import FoldedStream
+from domain.usecases.engine_control import FoldedStream
 from domain.values import Priority, rfc3339
 
 

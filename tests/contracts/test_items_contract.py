@@ -1,21 +1,21 @@
-"""``ItemSink``, ``ItemBacklog`` and ``ItemSource``, on the fake and on both brokers."""
+"""``ItemSink``, ``ItemBacklog``, and a feed of ``ItemSource``, on the fake and on both brokers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from domain.chat.items import Failed, Finished, Progress, Started, StreamItem, Text
-from domain.job.ports import ItemBacklog, ItemSink, ItemSource
+from domain.job.ports import ItemBacklog, ItemSink
 from domain.values import JobId, StopReason, Usage
 from ops.adapters.redis.client import Keys, connect, connect_async
-from ops.adapters.redis.item_hub import RedisItemHub
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.adapters.redis.items import RedisItemBacklog, RedisItemHub, RedisItemSink
+from tests.support.builders.feeds import FeedOfItems
 from tests.support.fakes.broker import FakeItems
 from tests.support.polling import eventually, let_tasks_run, scaled
 
@@ -27,7 +27,7 @@ WITHIN_S = 60.0
 class Wire:
     sink: ItemSink
     backlog: ItemBacklog
-    source: ItemSource
+    source: FeedOfItems
 
     def publish(self, *items: StreamItem, job: JobId = JOB) -> None:
         self.sink.publish([(job, item) for item in items])
@@ -53,7 +53,7 @@ def run_on_wire(request: pytest.FixtureRequest, keys: Keys) -> RunOnWire:
 
 def _fake() -> Wire:
     items = FakeItems()
-    return Wire(items, items, items)
+    return Wire(items, items, FeedOfItems(items))
 
 
 async def _real(url: str, keys: Keys, stack: AsyncExitStack) -> Wire:
@@ -63,7 +63,7 @@ async def _real(url: str, keys: Keys, stack: AsyncExitStack) -> Wire:
     await hub.start()
     stack.push_async_callback(hub.close)
     sink = RedisItemSink(client, keys, items_max=1000, ttl_s=60)
-    return Wire(sink, RedisItemBacklog(client, keys), hub)
+    return Wire(sink, RedisItemBacklog(client, keys), FeedOfItems(hub))
 
 
 def text(n: int, attempt: int = 1, words: str = "") -> StreamItem:
@@ -80,7 +80,7 @@ def numbers(items: Any) -> list[int | None]:
     return [item.n for item in items]
 
 
-async def everything(source: ItemSource, *, after: int = -1) -> list[StreamItem]:
+async def everything(source: FeedOfItems, *, after: int = -1) -> list[StreamItem]:
     return [item async for item in source.follow(JOB, after=after)]
 
 
@@ -181,7 +181,7 @@ def test_transient_item_reaches_a_waiting_reader_and_is_not_stored(run_on_wire: 
         await eventually(has_come)
         assert await waiting == progress
         assert wire.backlog.read(JOB) == (text(0),)
-        await _close(reader)
+        await reader.aclose()
 
     run_on_wire(check)
 
@@ -224,13 +224,13 @@ def test_more_items_than_a_page_are_read_in_order(run_on_wire: RunOnWire) -> Non
     run_on_wire(check)
 
 
-def test_closed_reader_ends(run_on_wire: RunOnWire) -> None:
+def test_closed_reader_gets_nothing_more(run_on_wire: RunOnWire) -> None:
     async def check(wire: Wire) -> None:
-        reader = wire.source.follow(JOB)
-        waiting = asyncio.ensure_future(_collect(reader))
-        await let_tasks_run(1)
-        await _close(reader)
-        assert await waiting == []
+        closed, reader = wire.source.follow(JOB), wire.source.follow(JOB)
+        await closed.aclose()
+        wire.publish(text(0), end(1))
+        assert numbers([item async for item in reader]) == [0, 1]
+        assert await closed.job.batch(0) == []
 
     run_on_wire(check)
 
@@ -245,17 +245,9 @@ def test_cancelled_wait_loses_no_item(run_on_wire: RunOnWire) -> None:
         waiting.cancel()
         await asyncio.wait([waiting])
         wire.publish(text(1), end(2))
-        assert numbers(await _collect(reader)) == [1, 2]
+        assert numbers([item async for item in reader]) == [1, 2]
 
     run_on_wire(check)
-
-
-async def _collect(reader: AsyncIterator[StreamItem]) -> list[StreamItem]:
-    return [item async for item in reader]
-
-
-async def _close(reader: AsyncIterator[StreamItem]) -> None:
-    await cast("Any", reader).aclose()
 
 
 def test_epoch_that_begins_replaces_the_one_before(run_on_wire: RunOnWire) -> None:

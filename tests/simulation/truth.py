@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition
+from api.streaming.feed import ItemMerge
 from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
+from domain.chat.stored_answer import ReaderPosition
 from domain.errors import (
     GenerationCancelled,
     ModelChanged,
@@ -28,15 +29,12 @@ from domain.events.job import (
     JobSubmitted,
 )
 from domain.log.codec import decode_recorded
+from domain.usecases.recorded_answers import JobRecords
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
-from ops.adapters.redis.item_hub import ItemMerge
 from ops.adapters.redis.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of, fingerprint_of
 from tests.support.fakes.event_log import InMemoryEventLog
-
-if TYPE_CHECKING:
-    from domain.job.ports import ItemBacklog
 
 _ENDS = (JobCompleted, JobFailed, JobCancelled, JobExpired)
 
@@ -124,13 +122,14 @@ class Reader:
         self.merge.lag()
         self.merge.begin_page()
         self.merge.page(raw, is_last=True)
-        while not self.has_ended and (item := self.merge.take()) is not None:
-            self._give(item)
-            assert self.changed or item.n == len(self.seen) - 1, f"{item} in {self.seen}"
-            self.position.add(item)
+        for item in self.merge.take():
+            if not self.has_ended:
+                self._give(item)
+                assert self.changed or item.n == len(self.seen) - 1, f"{item} in {self.seen}"
+                self.position.add(item)
 
     def _give(self, item: StreamItem) -> None:
-        """Do what ``ItemBuffer`` does."""
+        """Do what ``OpenJob`` does."""
         if item.epoch > self.epoch:
             if any(is_output(one.body) for one in self.seen):
                 self.changed = True
@@ -143,9 +142,8 @@ class Reader:
     def look_into_log(self, log: InMemoryEventLog, items: StoredItems) -> None:
         """Read the log as a real reader without recent items does, with the same code."""
         records = JobRecords(log=log, payloads=log, views=log.views)
-        backfill = LogBackfill(records=records, backlog=cast("ItemBacklog", items))
         if not self.has_ended:
-            for item in backfill.rest_of(self.job_id, self.position) or ():
+            for item in records.rest_of(self.job_id, self.position, items) or ():
                 if not self.changed:
                     self._give(item)
 

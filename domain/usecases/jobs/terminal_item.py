@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from domain.chat.items import (
-    Failed,
-    Finished,
-    StreamItem,
-    Text,
-    Thinking,
-    ToolEnd,
-    ToolInput,
-    ToolStart,
-    ids_of,
-    logprobs_of,
-)
+from domain.chat.items import Failed, Finished, StreamItem, ids_of, logprobs_of
 from domain.chat.logprobs import TokenLogprob
-from domain.chat.stored_answer import StoredAnswer
+from domain.chat.stored_answer import ReaderPosition, StoredAnswer
 from domain.errors import TEXT_LOST
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.job.state import Job
@@ -107,7 +96,7 @@ def _sum(items: Sequence[StreamItem]) -> EmittedPrefix:
     )
 
 
-def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> bool:
+def _is_whole(job: Job, items: Sequence[StreamItem], payloads: PayloadStore) -> bool:
     """Whether the items hold the complete stored answer.
 
     The comparison is by text: tokens of a stop text and of tags are in no item.
@@ -118,29 +107,4 @@ def _is_whole(job: Job, items: Iterable[StreamItem], payloads: PayloadStore) -> 
         answer = StoredAnswer.from_bytes(payloads.get(job.output))
     except TEXT_LOST:
         return False  # erased or damaged
-    return _parts_of(items) == (
-        answer.text,
-        answer.thinking,
-        [call.arguments for call in answer.calls],
-        sum(call.is_complete for call in answer.calls),
-    )
-
-
-def _parts_of(items: Iterable[StreamItem]) -> tuple[str, str, list[str], int]:
-    """Return text, thinking, the arguments of each call and the number of whole calls."""
-    text, thinking, arguments, ends = "", "", list[str](), 0
-    for item in items:
-        match item.body:
-            case Text(text=piece):
-                text += piece
-            case Thinking(text=piece):
-                thinking += piece
-            case ToolStart():
-                arguments.append("")
-            case ToolInput(fragment=piece):
-                arguments[-1] += piece
-            case ToolEnd():
-                ends += 1
-            case _:
-                pass  # started and terminal items are no part of the answer
-    return text, thinking, arguments, ends
+    return not any(answer.lacking(ReaderPosition.after(items, epoch=job.epoch)))

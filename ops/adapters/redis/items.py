@@ -1,15 +1,20 @@
-"""Stream items in Redis: one script per publish, one stream per job; and their erasure."""
+"""Stream items in Redis: one script per publish, one stream per job, one bus; and their erasure."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import redis
+import redis.asyncio
 
 from domain.chat.items import StreamItem
 from domain.errors import QueueUnavailable
+from domain.job.ports import ItemPage, ItemReader
 from domain.log.codec import decode_item, encode_item
 from domain.values import JobId
 from ops.adapters.redis.client import Keys, broker_errors
@@ -167,6 +172,118 @@ def _gapless(items: Sequence[StreamItem], after: int) -> Iterator[StreamItem]:
         if item.n == wanted and item.epoch == newest:
             yield item
             wanted += 1
+
+
+#: Readers that read from the store at once; the others wait.
+PAGES_AT_ONCE: Final = 16
+#: Pause between two attempts to subscribe, in seconds: the first, and the limit of doubling it.
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 1.0
+#: How long ``start`` waits for the subscription before it returns without one, in seconds.
+START_WAIT_S = 5.0
+#: Seconds of silence after which the library checks a subscription.
+_POLL_BUS_S: Final = 10.0
+
+
+class RedisItemHub:
+    """``domain.job.ports.ItemSource`` for the event loop that awaits ``start``.
+
+    Args:
+        client: Made by ``connect_async``; the hub closes it.
+        keys: Key names.
+
+    Attributes:
+        on_announced: Called for each announcement, of any job; must return at once.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self.on_announced: Callable[[], None] = lambda: None
+        self._client = client
+        self._keys = keys
+        self._readers: dict[JobId, set[ItemReader]] = {}
+        self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._subscribed = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+        self._log = logging.getLogger(__name__)
+
+    async def start(self) -> None:
+        """Start listening; retry in the background while the broker is unavailable."""
+        self._listening = asyncio.create_task(self._listen_always(), name="item-hub")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._subscribed.wait(), START_WAIT_S)
+
+    async def close(self) -> None:
+        """Stop listening; pages cannot be read afterwards."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._client.aclose()
+
+    def register(self, job_id: JobId, reader: ItemReader) -> None:
+        """Announce the items of a job to ``reader``."""
+        self._readers.setdefault(job_id, set()).add(reader)
+
+    def unregister(self, job_id: JobId, reader: ItemReader) -> None:
+        """Announce nothing more to ``reader``; a second call does nothing."""
+        readers = self._readers.get(job_id, set())
+        readers.discard(reader)
+        if not readers:
+            self._readers.pop(job_id, None)
+
+    async def read_page(self, job_id: JobId, cursor: tuple[int, int] | None) -> ItemPage:
+        """Return the stored entries after ``cursor``, at most ``PAGE_ITEMS``."""
+        start = "-" if cursor is None else "(" + entry_id(*cursor)
+        async with self._pages:
+            with broker_errors():
+                entries: Any = await self._client.xrange(
+                    self._keys.items(job_id), min=start, count=PAGE_ITEMS
+                )
+        return ItemPage(decode_entries(entries), is_last=len(entries) < PAGE_ITEMS)
+
+    async def _listen_always(self) -> None:
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self._listen()
+            except (redis.RedisError, OSError) as error:
+                if self._subscribed.is_set():
+                    self._log.warning("lost the bus, trying again: %s", error)
+                    pause_s = RETRY_FIRST_S
+                self._subscribed.clear()
+                # The readers read the store now, and fail if the broker stays unavailable.
+                self._lag_all()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    async def _listen(self) -> None:
+        async with self._client.pubsub() as subscription:
+            await subscription.subscribe(self._keys.bus)
+            while True:
+                message: Any = await subscription.get_message(timeout=_POLL_BUS_S)
+                if message is None:
+                    continue
+                if message["type"] == "message":
+                    self._deliver(message["data"])
+                elif message["type"] == "subscribe":
+                    # The library subscribes again after it has reconnected; this message is the
+                    # only sign of it.
+                    self._subscribed.set()
+                    self._lag_all()
+
+    def _deliver(self, packed: bytes) -> None:
+        self.on_announced()
+        try:
+            for job_id, size, item in decode_announcement(packed, self._readers.__contains__):
+                for reader in self._readers[job_id]:
+                    reader.announced(item, size)
+        except (ValueError, KeyError, UnicodeDecodeError):
+            self._log.exception("an announcement cannot be decoded")
+            self._lag_all()
+
+    def _lag_all(self) -> None:
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.lag()
 
 
 #: Keys per DEL command.

@@ -12,19 +12,16 @@ import pytest
 import redis
 from redis.asyncio.connection import AbstractConnection
 
+from api.streaming import feed as job_feed
+from api.streaming.feed import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
 from domain.chat.items import Finished, StreamItem, Text
 from domain.errors import QueueUnavailable
 from domain.values import JobId, StopReason, Usage
-from ops.adapters.redis import item_hub as redis_hub
+from ops.adapters.redis import items as redis_items
 from ops.adapters.redis.client import Keys, connect, connect_async
-from ops.adapters.redis.item_hub import (
-    BUFFER_BYTES_MAX,
-    BUFFER_ITEMS_MAX,
-    ItemFollower,
-    RedisItemHub,
-)
-from ops.adapters.redis.items import RedisItemSink
+from ops.adapters.redis.items import RedisItemHub, RedisItemSink
 from ops.broker.private_redis import PrivateRedis
+from tests.support.builders.feeds import NEVER_S, FeedOfItems, ItemsOfJob
 from tests.support.polling import eventually, scaled, wait_until
 from tests.support.processes.brokers import redis_server
 
@@ -46,13 +43,20 @@ def run(check: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def started_hub(url: str, keys: Keys) -> AsyncIterator[RedisItemHub]:
+async def started_feed(
+    url: str, keys: Keys, *, look_s: float = NEVER_S
+) -> AsyncIterator[FeedOfItems]:
     hub = RedisItemHub(connect_async(url), keys)
     await hub.start()
     try:
-        yield hub
+        yield FeedOfItems(hub, look_s=look_s)
     finally:
         await hub.close()
+
+
+def hub_of(feed: FeedOfItems) -> RedisItemHub:
+    assert isinstance(feed.source, RedisItemHub)
+    return feed.source
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def publish_many(sink: RedisItemSink, count: int, *, per_call: int = 50) -> None
     sink.publish([(JOB, end(count))])
 
 
-async def numbers(reader: ItemFollower) -> list[int | None]:
+async def numbers(reader: ItemsOfJob) -> list[int | None]:
     return [item.n async for item in reader]
 
 
@@ -92,8 +96,8 @@ def test_killed_subscriptions_cost_neither_an_item_nor_the_order(
         sink.publish([(JOB, end(count))])
 
     async def check() -> None:
-        async with started_hub(redis_url, keys) as hub:
-            readers = [hub.follow(JOB) for _ in range(5)]
+        async with started_feed(redis_url, keys) as feed:
+            readers = [feed.follow(JOB) for _ in range(5)]
             published = asyncio.create_task(asyncio.to_thread(publish_and_kill))
             for got in await asyncio.gather(*(numbers(reader) for reader in readers)):
                 assert got == list(range(count + 1))
@@ -111,8 +115,8 @@ def test_reader_that_stops_for_fifty_thousand_items_gets_them_all_and_memory_sta
     count = 50_000
 
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            sleeper, awake = hub.follow(JOB), hub.follow(JOB)
+        async with started_feed(broker_url, keys) as feed:
+            sleeper, awake = feed.follow(JOB), feed.follow(JOB)
             sink.publish([(JOB, text(0))])
             assert (await anext(sleeper)).n == 0
             published = asyncio.create_task(
@@ -120,8 +124,8 @@ def test_reader_that_stops_for_fifty_thousand_items_gets_them_all_and_memory_sta
             )
             assert await numbers(awake) == list(range(count + 1))
             await published
-            assert sleeper.buffered_items <= BUFFER_ITEMS_MAX
-            assert sleeper._merge._bytes <= BUFFER_BYTES_MAX
+            assert len(sleeper.job._merge.items) <= BUFFER_ITEMS_MAX
+            assert sleeper.job._merge._bytes <= BUFFER_BYTES_MAX
             assert await numbers(sleeper) == list(range(1, count + 1))
 
     run(check)
@@ -131,8 +135,8 @@ def test_hub_decodes_nothing_for_jobs_that_nobody_follows(
     broker_url: str, keys: Keys, client: redis.Redis, sink: RedisItemSink
 ) -> None:
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(broker_url, keys) as feed:
+            reader = feed.follow(JOB)
             # An item that could not be decoded shows that it is not tried.
             client.publish(keys.bus, "job-2 no item")
             sink.publish([(JOB, text(0)), (JOB, end(1))])
@@ -145,8 +149,8 @@ def test_foreign_words_on_the_bus_are_survived(
     broker_url: str, keys: Keys, client: redis.Redis, sink: RedisItemSink
 ) -> None:
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(broker_url, keys) as feed:
+            reader = feed.follow(JOB)
             for words in (b"\xff\xfe", f"{JOB} {{}}".encode(), f"{JOB} [1]".encode(), b""):
                 client.publish(keys.bus, words)
             sink.publish([(JOB, text(0)), (JOB, end(1))])
@@ -156,16 +160,15 @@ def test_foreign_words_on_the_bus_are_survived(
 
 
 def test_announcement_lost_in_silence_is_found_by_looking_again(
-    broker_url: str, keys: Keys, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    broker_url: str, keys: Keys, client: redis.Redis
 ) -> None:
-    monkeypatch.setattr(redis_hub, "RECHECK_S", 0.05)
     # Stored under our keys, announced on a bus that nobody hears.
     mute = Keys(f"{keys.prefix}-mute")
     sink = RedisItemSink(client, mute, items_max=1000, ttl_s=60)
 
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(broker_url, keys) as feed:
+            reader = feed.follow(JOB)
             waiting = asyncio.create_task(numbers(reader))
             sink.publish([(JOB, text(0)), (JOB, end(1))])
             client.copy(mute.items(JOB), keys.items(JOB))
@@ -181,21 +184,21 @@ def test_answer_that_lost_items_for_good_ends_in_an_error_and_does_not_hang(
         sink.publish([(JOB, text(0)), (JOB, text(1))])
         client.delete(keys.items(JOB))
         sink.publish([(JOB, text(2)), (JOB, end(3))])
-        async with started_hub(broker_url, keys) as hub:
+        async with started_feed(broker_url, keys) as feed:
             with pytest.raises(QueueUnavailable, match="lost items"):
-                await numbers(hub.follow(JOB))
+                await numbers(feed.follow(JOB))
 
     run(check)
 
 
 def test_closed_readers_leave_nothing_behind(broker_url: str, keys: Keys) -> None:
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            readers = [hub.follow(JobId(f"job-{n}")) for n in range(20)]
+        async with started_feed(broker_url, keys) as feed:
+            readers = [feed.follow(JobId(f"job-{n}")) for n in range(20)]
             for reader in readers:
                 await reader.aclose()
                 await reader.aclose()
-            assert not hub._readers
+            assert not hub_of(feed)._readers
 
     run(check)
 
@@ -214,13 +217,13 @@ def test_broker_that_dies_and_comes_back_in_mid_stream_is_only_a_pause(
     own_redis: PrivateRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How long a broker may be away is another test's; here it comes back, however late.
-    monkeypatch.setattr(redis_hub, "UNREACHABLE_MAX_S", WITHIN_S)
+    monkeypatch.setattr(job_feed, "UNREACHABLE_MAX_S", WITHIN_S)
     client = connect(own_redis.url)
     sink = RedisItemSink(client, keys, items_max=1000, ttl_s=60)
 
     async def check() -> None:
-        async with started_hub(own_redis.url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(own_redis.url, keys) as feed:
+            reader = feed.follow(JOB)
             sink.publish([(JOB, text(0)), (JOB, text(1))])
             assert [(await anext(reader)).n, (await anext(reader)).n] == [0, 1]
             rest = asyncio.create_task(numbers(reader))
@@ -236,16 +239,16 @@ def test_broker_that_dies_and_comes_back_in_mid_stream_is_only_a_pause(
 def test_broker_that_stays_away_is_named_so(
     own_redis: PrivateRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_hub, "UNREACHABLE_MAX_S", 0.3)
+    monkeypatch.setattr(job_feed, "UNREACHABLE_MAX_S", 0.3)
 
     async def check() -> None:
-        async with started_hub(own_redis.url, keys) as hub:
-            waiting = asyncio.create_task(numbers(hub.follow(JOB)))
-            await eventually(lambda: hub._readers)
+        async with started_feed(own_redis.url, keys) as feed:
+            waiting = asyncio.create_task(numbers(feed.follow(JOB)))
+            await eventually(lambda: hub_of(feed)._readers)
             await asyncio.to_thread(own_redis.stop)
             with pytest.raises(QueueUnavailable):
                 await waiting
-            assert not hub._subscribed.is_set()
+            assert not hub_of(feed)._subscribed.is_set()
 
     run(check)
 
@@ -253,16 +256,16 @@ def test_broker_that_stays_away_is_named_so(
 def test_hub_that_starts_before_its_broker_finds_it_later(
     tmp_path: Path, short_tmp: Path, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_hub, "START_WAIT_S", 0.1)
+    monkeypatch.setattr(redis_items, "START_WAIT_S", 0.1)
     server = PrivateRedis(
         redis_server(), directory=tmp_path / "late", socket=short_tmp / "late.sock"
     )
 
     async def check() -> None:
-        async with started_hub(server.url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(server.url, keys) as feed:
+            reader = feed.follow(JOB)
             waiting = asyncio.create_task(numbers(reader))
-            await eventually(lambda: hub._readers)
+            await eventually(lambda: hub_of(feed)._readers)
             # Here, not in a thread of its own: Linux ends the server with the thread that began it.
             server.start()
             client = connect(server.url)
@@ -280,8 +283,8 @@ def test_reader_that_is_cancelled_just_as_its_question_is_sent_ends(
     send = AbstractConnection._send_packed_command
 
     async def check() -> None:
-        async with started_hub(broker_url, keys) as hub:
-            reader = hub.follow(JOB)
+        async with started_feed(broker_url, keys) as feed:
+            reader = feed.follow(JOB)
             waiting = asyncio.create_task(anext(reader))
 
             async def send_and_cancel(connection: AbstractConnection, command: Any) -> None:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure
-from domain.job.ports import ControlTopic, PulseReply, WorkerPulse
+from domain.job.ports import ControlTopic, ItemPage, ItemReader, PulseReply, WorkerPulse
 from domain.kv.hashing import BlockHash
 from domain.kv.places import FoundBlocks
 from domain.values import JobId, WorkerId
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.outage import Outage
+
+#: Items of a page.
+PAGE_ITEMS: Final = 100
 
 
 class FakeItems:
@@ -30,7 +32,7 @@ class FakeItems:
         self._outage = outage or Outage()
         self._lock = threading.Lock()
         self._stored: dict[JobId, dict[tuple[int, int], StreamItem]] = {}
-        self._followers: set[FakeFollower] = set()
+        self._readers: list[tuple[JobId, ItemReader, asyncio.AbstractEventLoop]] = []
         #: Attempts up to this one are refused.
         self.refused: dict[JobId, int] = {}
 
@@ -44,8 +46,9 @@ class FakeItems:
                     if shut_out or (stream and max(stream) >= (item.attempt, item.n)):
                         continue
                     stream[item.attempt, item.n] = item
-                for follower in self._followers:
-                    follower.receive(job_id, item)
+                for wanted, reader, loop in self._readers:
+                    if wanted == job_id:
+                        loop.call_soon_threadsafe(reader.announced, item, 1)
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
         self._outage.check()
@@ -61,26 +64,26 @@ class FakeItems:
     def require_writable(self) -> None:
         self._outage.check_write()
 
-    def follow(self, job_id: JobId, *, after: int = -1, epoch: int = 1) -> FakeFollower:
-        follower = FakeFollower(self, job_id, after=after, epoch=epoch)
+    def register(self, job_id: JobId, reader: ItemReader) -> None:
         with self._lock:
-            self._followers.add(follower)
-        return follower
+            self._readers.append((job_id, reader, asyncio.get_running_loop()))
 
-    def unfollow(self, follower: FakeFollower) -> None:
+    def unregister(self, job_id: JobId, reader: ItemReader) -> None:
         with self._lock:
-            self._followers.discard(follower)
+            kept = [one for one in self._readers if one[:2] != (job_id, reader)]
+            self._readers = kept
+
+    async def read_page(self, job_id: JobId, cursor: tuple[int, int] | None) -> ItemPage:
+        self._outage.check()
+        with self._lock:
+            stored = sorted(self._stored.get(job_id, {}).items())
+        later = [(1, item) for place, item in stored if cursor is None or place > cursor]
+        return ItemPage(later[:PAGE_ITEMS], is_last=len(later) <= PAGE_ITEMS)
 
     @property
     def followers(self) -> int:
         """The number of readers."""
-        return len(self._followers)
-
-    def is_read(self, job_id: JobId) -> bool:
-        """Whether a reader has taken all items of a job."""
-        with self._lock:
-            stored = len(self._stored.get(job_id, {}))
-            return any(follower.has_taken(job_id, stored) for follower in self._followers)
+        return len(self._readers)
 
     def forget(self, job_id: JobId, *, through: int = 0) -> None:
         """Drop a stream, on request or as a broker that lost its data."""
@@ -88,56 +91,6 @@ class FakeItems:
         with self._lock:
             self._stored.pop(job_id, None)
             self.refused[job_id] = through
-
-
-class FakeFollower(AsyncIterator[StreamItem]):
-    """Reads the store after each announcement."""
-
-    def __init__(self, items: FakeItems, job_id: JobId, *, after: int, epoch: int) -> None:
-        self._items = items
-        self._job_id = job_id
-        self._last = after
-        self._epoch = epoch
-        self._ready: deque[StreamItem] = deque()
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._wake.set()
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamItem:
-        while not self._ended:
-            stored = self._items.read(self._job_id)
-            if stored and stored[0].epoch > self._epoch:
-                self._epoch, self._last = stored[0].epoch, -1
-            if stored and stored[0].epoch == self._epoch:
-                self._ready += stored[self._last + 1 :]
-                self._last = max(self._last, len(stored) - 1)
-            if self._ready:
-                item = self._ready.popleft()
-                if item.is_terminal:
-                    await self.aclose()
-                return item
-            await self._wake.wait()
-            self._wake.clear()
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        self._ended = True
-        self._items.unfollow(self)
-        self._wake.set()
-
-    def has_taken(self, job_id: JobId, count: int) -> bool:
-        return job_id == self._job_id and self._last + 1 >= count and not self._ready
-
-    def receive(self, job_id: JobId, item: StreamItem) -> None:
-        if job_id != self._job_id:
-            return
-        if item.n is None:
-            self._ready.append(item)
-        self._loop.call_soon_threadsafe(self._wake.set)
 
 
 class FakeControlSignals:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from api.http.messages import Caller, Reply
-from api.streaming.log_backfill import JobRecords
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.items import Finished, Started
 from domain.chat.request import ChatRequest
@@ -25,6 +24,7 @@ from domain.job.state import Job
 from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.usecases.jobs.commit import commit
+from domain.usecases.recorded_answers import JobRecords
 from domain.values import (
     Digest,
     JobId,

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.streaming.job_readers import CLIENT_GONE, ConnectionRegistry
+from api.streaming.readers import CLIENT_GONE, ConnectionRegistry
 from api.submission.submit import OTHERS_REFUSED
 from domain.job.request_dedup import Readership
 from domain.values import JobId

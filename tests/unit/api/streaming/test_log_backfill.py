@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from api.http.messages import Reply
 from api.protocols.shared.answer import Block
-from api.streaming.log_backfill import JobRecords, LogBackfill, ReaderPosition, lacking
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
-from domain.chat.stored_answer import StoredAnswer
+from domain.chat.stored_answer import ReaderPosition, StoredAnswer
 from domain.events.job import JobCancelled, JobCancelRequested
 from domain.log.codec import item_from_dict
 from domain.usecases.jobs.commit import commit
@@ -206,10 +205,8 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
         order=order_of(whole.blocks) if is_ordered else (),
     )
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
-    told = ReaderPosition()
-    for item in items[:cut]:
-        told.add(item)
-    rest = [StreamItem(n=None, attempt=1, body=body) for body in lacking(told, answer)]
+    told = ReaderPosition.after(items[:cut])
+    rest = [StreamItem(n=None, attempt=1, body=body) for body in answer.lacking(told)]
     both = answer_of([*items[:cut], *rest])
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)
@@ -225,9 +222,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await new_job(api)
-            told = ReaderPosition()
-            for item in api.broker.items.read(job_id):
-                told.add(item)
+            told = ReaderPosition.after(api.broker.items.read(job_id))
             # The broker loses its data, and whoever ends the job then finds nothing said.
             api.broker.items.forget(job_id)
             ports: dict[str, Any] = {"log": api.log, "ids": api.app.ids}
@@ -235,15 +230,12 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
             ended = commit(job_id, JobCancelled(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None
             api.publish(job_id, ended.ending, attempt=2)
-            records = JobRecords(log=api.log, payloads=api.log, views=api.log.views)
-            backfill = LogBackfill(records=records, backlog=api.broker.items)
-            rest = backfill.rest_of(job_id, told)
+            rest = api.app.records.rest_of(job_id, told, api.broker.items)
             assert rest is not None
             assert [item.body for item in rest] == [ended.ending]
             # One who came later and has that end lacks nothing.
             (only,) = api.broker.items.read(job_id)
-            late = ReaderPosition()
-            late.add(only)
-            assert backfill.rest_of(job_id, late) == []
+            late = ReaderPosition.after([only])
+            assert api.app.records.rest_of(job_id, late, api.broker.items) == []
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.http.messages import Reply, StreamReply
+from api.http.messages import Reply, Request, StreamReply
 from domain.chat.items import Body, Finished, Started, StreamItem, Text
 from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
@@ -95,11 +95,12 @@ def test_stream_without_output_begins_anew(path: str) -> None:
 def test_whole_reply_has_the_text_of_the_last_model_only(path: str) -> None:
     async def scenario() -> None:
         async with fake_api() as api:
-            waiting = asyncio.create_task(api.send("POST", path, PATHS[path]))
+            request = Request(id="req-1", method="POST", path=path)
+            waiting = asyncio.create_task(api.send("POST", path, PATHS[path], request=request))
             job_id = await api.only_job()
             api.start(job_id)
             publish(api, job_id, BEGUN, word("old"), epoch=1)
-            await eventually(lambda: api.broker.items.is_read(job_id))
+            await eventually(lambda: request.marks.output_ns is not None)
             take_over(api, job_id)
             publish(api, job_id, BEGUN, word("new"), END, epoch=2)
             reply = await waiting

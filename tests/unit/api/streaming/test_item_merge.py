@@ -13,9 +13,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from api.streaming.feed import ItemMerge
 from domain.chat.items import Finished, Progress, StreamItem, Text
 from domain.values import StopReason, Usage
-from ops.adapters.redis.item_hub import ItemMerge
 
 SIZE = 10
 ITEMS_MAX = 5
@@ -105,9 +105,7 @@ class ReaderMachine(RuleBasedStateMachine):
 
     @rule()
     def reader_takes(self) -> None:
-        item = self.merge.take()
-        if item is not None and item.n is not None:
-            self.got.append((item.epoch, item.n))
+        self.got += [(item.epoch, item.n) for item in self.merge.take() if item.n is not None]
 
     @invariant()
     def reader_has_a_gapless_beginning_of_each_epoch(self) -> None:
@@ -119,7 +117,7 @@ class ReaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def buffer_is_bounded(self) -> None:
-        assert len(self.merge) <= ITEMS_MAX
+        assert len(self.merge.items) <= ITEMS_MAX
         assert self.merge._bytes <= BYTES_MAX
         assert not self.merge.is_broken
 
@@ -169,29 +167,29 @@ def test_fresh_reader_looks_into_the_store_first() -> None:
 def test_announcement_that_overtakes_a_page_leads_to_another_page() -> None:
     merge = ItemMerge()
     merge.begin_page()
-    assert merge.announced(text(1), SIZE)
+    merge.announced(text(1), SIZE)
     merge.page(sized(text(0)), is_last=True)
-    assert merge.take() == text(0)
+    assert merge.take() == [text(0)]
     assert merge.needs_page
 
 
 def test_transient_item_passes_only_while_the_reader_is_up_to_date() -> None:
     progress = StreamItem(n=None, attempt=1, body=Progress(phase="queued", done=0, total=1))
     merge = ItemMerge(items_max=1)
-    assert not merge.announced(progress, SIZE)
+    merge.announced(progress, SIZE)
+    assert merge.take() == []
     merge.begin_page()
     merge.page([], is_last=True)
-    assert merge.announced(progress, SIZE)
-    assert not merge.announced(progress, SIZE)  # there is no room
-    assert merge.take() == progress
+    merge.announced(progress, SIZE)
+    merge.announced(progress, SIZE)  # there is no room
+    assert merge.take() == [progress]
 
 
 def test_item_larger_than_the_buffer_is_taken_alone() -> None:
     merge = ItemMerge(bytes_max=SIZE)
-    assert merge.announced(text(0), 10 * SIZE)
-    assert merge.announced(text(1), 1)
-    assert merge.take() == text(0)
-    assert merge.take() is None
+    merge.announced(text(0), 10 * SIZE)
+    merge.announced(text(1), 1)
+    assert merge.take() == [text(0)]
     assert merge.needs_page
 
 
@@ -199,7 +197,8 @@ def test_answer_whose_beginning_was_lost_is_taken_from_the_attempt_that_repeats_
     merge = ItemMerge()
     merge.begin_page()
     merge.page(sized(text(3), text(4), text(0, 2), text(1, 2), end(2, 2)), is_last=True)
-    assert [merge.take() for _ in range(3)] == [text(0, 2), text(1, 2), end(2, 2)]
+    assert merge.is_complete
+    assert merge.take() == [text(0, 2), text(1, 2), end(2, 2)]
     assert not merge.is_broken
 
 
@@ -207,11 +206,9 @@ def test_answer_that_begins_anew_replaces_what_the_reader_has_not_taken() -> Non
     merge = ItemMerge()
     for n in range(3):
         merge.announced(text(n), SIZE)
-    assert merge.take() == text(0)
-    assert merge.announced(text(0, 2, 2), SIZE)
-    assert not merge.announced(text(3), SIZE)
-    assert merge.take() == text(0, 2, 2)
-    assert merge.take() is None
+    merge.announced(text(0, 2, 2), SIZE)
+    merge.announced(text(3), SIZE)
+    assert merge.take() == [text(0, 2, 2)]
     assert merge._bytes == 0
 
 
@@ -219,7 +216,7 @@ def test_end_of_an_epoch_whose_beginning_is_lost_breaks_the_stream() -> None:
     merge = ItemMerge()
     merge.begin_page()
     merge.page(sized(text(0), text(1), text(1, 2, 2), end(2, 2, 2)), is_last=True)
-    assert [merge.take() for _ in range(2)] == [text(0), text(1)]
+    assert merge.take() == [text(0), text(1)]
     assert merge.is_broken
 
 
@@ -228,7 +225,7 @@ def test_end_beyond_a_hole_breaks_the_stream_once_what_came_before_is_taken() ->
     merge.begin_page()
     merge.page(sized(text(0), text(3), end(4)), is_last=True)
     assert not merge.is_broken
-    assert merge.take() == text(0)
+    assert merge.take() == [text(0)]
     assert merge.is_broken
 
 
@@ -240,7 +237,4 @@ def test_reader_that_resumes_gets_what_is_above_its_number(after: int, last: int
     merge.begin_page()
     cursor = merge.cursor or (0, 0)
     merge.page(sized(*(text(n) for n in range(last + 1) if (1, n) > cursor)), is_last=True)
-    got = []
-    while (item := merge.take()) is not None:
-        got.append(item.n)
-    assert got == list(range(after + 1, last + 1))
+    assert [item.n for item in merge.take()] == list(range(after + 1, last + 1))

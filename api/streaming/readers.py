@@ -175,9 +175,7 @@ class JobReading:
 
     def delivered(self) -> None:
         """Record that the client has the whole answer."""
-        if not self._over:
-            self._over = True
-            self._readers.connections.end(self._job_id, delivered=True)
+        self._end(delivered=True)
 
     def abandon(self, reason: str) -> None:
         """Record that the connection ended before the answer was delivered.
@@ -186,16 +184,9 @@ class JobReading:
         cancelled in the background, unless a reader joined. A process that is draining cancels
         nothing: the client finds the job when the process is back.
         """
-        if self._over:
-            return
-        self._over = True
-        readers = self._readers
-        departure = readers.connections.end(self._job_id, delivered=False)
-        if departure is None or (reason == Draining.code and readers.grace_s):
-            return
-        readers.background.start(
-            readers.cancel_unless_joined(self._job_id, departure, reason, grace_s=readers.grace_s)
-        )
+        departure, grace_s = self._end(), self._readers.grace_s
+        if departure is not None and not (reason == Draining.code and grace_s):
+            self._cancel(departure, reason, grace_s)
 
     def revoke(self, reason: str) -> None:
         """Cancel a job at once that should not have been accepted.
@@ -203,11 +194,18 @@ class JobReading:
         A reading that was abandoned before does nothing: its job is cancelled after the grace
         period.
         """
+        if not self._over:
+            self._cancel(self._end() or 0, reason, 0)
+
+    def _end(self, *, delivered: bool = False) -> int | None:
+        """Return the departure of a last reader that leaves without the answer."""
         if self._over:
-            return
+            return None
         self._over = True
+        return self._readers.connections.end(self._job_id, delivered=delivered)
+
+    def _cancel(self, departure: int, reason: str, grace_s: float) -> None:
         readers = self._readers
-        departure = readers.connections.end(self._job_id, delivered=False) or 0
         readers.background.start(
-            readers.cancel_unless_joined(self._job_id, departure, reason, grace_s=0)
+            readers.cancel_unless_joined(self._job_id, departure, reason, grace_s=grace_s)
         )
