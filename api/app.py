@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from api.access.job_limits import JobLimits
 from api.access.ownership import OwnershipCheck
 from api.access.rate_limits import AgentLimits
 from api.access.webhook_policy import WebhookPolicy
-from api.background.batch_lines import BatchLines
-from api.background.batches import BatchLimits
-from api.background.live_rates import LiveRates
-from api.background.tasks import Background, BlockingCalls, BoundedCalls
-from api.presenters.openapi import OpenApiDocument
-from api.protocols.shared.parsed_request import RequestDefaults
-from api.services.health import HealthChecks
-from api.services.metrics.log_metrics import AgentTotals, FleetMetrics, LogMetrics
-from api.services.metrics.service import ApiMetrics, MetricPorts, MetricsService
-from api.services.overview import OverviewService
-from api.services.response_reader import AgentReader, ResponseReader
+from api.calls import Background, BlockingCalls, BoundedCalls
+from api.dialects.agents.turns import AgentTurns
+from api.dialects.batches.batch_lines import BatchLines
+from api.dialects.batches.names import BatchLimits
+from api.dialects.openai_responses.reader import AgentReader, ResponseReader
+from api.job_commands import JobCommands, ModelBinding
+from api.loops.live_rates import LiveRates
+from api.operate.health_checks import HealthChecks
+from api.operate.log_metrics import AgentTotals, FleetMetrics, LogMetrics
+from api.operate.metrics import ApiMetrics, MetricPorts, MetricsService
+from api.operate.openapi import OpenApiDocument
+from api.operate.overview_service import OverviewService
+from api.parsed_request import RequestDefaults
 from api.streaming.feed import Feed
 from api.streaming.readers import ConnectionRegistry, JobReaders
-from api.submission.agent_turns import AgentTurns
-from api.submission.job_commands import JobCommands, ModelBinding
-from api.submission.job_limits import JobLimits
-from api.submission.submit import Submission
+from api.submit import Submission
 from domain.agent.views import AgentViews
 from domain.batch.ports import BatchViews
 from domain.engine.control import EngineValues

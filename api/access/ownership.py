@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from api.errors import TransportError
+from api.http.bodies import SESSION_MARK
 from api.http.messages import Access, Caller
-from api.schemas.base import SESSION_MARK
 from domain.batch.state import BATCH_PREFIX
 from domain.errors import (
     AgentExists,

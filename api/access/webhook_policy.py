@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from api.schemas.base import WebhookBody
+from api.http.bodies import WebhookBody
 from domain.errors import InvalidRequest
 from domain.webhook.targets import parse_target, refuse_literal
 

@@ -11,24 +11,24 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 
+from api.access.job_limits import JobLimits
 from api.access.rate_limits import AgentLimits, KeyJobs, Rate
 from api.access.webhook_policy import WebhookPolicy
 from api.app import App
-from api.background.batch_lines import BatchLines
-from api.background.batch_thread import BatchThread, LineThreads
-from api.background.batches import BatchLimits
-from api.background.eta import LiveEta
-from api.background.live_rates import SAMPLE_S, LiveRates
-from api.background.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
-from api.background.tasks import BlockingCalls, BoundedCalls
-from api.background.webhook_thread import WebhookThread, batch_message
+from api.calls import BlockingCalls, BoundedCalls
+from api.dialects.batches.batch_lines import BatchLines
+from api.dialects.batches.names import BatchLimits
+from api.dialects.jobs.job_objects import summarise_job
 from api.framework.lifecycle import Service, serve
 from api.framework.listener import open_listener_or_exit
-from api.protocols.shared.parsed_request import RequestDefaults
-from api.routes.job_objects import summarise_job
-from api.routes.table import routes
-from api.services.metrics.service import MetricPorts
-from api.submission.job_limits import JobLimits
+from api.loops.batches import BatchThread, LineThreads
+from api.loops.eta import LiveEta
+from api.loops.live_rates import SAMPLE_S, LiveRates
+from api.loops.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
+from api.loops.webhooks import WebhookThread, batch_message
+from api.operate.metrics import MetricPorts
+from api.operations import routes
+from api.parsed_request import RequestDefaults
 from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.events.event import Event

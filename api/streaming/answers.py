@@ -9,10 +9,10 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 import structlog
 
+from api.answer import AssembledAnswer, ending_or_error
+from api.dialects.openai_chat.completions import ChoiceItem
 from api.http.messages import Request
 from api.http.sse import Part, encode
-from api.protocols.shared.answer import AssembledAnswer, ending_or_error
-from api.protocols.shared.completions import ChoiceItem
 from api.streaming.feed import ClientGone, Feed, OpenJob
 from api.streaming.readers import CLIENT_GONE
 from domain.chat.items import Failed, Finished, StreamItem

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from api.background.tasks import BlockingCalls
+from api.calls import BlockingCalls
 from api.http.messages import Request
 from api.streaming.readers import CLIENT_GONE, JobReading
 from domain.chat.items import StreamItem, is_output

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from api.background.tasks import Background, BlockingCalls
+from api.calls import Background, BlockingCalls
 from domain.errors import Draining, SemanticError
 from domain.job.request_dedup import Readership
 from domain.usecases.jobs.cancel import JobCancellation

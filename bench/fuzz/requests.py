@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from api.http.operation import Operation
 from api.http.parameters import Place
-from api.routes.table import OPERATIONS
+from api.operations import OPERATIONS
 
 #: Levels of bodies that are nested too deep.
 DEPTHS: Final = (65, 1000, 100_000)

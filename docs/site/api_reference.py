@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
-from api.presenters.openapi import openapi_document
-from api.routes.table import OPERATIONS
+from api.operate.openapi import openapi_document
+from api.operations import OPERATIONS
 from docs.site.tables import GENERATED, Schema, fields_table, prose, shape, table
 
 _HEAD = """

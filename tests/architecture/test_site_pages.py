@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.routes.table import OPERATIONS
+from api.operations import OPERATIONS
 from docs.site.pages import FILES
 from docs.site.settings_reference import groups
 from domain.log import codec

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from api.dialects.anthropic.encode import AnthropicEncoder
+from api.dialects.anthropic.parse import parse
 from api.http.sse import encode
-from api.protocols.anthropic.parse import parse
-from api.protocols.anthropic.stream import AnthropicEncoder
-from api.protocols.shared.parsed_request import RequestDefaults
+from api.parsed_request import RequestDefaults
 from domain.chat.items import (
     Body,
     Finished,

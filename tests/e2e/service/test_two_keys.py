@@ -14,7 +14,7 @@ import pytest
 
 from api.http.messages import Access
 from api.http.operation import Operation
-from api.routes.table import OPERATIONS
+from api.operations import OPERATIONS
 from tests.support.clients.webhook_receiver import Reply, receiver
 from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.polling import scaled, wait_until

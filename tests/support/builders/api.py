@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
+from api.access.job_limits import JobLimits
 from api.app import App
-from api.background.eta import LiveEta
-from api.background.live_rates import LiveRates
-from api.background.tasks import BoundedCalls
+from api.calls import BoundedCalls
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
-from api.routes.table import routes
-from api.services.metrics.service import MetricPorts
-from api.submission.job_limits import JobLimits
+from api.loops.eta import LiveEta
+from api.loops.live_rates import LiveRates
+from api.operate.metrics import MetricPorts
+from api.operations import routes
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer

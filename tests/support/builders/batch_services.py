@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from api.app import App
-from api.background.batch_lines import BatchLines
-from api.protocols.shared.parsed_request import RequestDefaults
+from api.dialects.batches.batch_lines import BatchLines
+from api.parsed_request import RequestDefaults
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.usecases.batches.driver import BatchDriver
 from ops.clock import RandomIds

@@ -7,8 +7,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from api.presenters.openapi import openapi_document
-from api.routes.table import OPERATIONS
+from api.operate.openapi import openapi_document
+from api.operations import OPERATIONS
 
 
 @cache

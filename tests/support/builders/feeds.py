@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from api.background.tasks import BlockingCalls
+from api.calls import BlockingCalls
 from api.http.messages import Request
 from api.streaming.feed import Feed, OpenJob
 from domain.chat.items import StreamItem

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from api.protocols.shared.answer import AssembledAnswer
+from api.answer import AssembledAnswer
 from domain.chat.items import (
     Body,
     Failed,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.access.ownership import session_agent
+from api.dialects.jobs.bodies import AGENT_ID_PATTERN
+from api.http.bodies import KNOWN_NAME_PATTERN, NAME_PATTERN
 from api.http.messages import Caller
-from api.schemas.base import KNOWN_NAME_PATTERN, NAME_PATTERN
-from api.schemas.jobs import AGENT_ID_PATTERN
 from domain.values import AgentId
 from ops.setting_groups.api_keys import KeyScope
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from api.streaming.readers import CLIENT_GONE, ConnectionRegistry
-from api.submission.submit import OTHERS_REFUSED
+from api.submit import OTHERS_REFUSED
 from domain.job.request_dedup import Readership
 from domain.values import JobId
 from tests.support.builders.api import PATIENCE_S, fake_api

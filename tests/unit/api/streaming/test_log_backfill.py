@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.answer import Block
 from api.http.messages import Reply
-from api.protocols.shared.answer import Block
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.stored_answer import ReaderPosition, StoredAnswer

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.schemas.base import KNOWN_NAME_PATTERN
+from api.http.bodies import KNOWN_NAME_PATTERN
 from domain.job.fair_scheduler import (
     BATCH_EVERY,
     AgentQueueState,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.presenters.jobs import cache_header, cache_object
+from api.dialects.jobs.objects import cache_header, cache_object
 from domain.chat.divergence import Cause
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest

@@ -14,10 +14,10 @@ from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
+from api.dialects.anthropic.encode import AnthropicEncoder
+from api.dialects.openai_chat.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
+from api.dialects.openai_chat.parse import CHAT
 from api.http.sse import Part, encode
-from api.protocols.anthropic.stream import AnthropicEncoder
-from api.protocols.openai_chat import CHAT
-from api.protocols.shared.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage
 from tests.support.clients.sse import events_in

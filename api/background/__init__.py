@@ -1,1 +1,0 @@
-"""Work outside a request: batch driver, webhook sender, periodic tasks."""

@@ -1,0 +1,1 @@
+"""``/v1/agents``: agents that keep their own history."""

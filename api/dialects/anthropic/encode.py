@@ -1,0 +1,260 @@
+"""Encodes items as Anthropic stream events, and a whole answer as a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.answer import AssembledAnswer, Block, BlockKind, ending_or_error, job_hex
+from api.dialects.function_tools import arguments_of
+from api.dialects.reasoning_signature import sign_reasoning
+from api.dialects.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
+from api.errors import error_body
+from api.http.messages import Dialect
+from api.http.sse import Frame, Part
+from api.parsed_request import ThinkingShown
+from domain.chat.items import (
+    Failed,
+    Finished,
+    Started,
+    StreamItem,
+    Text,
+    Thinking,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
+from domain.errors import SemanticError
+from domain.values import JobId, StopReason, Usage
+
+#: Claude Code goes on by itself after ``max_tokens`` and ``model_context_window_exceeded``.
+_STOP_REASONS: Final[Mapping[StopReason, str]] = {
+    StopReason.END_TURN: "end_turn",
+    StopReason.MAX_TOKENS: "max_tokens",
+    StopReason.STOP_SEQUENCE: "stop_sequence",
+    StopReason.CONTEXT_WINDOW: "model_context_window_exceeded",
+    StopReason.CANCELLED: "end_turn",
+}
+_BLANKS: Final[Mapping[BlockKind, AnthropicBlock]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+
+
+class AnthropicEncoder:
+    """Encodes the items of a job as events, block by block.
+
+    Args:
+        job_id: The job, which gives the message its id.
+        model: Name of the model in the request.
+        thinking: How much of the reasoning the stream shows.
+        request_id: Id of the request, for error events.
+        started: The item with the length of the prompt, if the job has started.
+        has_cache_control: Whether the usage reports written cache tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: JobId,
+        model: str,
+        thinking: ThinkingShown,
+        request_id: str,
+        started: Started | None = None,
+        has_cache_control: bool = False,
+    ) -> None:
+        self._job_id = job_id
+        self._model = model
+        self._thinking = thinking
+        self._request_id = request_id
+        self._started = started
+        self._has_cache_control = has_cache_control
+        self._open: BlockKind | None = None
+        self._index = -1
+        #: Reasoning of the open block, which its signature covers.
+        self._reasoning: list[str] = []
+        self._called = False
+
+    def open(self) -> list[Part]:
+        """Return ``message_start``; ``message_delta`` later overrides its token counts."""
+        started = self._started
+        usage = Usage()
+        if started is not None:
+            usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
+        counts = _usage(usage, has_cache_control=self._has_cache_control)
+        message = _message(self._job_id, self._model, content=[], usage=counts)
+        return [_event("message_start", message=message)]
+
+    def item(self, item: StreamItem) -> list[Part]:
+        """Return the events of an item."""
+        body = item.body
+        match body:
+            case Text():
+                return self._delta("text", {"type": "text_delta", "text": body.text})
+            case Thinking() if self._thinking != "none":
+                return self._think(body.text)
+            case ToolStart() | ToolInput() | ToolEnd():
+                return self._tool(body)
+            case Finished() | Failed():
+                return self._end(body)
+            case _:
+                return []  # usage and pings report the start and progress
+
+    def ping(self) -> list[Part]:
+        """Return a ping event; it resets the idle timers of clients, a comment does not."""
+        return [_event("ping")]
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return the last event of a failed stream."""
+        body = error_body(error, Dialect.ANTHROPIC, self._request_id)
+        return [Frame(event="error", data=body)]
+
+    def _think(self, text: str) -> list[Part]:
+        self._reasoning.append(text)
+        if self._thinking == "whole":
+            return self._delta("thinking", {"type": "thinking_delta", "thinking": text})
+        return self._start("thinking") if self._open != "thinking" else []
+
+    def _delta(self, kind: BlockKind, delta: Mapping[str, str]) -> list[Part]:
+        parts = self._start(kind) if self._open != kind else []
+        return [*parts, _event("content_block_delta", index=self._index, delta=delta)]
+
+    def _tool(self, body: ToolStart | ToolInput | ToolEnd) -> list[Part]:
+        if isinstance(body, ToolStart):
+            self._called = True
+            blank: AnthropicBlock = {
+                "type": "tool_use",
+                "id": body.id,
+                "name": body.name,
+                "input": {},
+            }
+            return self._start("tool", blank)
+        if isinstance(body, ToolEnd):
+            return self._stop()
+        delta = {"type": "input_json_delta", "partial_json": body.fragment}
+        return [_event("content_block_delta", index=self._index, delta=delta)]
+
+    def _start(self, kind: BlockKind, blank: AnthropicBlock | None = None) -> list[Part]:
+        parts = self._stop()
+        self._open = kind
+        self._index += 1
+        return [
+            *parts,
+            _event("content_block_start", index=self._index, content_block=blank or _BLANKS[kind]),
+        ]
+
+    def _stop(self) -> list[Part]:
+        if self._open is None:
+            return []
+        parts: list[Part] = []
+        if self._open == "thinking":
+            text, self._reasoning = "".join(self._reasoning), []
+            carried = self._thinking == "omitted"
+            signature = sign_reasoning(self._job_id, self._index, text, carried=carried)
+            delta = {"type": "signature_delta", "signature": signature}
+            parts = [_event("content_block_delta", index=self._index, delta=delta)]
+        self._open = None
+        return [*parts, _event("content_block_stop", index=self._index)]
+
+    def _end(self, body: Finished | Failed) -> list[Part]:
+        end = ending_or_error(body)
+        if isinstance(end, SemanticError):
+            return self.fail(end)
+        delta = {
+            "stop_reason": _stop_reason(end, called=self._called),
+            "stop_sequence": end.stop_sequence,
+        }
+        usage = _usage(end.usage, has_cache_control=self._has_cache_control)
+        return [
+            *self._stop(),
+            _event("message_delta", delta=delta, usage=usage),
+            _event("message_stop"),
+        ]
+
+
+def assemble_message(
+    answer: AssembledAnswer,
+    *,
+    job_id: JobId,
+    model: str,
+    thinking: ThinkingShown,
+    has_cache_control: bool = False,
+) -> AnthropicMessage:
+    """Return the message of a finished answer.
+
+    Args:
+        answer: The answer, with a ``Finished`` ending.
+        job_id: The job, which gives the message its id.
+        model: Name of the model in the request.
+        thinking: How much of the reasoning the message shows.
+        has_cache_control: Whether the usage reports written cache tokens.
+    """
+    ending = answer.finished()
+    blocks = _shown_blocks(answer, thinking=thinking)
+    content = [_block(block, job_id, index, thinking) for index, block in enumerate(blocks)]
+    usage = _usage(ending.usage, has_cache_control=has_cache_control)
+    message = _message(job_id, model, content=content, usage=usage)
+    message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
+    message["stop_sequence"] = ending.stop_sequence
+    return message
+
+
+def _message(
+    job_id: JobId, model: str, *, content: list[AnthropicBlock], usage: AnthropicUsage
+) -> AnthropicMessage:
+    return {
+        "id": f"msg_{job_hex(job_id)}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _shown_blocks(answer: AssembledAnswer, *, thinking: ThinkingShown) -> list[Block]:
+    """Return the blocks of the message; without reasoning, the texts around it become one."""
+    shown: list[Block] = []
+    for block in answer.blocks:
+        if block.kind == "thinking" and thinking == "none":
+            continue
+        if shown and shown[-1].kind == block.kind == "text":
+            shown[-1] = Block(kind="text", text=shown[-1].text + block.text)
+        else:
+            shown.append(block)
+    return shown
+
+
+def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> AnthropicBlock:
+    if block.kind == "text":
+        return {"type": "text", "text": block.text}
+    if block.kind == "thinking":
+        signature = sign_reasoning(job_id, index, block.text, carried=shown == "omitted")
+        text = block.text if shown == "whole" else ""
+        return {"type": "thinking", "thinking": text, "signature": signature}
+    arguments = dict(arguments_of(block.text or "{}"))
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+
+
+def _stop_reason(ending: Finished, *, called: bool) -> str:
+    if called and ending.stop_reason is StopReason.END_TURN:
+        return "tool_use"
+    return _STOP_REASONS[ending.stop_reason]
+
+
+def _usage(usage: Usage, *, has_cache_control: bool) -> AnthropicUsage:
+    computed = usage.prompt_tokens - usage.cached_tokens
+    created = max(0, usage.kept_tokens - usage.cached_tokens) if has_cache_control else 0
+    return {
+        "input_tokens": computed - created,
+        "cache_creation_input_tokens": created,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def _event(event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value
+    return Frame(event=event_type, data={"type": event_type, **members})

@@ -1,0 +1,373 @@
+"""Anthropic Messages: the body becomes a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from api.answer import origin_of
+from api.dialects.agent_hints import agent_of
+from api.dialects.anthropic.bodies import (
+    AnthropicTool,
+    AnthropicToolChoice,
+    ContentBlock,
+    CountBody,
+    InputMessage,
+    MessagesBody,
+    OutputConfig,
+    OutputFormat,
+    ThinkingSpec,
+)
+from api.dialects.function_tools import Mode, choice_of, function_text, function_tool
+from api.dialects.reasoning_signature import signed_reasoning
+from api.dialects.turns import (
+    IMAGE_NOTE,
+    PART_BREAK,
+    merge_turns,
+    newest_of_user,
+    refuse_images,
+)
+from api.http.bodies import MAX_TOKENS_CEILING, parse_body
+from api.parsed_request import (
+    Efforts,
+    ParsedRequest,
+    RequestDefaults,
+    ThinkingShown,
+    clamp_max_tokens,
+    effort_of,
+    sampling_of,
+    stop_texts,
+)
+from domain.chat.generation import ThinkingLimit
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
+
+_MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
+
+
+class AnthropicTools:
+    """The caller's tools in function format, without tools that run on the vendor's servers.
+
+    Args:
+        tools: Tools of the request.
+
+    Attributes:
+        loaded: Tools that the template describes at the beginning of the prompt.
+        strict: Names of the tools whose schema the service must enforce.
+    """
+
+    def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
+        own = [tool for tool in tools or () if tool.name and tool.type in (None, "custom")]
+        self.loaded = tuple(_function(tool) for tool in own if not tool.defer_loading)
+        self._deferred = {tool.name or "": _function(tool) for tool in own if tool.defer_loading}
+        self.strict = tuple(tool.name or "" for tool in own if tool.strict)
+        self._referred: dict[str, Mapping[str, Any]] = {}
+
+    @property
+    def referred(self) -> tuple[Mapping[str, Any], ...]:
+        """Deferred tools that a message refers to, in order of their first mention."""
+        return tuple(self._referred.values())
+
+    def description(self, name: object) -> str:
+        """Return the text that replaces a reference to a deferred tool; see ``function_text``."""
+        tool = self._deferred.get(name) if isinstance(name, str) else None
+        if tool is None:
+            return f"[tool {name}]"
+        assert isinstance(name, str), "only names have tools"  # noqa: S101 - for the type checker
+        self._referred[name] = tool
+        return function_text(tool)
+
+
+def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) -> ToolChoice:
+    """Return the tool choice of a request.
+
+    Raises:
+        InvalidRequest: The request demands a call that no tool can answer.
+    """
+    if spec is None:
+        return ToolChoice()
+    return choice_of(
+        _MODES.get(spec.type, "auto"),
+        spec.name,
+        parallel=not spec.disable_parallel_tool_use,
+        tools=(*toolbox.loaded, *toolbox.referred),
+        field="tool_choice.name" if spec.type == "tool" else "tool_choice",
+    )
+
+
+def answer_schema_of(
+    config: OutputConfig | None, legacy: OutputFormat | None
+) -> Mapping[str, Any] | None:
+    """Return the schema of the answer, if the request has one.
+
+    Args:
+        config: Its current place.
+        legacy: Its place in beta versions.
+    """
+    wanted = (config.format if config is not None else None) or legacy
+    if wanted is None or wanted.type != "json_schema":
+        return None
+    return wanted.json_schema or {}
+
+
+def _function(tool: AnthropicTool) -> Mapping[str, Any]:
+    return function_tool(tool.name or "", tool.description, tool.input_schema)
+
+
+#: First line of Claude Code's system prompt. It changes with every request, so the cache could not
+#: reuse any prefix of the prompt.
+BILLING_PREFIX: Final = "x-anthropic-billing-header:"
+#: Claude Code appends a line of this shape with its remaining budget to every request.
+_COUNTER_TAG: Final = "<total_tokens>"
+_COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
+#: Beginnings of tool results that already report an error.
+_ERROR_PREFIXES: Final = ("error", "<error", "<tool_use_error")
+
+
+def system_texts(system: str | Sequence[ContentBlock] | None) -> list[str]:
+    """Return the texts of the system prompt without billing lines and counters."""
+    if system is None:
+        return []
+    texts = [system] if isinstance(system, str) else [block_text(block) for block in system]
+    return [kept for kept in map(_without_volatile_lines, texts) if kept]
+
+
+def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> Iterator[Message]:
+    """Yield the messages as domain messages; each tool result is a message of its own.
+
+    Args:
+        messages: The conversation.
+        toolbox: Describes the tools that results refer to.
+
+    Raises:
+        InvalidRequest: The newest user message contains an image. A note replaces an image in an
+            earlier message or in a tool result, so that the conversation can go on.
+    """
+    newest = newest_of_user(message.role for message in messages)
+    for number, message in enumerate(messages):
+        if number == newest:
+            refuse_images(message.content, f"messages.{number}")
+        yield from _turns(message, toolbox)
+
+
+def block_text(block: ContentBlock) -> str:
+    """Return the text of a block; a note replaces a block without text."""
+    if block.type in ("text", "thinking"):
+        return (block.text if block.type == "text" else block.thinking) or ""
+    if block.type == "image":
+        return IMAGE_NOTE
+    if block.type == "document":
+        return _document_text(block)
+    if block.type == "redacted_thinking":
+        return ""
+    found = block.text or _text_in(block.content)
+    return found or f"[{_label(block)} left out]"
+
+
+def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
+    content = message.content
+    if message.role == "system":
+        if text := PART_BREAK.join(system_texts(content)):
+            yield Message(role="system", content=text)
+    elif isinstance(content, str):
+        yield Message(role=message.role, content=content)
+    elif message.role == "assistant":
+        yield _assistant_turn(content)
+    else:
+        yield from _user_turns(content, toolbox)
+
+
+def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
+    return Message(
+        role="assistant",
+        content=PART_BREAK.join(
+            block_text(block)
+            for block in blocks
+            if block.type not in ("tool_use", "thinking", "redacted_thinking")
+        ),
+        reasoning=PART_BREAK.join(filter(None, map(_reasoning, blocks))),
+        tool_calls=tuple(
+            ToolCall(id=block.id or "", name=block.name or "", arguments=block.input or {})
+            for block in blocks
+            if block.type == "tool_use"
+        ),
+        origin=origin_of(
+            one for block in blocks for one in (block.id, block.signature, block.data)
+        ),
+    )
+
+
+def _reasoning(block: ContentBlock) -> str:
+    """Return the reasoning of a block, also if the client received it in a signature only."""
+    if block.type == "thinking":
+        return block.thinking or signed_reasoning(block.signature)
+    return signed_reasoning(block.data) if block.type == "redacted_thinking" else ""
+
+
+def _user_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:
+    texts: list[str] = []
+    yielded = False
+    for block in blocks:
+        if block.type != "tool_result":
+            texts.append(block_text(block))
+            continue
+        if texts:
+            yield Message(role="user", content=PART_BREAK.join(texts))
+            texts = []
+        yielded = True
+        result = _result_text(block, toolbox)
+        yield Message(role="tool", content=result, tool_call_id=block.tool_use_id)
+    if texts or not yielded:
+        yield Message(role="user", content=PART_BREAK.join(texts))
+
+
+def _result_text(block: ContentBlock, toolbox: AnthropicTools) -> str:
+    text = _text_in(block.content, toolbox)
+    if block.is_error and not text.lower().startswith(_ERROR_PREFIXES):
+        return f"Error: {text}"
+    return text
+
+
+def _text_in(content: Any, toolbox: AnthropicTools | None = None) -> str:  # noqa: ANN401 - any JSON
+    """Return the text of a block's content: a text, a block or a list of either."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        return _member_text(content, toolbox)
+    if isinstance(content, list):
+        return PART_BREAK.join(_text_in(member, toolbox) for member in content)
+    return ""
+
+
+def _member_text(member: Mapping[str, Any], toolbox: AnthropicTools | None) -> str:
+    if member.get("type") == "image":
+        return IMAGE_NOTE
+    if member.get("type") == "tool_reference" and toolbox is not None:
+        return toolbox.description(member.get("tool_name"))
+    for key in ("text", "tool_name", "data", "content", "title"):
+        value = member.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            return _text_in(value, toolbox)
+    return f"[{member.get('type', 'content')} left out]"
+
+
+def _document_text(block: ContentBlock) -> str:
+    source = block.source if isinstance(block.source, Mapping) else {}
+    text = source.get("data") if source.get("type") == "text" else _text_in(source.get("content"))
+    return text if isinstance(text, str) and text else f"[{_label(block)} left out]"
+
+
+def _label(block: ContentBlock) -> str:
+    return " ".join(part for part in (block.type, block.name or block.title) if part)
+
+
+def _without_volatile_lines(text: str) -> str:
+    """Return a system text without the lines that change with every request."""
+    if BILLING_PREFIX not in text and _COUNTER_TAG not in text:
+        return text
+    kept = "\n".join(
+        line
+        for line in text.split("\n")
+        if not line.startswith(BILLING_PREFIX) and not _COUNTER.fullmatch(line)
+    )
+    return kept if kept.strip() else ""
+
+
+def has_cache_control(wire: CountBody) -> bool:
+    """Whether a request contains ``cache_control``.
+
+    It does not change the prefix cache, which stores the whole blocks of every prompt. It decides
+    whether the usage reports written cache tokens, since only clients that send it read them.
+    """
+    return any(mark is not None for mark in _marks(wire))
+
+
+def _marks(wire: CountBody) -> Iterator[Any]:
+    yield wire.cache_control
+    yield from (tool.cache_control for tool in wire.tools or ())
+    contents = (wire.system, *(message.content for message in wire.messages))
+    for content in contents:
+        if content is not None and not isinstance(content, str):
+            for block in content:
+                yield from _marks_of(block)
+
+
+def _marks_of(block: ContentBlock) -> Iterator[Any]:
+    yield block.cache_control
+    # A tool result contains blocks of its own.
+    inner = block.content if isinstance(block.content, list) else ()
+    yield from (part.get("cache_control") for part in inner if isinstance(part, dict))
+
+
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/messages``.
+
+    Args:
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields; the token limit is required in this dialect.
+
+    Raises:
+        InvalidRequest: The error names the first invalid field.
+    """
+    wire = parse_body(MessagesBody, body)
+    return ParsedRequest(
+        chat=_chat(wire, wire.max_tokens, defaults),
+        stream=bool(wire.stream),
+        agent=agent_of(headers, user_id=wire.user_id),
+        seeded=wire.seed is not None,
+        thinking=_thinking_of(wire.thinking),
+        has_cache_control=has_cache_control(wire),
+    )
+
+
+def parse_count(
+    body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
+) -> ParsedRequest:
+    """Parse a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
+    wire = parse_body(CountBody, body)
+    chat = _chat(wire, 1, defaults)
+    return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
+
+
+def _chat(wire: CountBody, max_tokens: int, defaults: RequestDefaults) -> ChatRequest:
+    toolbox = AnthropicTools(wire.tools)
+    messages = merge_turns(system_texts(wire.system), message_turns(wire.messages, toolbox))
+    choice = tool_choice_of(wire.tool_choice, toolbox)
+    schema = answer_schema_of(wire.output_config, wire.output_format)
+    # A request that demands a call must not reason first.
+    is_thinking = _thinking_of(wire.thinking) != "none" and choice.mode not in ("any", "tool")
+    return ChatRequest(
+        model=wire.model,
+        messages=messages,
+        max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
+        sampling=sampling_of(wire, wire.seed, defaults.ids),
+        tools=toolbox.loaded,
+        deferred_tools=toolbox.referred,
+        tool_choice=choice,
+        answer_schema=schema,
+        # As at the vendor, a schema that cannot be enforced is a 400.
+        is_strict=schema is not None,
+        strict_tools=toolbox.strict,
+        stop=stop_texts(wire.stop_sequences),
+        thinking=is_thinking,
+        effort=effort_of(wire.output_config.effort if wire.output_config is not None else None),
+        thinking_limit=_thinking_limit(wire, defaults.efforts),
+    )
+
+
+def _thinking_of(spec: ThinkingSpec | None) -> ThinkingShown:
+    if spec is None or spec.type not in ("enabled", "adaptive"):
+        return "none"
+    return "omitted" if spec.display == "omitted" else "whole"
+
+
+def _thinking_limit(wire: CountBody, efforts: Efforts) -> ThinkingLimit:
+    spec = wire.thinking
+    return efforts.limit(
+        wire.output_config.effort if wire.output_config is not None else None,
+        budget=spec.budget_tokens if spec is not None and spec.type == "enabled" else None,
+        forbidden=spec is not None and spec.type == "disabled",
+    )

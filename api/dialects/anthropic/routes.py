@@ -1,0 +1,94 @@
+"""``POST /v1/messages`` and ``POST /v1/messages/count_tokens``: Anthropic's Messages."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from api.app import App
+from api.dialects.anthropic import parse as anthropic
+from api.dialects.anthropic.bodies import CountBody, MessagesBody
+from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
+from api.dialects.replies import AnthropicMessage, TokenCount
+from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.request_headers import IDEMPOTENCY_KEY
+from api.http.sse import json_reply
+from domain.errors import ModelNotReady
+
+
+async def create_message(app: App, request: Request) -> Reply | StreamReply:
+    """Answer a turn; the reply repeats the model name of the request, since any name is served.
+
+    Claude Code sends some of its requests under names of its vendor, whatever its settings.
+    """
+    parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
+    parsed, job = await app.submission.open(parse, request, protocol="anthropic")
+    chat = parsed.chat
+    return await answer_open(
+        job,
+        app,
+        stream=parsed.stream,
+        encoder=lambda job_id, started: AnthropicEncoder(
+            job_id=job_id,
+            model=chat.model,
+            thinking=parsed.thinking,
+            request_id=request.id,
+            started=started,
+            has_cache_control=parsed.has_cache_control,
+        ),
+        assemble=lambda job_id, answer: assemble_message(
+            answer,
+            job_id=job_id,
+            model=chat.model,
+            thinking=parsed.thinking,
+            has_cache_control=parsed.has_cache_control,
+        ),
+    )
+
+
+async def count_tokens(app: App, request: Request) -> Reply:
+    """Return the length of the prompt of a request; a generation reports the same number."""
+    try:
+        tokens = await app.counts.run(request.caller.sharer, partial(_count, app, request))
+    except TimeoutError:
+        msg = "no worker with a loaded model has counted the prompt in time"
+        raise ModelNotReady(msg) from None
+    return json_reply({"input_tokens": tokens})
+
+
+def _count(app: App, request: Request) -> int:
+    parsed = anthropic.parse_count(request.body, request.headers, app.defaults)
+    submission = app.submission
+    identify = submission.commands.ownership.identify
+    identity = identify(request.caller, parsed.agent, is_named=False)
+    chat = submission.match_history(parsed.chat, identity.agent, identity.answers_to)
+    return app.counter.count(chat)
+
+
+MESSAGE_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/messages",
+        create_message,
+        id="createMessage",
+        summary="Generate an answer in Anthropic's Messages format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=MessagesBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
+        reply=AnthropicMessage,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "POST /v1/messages/count_tokens",
+        count_tokens,
+        id="countTokens",
+        summary="Count the tokens of the prompt of a request",
+        body=CountBody,
+        example={"model": "semantic-demo", "messages": [USER_TURN]},
+        reply=TokenCount,
+        access=Access.READ,
+        responses={429: "Too many prompts wait to be counted"},
+    ),
+)

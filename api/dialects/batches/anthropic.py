@@ -1,0 +1,280 @@
+"""``/v1/messages/batches``: Anthropic's Message Batches."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from api.app import App
+from api.dialects.batches.bodies import (
+    BatchCounts,
+    DeletedMessageBatch,
+    MessageBatch,
+    MessageBatchBody,
+    MessageBatchList,
+)
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH
+from api.dialects.batches.names import (
+    Blocks,
+    batch_id_of,
+    find_batch,
+    is_reached,
+    later,
+    new_batch_id,
+    wire_id,
+)
+from api.dialects.batches.objects import (
+    MESSAGE_BATCH_PREFIX,
+    batch_counts,
+    message_batch_object,
+    message_batch_status,
+)
+from api.dialects.generate import USER_TURN
+from api.http.bodies import parse_body
+from api.http.json_body import BATCH
+from api.http.messages import Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.parameters import page_size, path, text
+from api.http.sse import json_reply
+from domain.batch.jsonl import pack
+from domain.batch.state import Batch
+from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
+from domain.events.batch import BatchSubmitted
+from domain.job.new_job import text_bytes
+from domain.values import Digest, digest_of
+
+#: Characters of a User-Agent that are stored.
+CLIENT_CHARS_MAX: Final = 256
+JSONL: Final = "application/x-jsonl"
+#: For the document: the failure with status 429 of both operations that create batches.
+BATCHES_FULL: Final = "Too many batches are open; Retry-After has the seconds to wait"
+
+_ID: Final = f"^{MESSAGE_BATCH_PREFIX}[0-9a-f]{{32}}$"
+_BATCH_ID: Final = path("batch_id", example=MESSAGE_BATCH_PREFIX + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=1000)
+_AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=_ID)
+_BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
+
+
+async def create_message_batch(app: App, request: Request) -> Reply:
+    """Accept a batch; a request that is not valid gets its error as its result."""
+    await app.call(app.controls.require_admission)
+    batch = await app.call(_accept, app, request)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, request, app))
+
+
+async def list_message_batches(app: App, request: Request) -> Reply:
+    """List batches, newest first."""
+    return json_reply(await app.call(_list, app, request))
+
+
+async def get_message_batch(app: App, request: Request) -> Reply:
+    """Return one batch."""
+    batch = await app.call(_find, app, request)
+    return json_reply(await app.call(_object, batch, request, app))
+
+
+async def cancel_message_batch(app: App, request: Request) -> Reply:
+    """Cancel a batch; one that has ended stays as it is."""
+    batch = await app.call(_find, app, request)
+    batch = await app.call(app.batch_records.cancel, batch.id)
+    app.wake_batches()
+    return json_reply(await app.call(_object, batch, request, app))
+
+
+async def delete_message_batch(app: App, request: Request) -> Reply:
+    """Delete a batch that has ended."""
+    batch = await app.call(_find, app, request)
+    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
+    if not batch.state.is_terminal:
+        raise BatchNotEnded(name, message_batch_status(batch))
+    await app.call(app.batch_records.delete, batch.id)
+    body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
+    return json_reply(body)
+
+
+async def message_batch_results(app: App, request: Request) -> StreamReply:
+    """Return the results, a line for each request in the order of the requests."""
+    batch = await app.call(_find, app, request)
+    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
+    if not batch.state.is_terminal:
+        raise BatchNotEnded(name, message_batch_status(batch))
+    if _archived_at(batch, app) is not None:
+        msg = f"the results of batch {name} have expired"
+        raise NotFound(msg)
+    lines = (line for _, line in app.batch_lines.results(batch))
+    return StreamReply(pieces=Blocks(lines, app.call), content_type=JSONL)
+
+
+def _accept(app: App, request: Request) -> Batch:
+    body = parse_body(MessageBatchBody, request.body, BATCH)
+    rules = app.batch_limits
+    if len(body.requests) > rules.lines_max:
+        msg = f"{len(body.requests)} requests are more than the {rules.lines_max} of one batch"
+        raise InvalidRequest(msg, field="requests")
+    app.batch_records.require_room(batches_max=rules.open_max, owner=request.caller.sharer)
+    seen: set[str] = set()
+    for index, one in enumerate(body.requests):
+        if one.custom_id in seen:
+            msg = f"{one.custom_id} is not unique in this batch"
+            raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
+        seen.add(one.custom_id)
+    packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
+    client = client_payload(request)
+    submitted = BatchSubmitted(
+        protocol=ANTHROPIC,
+        endpoint=MESSAGES_PATH,
+        content=packed.digest,
+        lines=packed.lines,
+        expires_at=later(app.clock.now(), rules.window_s),
+        client_name=next(iter(client), None),
+        webhook=app.webhook_policy.url_of(body.webhook),
+        trace=str(request.trace),
+        owner=request.caller.owner,
+        cache_owner=app.ownership.cache_owner_of(request.caller),
+    )
+    return app.batch_records.accept(
+        new_batch_id(app.ids),
+        submitted,
+        correlation_id=request.id,
+        payloads={**packed.payloads, **client},
+        is_checked=True,
+    )
+
+
+def client_payload(request: Request) -> dict[Digest, bytes]:
+    """Return the text that names the client by its digest; empty if it sends none."""
+    name = text_bytes(request.headers.get("user-agent", "")[:CLIENT_CHARS_MAX])
+    return {digest_of(name): name} if name else {}
+
+
+def _line(custom_id: str, params: dict[str, Any]) -> bytes:
+    return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
+
+
+def _list(app: App, request: Request) -> MessageBatchList:
+    limit = _LIMIT.read(request)
+    after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
+    try:
+        page = app.batch_records.page(
+            (ANTHROPIC,),
+            limit=limit,
+            after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
+            before=batch_id_of(before, MESSAGE_BATCH_PREFIX) if before is not None else None,
+            owner=request.caller.sees,
+        )
+    except BatchNotFound as error:
+        raise InvalidRequest(
+            error.message, field="after_id" if before is None else "before_id"
+        ) from error
+    data = [_object(batch, request, app) for batch in page.rows]
+    return {
+        "data": data,
+        "has_more": page.has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
+def _find(app: App, request: Request) -> Batch:
+    return find_batch(
+        _BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), app.batch_records
+    )
+
+
+def _object(batch: Batch, request: Request, app: App) -> MessageBatch:
+    return message_batch_object(
+        batch,
+        batch_progress(batch, app),
+        archived_at=_archived_at(batch, app),
+        origin=_origin(request),
+    )
+
+
+def batch_progress(batch: Batch, app: App) -> BatchCounts:
+    """Return the numbers of requests by state as they are now; blocks."""
+    return batch_counts(batch, None if batch.counts else app.batch_records.views.tally(batch.id))
+
+
+def _archived_at(batch: Batch, app: App) -> str | None:
+    kept_s = app.batch_limits.results_kept_s
+    if not is_reached(batch.created_at, kept_s, app.clock.now()):
+        return None
+    return later(datetime.fromisoformat(batch.created_at), kept_s)
+
+
+def _origin(request: Request) -> str:
+    """Return the origin in the request, empty if it has no host; SDKs accept a path as well."""
+    host = request.headers.get("host")
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{host}" if host else ""
+
+
+MESSAGE_BATCH_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/messages/batches",
+        create_message_batch,
+        id="createMessageBatch",
+        summary="Accept a batch of Messages requests; each becomes a job",
+        body=MessageBatchBody,
+        takes_upload=True,
+        example={
+            "requests": [
+                {
+                    "custom_id": "first",
+                    "params": {
+                        "model": "semantic-demo",
+                        "max_tokens": 32,
+                        "messages": [USER_TURN],
+                    },
+                }
+            ]
+        },
+        reply=MessageBatch,
+        responses={429: BATCHES_FULL},
+    ),
+    Operation(
+        "GET /v1/messages/batches",
+        list_message_batches,
+        id="listMessageBatches",
+        summary="List Message Batches, newest first",
+        parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID),
+        reply=MessageBatchList,
+    ),
+    Operation(
+        "GET /v1/messages/batches/{batch_id}",
+        get_message_batch,
+        id="getMessageBatch",
+        summary="Return a Message Batch",
+        parameters=(_BATCH_ID,),
+        reply=MessageBatch,
+    ),
+    Operation(
+        "DELETE /v1/messages/batches/{batch_id}",
+        delete_message_batch,
+        id="deleteMessageBatch",
+        summary="Delete a Message Batch that has ended",
+        parameters=(_BATCH_ID,),
+        reply=DeletedMessageBatch,
+        responses={409: "The batch has not ended"},
+    ),
+    Operation(
+        "POST /v1/messages/batches/{batch_id}/cancel",
+        cancel_message_batch,
+        id="cancelMessageBatch",
+        summary="Cancel a Message Batch; a repeated request changes nothing",
+        parameters=(_BATCH_ID,),
+        reply=MessageBatch,
+    ),
+    Operation(
+        "GET /v1/messages/batches/{batch_id}/results",
+        message_batch_results,
+        id="getMessageBatchResults",
+        summary="Return the results of a Message Batch that has ended, one JSON object per line",
+        parameters=(_BATCH_ID,),
+        media=JSONL,
+        responses={409: "The batch has not ended"},
+    ),
+)

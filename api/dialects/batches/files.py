@@ -1,0 +1,196 @@
+"""``/v1/files``: inputs and results of OpenAI's batches."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from api.app import App
+from api.dialects.batches.bodies import (
+    DeletedFile,
+    FileForm,
+    FileList,
+    FileObject,
+    FileUpload,
+)
+from api.dialects.batches.names import Blocks, later, new_file_id
+from api.dialects.batches.objects import file_object
+from api.errors import TransportError
+from api.http.bodies import parse_body
+from api.http.messages import Reply, Request, StreamReply
+from api.http.multipart import parse_upload
+from api.http.operation import Operation
+from api.http.parameters import Order, choice, page_size, path, text
+from api.http.sse import json_reply
+from domain.batch.jsonl import pack, read_content
+from domain.batch.ports import FileId, StoredFile
+from domain.batch.state import BatchId
+from domain.errors import FileNotFound
+from domain.events.batch import FileCreated
+
+_ID: Final = re.compile(r"file-[0-9a-f]{32}")
+_DIGITS: Final = re.compile(r"[0-9]{1,10}")
+_OCTETS: Final = "application/octet-stream"
+
+_FILE_ID: Final = path("file_id", example="file-" + "0" * 32)
+_LIMIT: Final = page_size(default=10_000, most=10_000)
+_AFTER: Final = text(
+    "after", "only files behind this one, in the order of the list", pattern=f"^{_ID.pattern}$"
+)
+_ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
+_PURPOSE: Final = text("purpose", "only files with this purpose")
+
+
+async def create_file(app: App, request: Request) -> Reply:
+    """Store an uploaded file."""
+    return json_reply(await app.call(_object, _keep, app, request))
+
+
+async def list_stored_files(app: App, request: Request) -> Reply:
+    """List files, newest first by default."""
+    after, purpose = _AFTER.read(request), _PURPOSE.read(request)
+    page = await app.call(
+        app.file_records.page,
+        limit=_LIMIT.read(request),
+        purposes=(purpose,) if purpose else (),
+        after=FileId(after) if after else None,
+        oldest_first=_ORDER.read(request) is Order.ASC,
+        owner=request.caller.sees,
+    )
+    data = await app.call(lambda: [file_object(file, app.payloads.get) for file in page.rows])
+    body: FileList = {
+        "object": "list",
+        "data": data,
+        "has_more": page.has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+    return json_reply(body)
+
+
+async def get_file(app: App, request: Request) -> Reply:
+    """Return one file."""
+    return json_reply(await app.call(_object, _find, app, request))
+
+
+async def delete_stored_file(app: App, request: Request) -> Reply:
+    """Delete a file; batches that were created from it continue."""
+    file = await app.call(_find, app, request)
+    await app.call(app.file_records.delete, file.id, correlation_id=request.id)
+    body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
+    return json_reply(body)
+
+
+async def file_content(app: App, request: Request) -> StreamReply:
+    """Return the content of a file."""
+    file = await app.call(_find, app, request)
+    pieces = await app.call(_content, file, app)
+    return StreamReply(pieces=Blocks(pieces, app.call), content_type=_OCTETS)
+
+
+def find_file(file_id: str, app: App) -> StoredFile:
+    """Return a file by its id; blocks.
+
+    Raises:
+        FileNotFound: There is none.
+    """
+    if not _ID.fullmatch(file_id):
+        raise FileNotFound(file_id)
+    return app.file_records.load(FileId(file_id))
+
+
+def _keep(app: App, request: Request) -> StoredFile:
+    upload = parse_upload(request.headers.get("content-type", ""), request.body)
+    rules = app.batch_limits
+    if len(upload.file) > rules.file_bytes_max:
+        msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
+        raise TransportError(413, "file_too_large", msg)
+    # The fields of a form are texts.
+    fields = {name: _number_or_text(value) for name, value in upload.fields.items()}
+    form = parse_body(FileForm, json.dumps(fields).encode())
+    wanted = any(name.startswith("expires_after") for name in fields)
+    kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
+    packed = pack(upload.file, filename=upload.filename)
+    created = FileCreated(
+        purpose=form.purpose,
+        bytes=packed.bytes,
+        content=packed.digest,
+        expires_at=later(app.clock.now(), kept_s),
+        owner=request.caller.owner,
+    )
+    return app.file_records.keep(
+        new_file_id(app.ids),
+        created,
+        correlation_id=request.id,
+        payloads=packed.payloads,
+    )
+
+
+def _number_or_text(text_: str) -> int | str:
+    return int(text_) if _DIGITS.fullmatch(text_) else text_
+
+
+def _object(of: Callable[[App, Request], StoredFile], app: App, request: Request) -> FileObject:
+    return file_object(of(app, request), app.payloads.get)
+
+
+def _find(app: App, request: Request) -> StoredFile:
+    return find_file(_FILE_ID.read(request), app)
+
+
+def _content(file: StoredFile, app: App) -> Iterator[bytes]:
+    facts = file.facts
+    if facts.content is not None:
+        return read_content(facts.content, app.payloads.get)
+    batch = app.batch_records.load(BatchId(facts.batch or ""))
+    results = app.batch_lines.results(batch)
+    return (line for part, line in results if part == facts.part)
+
+
+FILE_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/files",
+        create_file,
+        id="createFile",
+        summary="Store a file",
+        body=FileUpload,
+        body_media="multipart/form-data",
+        takes_upload=True,
+        example={"purpose": "batch", "file": "{}"},
+        reply=FileObject,
+    ),
+    Operation(
+        "GET /v1/files",
+        list_stored_files,
+        id="listFiles",
+        summary="List files, newest first by default",
+        parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE),
+        reply=FileList,
+    ),
+    Operation(
+        "GET /v1/files/{file_id}",
+        get_file,
+        id="getFile",
+        summary="Return a file",
+        parameters=(_FILE_ID,),
+        reply=FileObject,
+    ),
+    Operation(
+        "DELETE /v1/files/{file_id}",
+        delete_stored_file,
+        id="deleteFile",
+        summary="Delete a file; batches that were created from it continue",
+        parameters=(_FILE_ID,),
+        reply=DeletedFile,
+    ),
+    Operation(
+        "GET /v1/files/{file_id}/content",
+        file_content,
+        id="getFileContent",
+        summary="Return the content of a file",
+        parameters=(_FILE_ID,),
+        media=_OCTETS,
+    ),
+)

@@ -1,0 +1,126 @@
+"""Answers of generations on the connection of the request, common to their operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import quote
+
+import structlog
+
+from api.answer import AssembledAnswer
+from api.app import App
+from api.dialects.jobs.objects import CACHE_HEADER, cache_header
+from api.http.messages import JOB_HEADER, Reply, StreamReply
+from api.http.sse import json_reply
+from api.streaming.answers import Encoder, JobStream, abandoned_on_error, collect_job
+from api.streaming.feed import OpenJob
+from domain.chat.items import Failed, Started, StreamItem
+from domain.errors import SemanticError
+from domain.values import JobId
+
+#: Id of the model that answered.
+MODEL_HEADER: Final = "x-semantic-model"
+#: Characters of a model id that stand in the header as they are.
+_PLAIN: Final = "/:@ +,()[]"
+#: Why the reply is that of an earlier job; absent where it is not.
+ATTACHED_HEADER: Final = "x-semantic-attached"
+
+#: For the document: a turn that any chat format takes.
+USER_TURN: Final[Mapping[str, str]] = {"role": "user", "content": "Say hello."}
+#: For the document: failures by status.
+KEY_REUSED: Final = "The idempotency key was used for another request"
+QUEUE_FULL: Final = "Too many jobs wait; Retry-After has the seconds to wait"
+MODEL_UNKNOWN: Final = "No model has this name; the message lists those that exist"
+GENERATION_FAILURES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        404: MODEL_UNKNOWN,
+        409: f"The job was cancelled, or the model is not loaded, or: {KEY_REUSED}",
+        429: QUEUE_FULL,
+    }
+)
+
+
+async def answer_open(
+    job: OpenJob,
+    app: App,
+    *,
+    stream: bool,
+    encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
+    assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
+) -> Reply | StreamReply:
+    """Return the answer of an open job, as a stream or whole.
+
+    Args:
+        job: Closed with its answer.
+        stream: Whether the request wants a stream.
+        encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
+            none has come in time.
+        assemble: Makes the body of a whole answer.
+
+    Raises:
+        SemanticError: The whole answer failed.
+    """
+    headers: dict[str, str] = {JOB_HEADER: job.id}
+    if job.attached is not None:
+        headers[ATTACHED_HEADER] = job.attached
+    if stream:
+        async with abandoned_on_error([job]):
+            started = await first_item(job, app.opening_s)
+            stream_encoder = encoder(job.id, started)
+            headers |= await attempt_headers(job.id, started, app)
+        pieces = JobStream(job, stream_encoder, ping_s=app.ping_s)
+        return StreamReply(pieces=pieces, headers=headers)
+    answer = await collect_job(job)
+    headers |= await attempt_headers(job.id, answer.started, app)
+    return json_reply(assemble(job.id, answer), headers=headers)
+
+
+async def attempt_headers(job_id: JobId, started: Started | None, app: App) -> dict[str, str]:
+    """Return the headers with the model and the cache diagnosis of a job.
+
+    There are none before its prompt is known, nor while the log cannot be read. The head of a
+    stream names the model of the first item.
+    """
+    if started is None:
+        return {}
+    try:
+        return await app.call(_attempt_headers, job_id, app)
+    except SemanticError as error:
+        structlog.get_logger(__name__).warning(
+            "attempt_headers_failed", job_id=job_id, error=error.code
+        )
+        return {}
+
+
+def _attempt_headers(job_id: JobId, app: App) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    view = app.records.views.get(job_id)
+    if view is not None and view.answered_by is not None:
+        headers[MODEL_HEADER] = plain_header(view.answered_by)
+    diagnosis = app.records.diagnose(job_id)
+    if diagnosis is not None:
+        headers[CACHE_HEADER] = cache_header(diagnosis)
+    return headers
+
+
+def plain_header(name: str) -> str:
+    """Return the id of a model as the value of a header."""
+    return quote(name, safe=_PLAIN)
+
+
+async def first_item(job: OpenJob, within_s: float) -> Started | None:
+    """Return the first item if it is ``Started``, ``None`` if it does not come in time.
+
+    A stream that has begun reports a failure only by an event, and clients take that for a passing
+    one: Claude Code shortens its conversation on a status of 400, not on an event.
+
+    Raises:
+        SemanticError: The first item is a failure.
+    """
+    first = await job.peek(within_s)
+    body = first.body if first is not None else None
+    if isinstance(body, Failed):
+        await collect_job(job)
+    return body if isinstance(body, Started) else None

@@ -1,0 +1,1 @@
+"""The native dialect: ``/v1/jobs``, the streams of jobs, and the webhooks that report ends."""

@@ -1,0 +1,214 @@
+"""Jobs as clients see them, with what they found in the cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, cast
+
+from api.dialects.embeddings import base64_of
+from api.dialects.logprobs import response_logprobs
+from api.dialects.replies import (
+    JobCache,
+    JobDivergence,
+    JobEstimate,
+    JobObject,
+    JobOutput,
+    JobToolCall,
+    WaitingName,
+)
+from api.loops.webhooks import webhook_object
+from domain.chat.divergence import PromptDivergence
+from domain.chat.generation import EmittedCall
+from domain.chat.stored_answer import StoredAnswer
+from domain.job.eta import Forecast
+from domain.job.state import Job
+from domain.log.trace import trace_id_of
+from domain.usecases.recent_ends import CacheDiagnosis
+from domain.values import JobStatus, WaitingFor
+from domain.webhook.delivery import Webhook
+
+#: On every reply to a generation whose prompt is known when the headers are sent.
+CACHE_HEADER: Final = "x-semantic-cache"
+#: Characters that a string of RFC 8941 cannot have.
+_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
+
+
+def cache_object(diagnosis: CacheDiagnosis) -> JobCache:
+    """Return the cache part of a job object."""
+    divergence = diagnosis.divergence
+    return {
+        "prompt_tokens": diagnosis.prompt_tokens,
+        "cached_tokens": diagnosis.cached_tokens,
+        "source": diagnosis.source,
+        "known_tokens": diagnosis.known_tokens,
+        "missed_tokens": diagnosis.missed_tokens,
+        "compared_with": diagnosis.compared_with,
+        "divergence": None if divergence is None else _divergence(diagnosis, divergence),
+    }
+
+
+def _divergence(diagnosis: CacheDiagnosis, divergence: PromptDivergence) -> JobDivergence:
+    return {
+        "at_token": diagnosis.cached_tokens,
+        "cause": divergence.cause.value,
+        "place": divergence.place,
+        "before": divergence.before,
+        "now": divergence.now,
+    }
+
+
+def cache_header(diagnosis: CacheDiagnosis) -> str:
+    """Return the value of the header, a dictionary of RFC 8941 without any text of a prompt."""
+    members = [
+        f"prompt={diagnosis.prompt_tokens}",
+        f"cached={diagnosis.cached_tokens}",
+        f"source={diagnosis.source}",
+    ]
+    if diagnosis.known_tokens > diagnosis.cached_tokens:
+        # Windows and states go on from a checkpoint; 0 is the beginning of the prompt.
+        members += [f"known={diagnosis.known_tokens}", f"checkpoint={diagnosis.cached_tokens}"]
+    if diagnosis.divergence is not None:
+        divergence = diagnosis.divergence
+        members += [
+            f"missed={diagnosis.missed_tokens}",
+            f"cause={divergence.cause.value}",
+            f"place={_string(_without_names(divergence.place))}",
+        ]
+    return ", ".join(members)
+
+
+def _without_names(place: str) -> str:
+    """Return a place without the name of a tool, which is text of the client."""
+    return place.partition(" ")[0] if place.startswith("tools[") else place
+
+
+def _string(text: str) -> str:
+    printable = _UNPRINTABLE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable}"'
+
+
+def job_object(view: Job, forecast: Forecast | None) -> JobObject:
+    """Return a job without its answer.
+
+    Args:
+        forecast: Its forecast, if it is open and has one.
+    """
+    usage, waiting = view.usage, _waiting(view, forecast)
+    path = f"/v1/jobs/{view.id}"
+    return {
+        "id": view.id,
+        "object": "job",
+        "status": view.status.value,
+        "kind": view.kind,
+        "protocol": view.submitted.protocol,
+        "model": view.submitted.model,
+        "bound_model": view.submitted.bound_model,
+        "answered_by": view.answered_by,
+        "priority": cast("Literal['interactive', 'batch']", view.submitted.priority),
+        "agent_id": view.submitted.agent,
+        "start_by": view.submitted.deadline,
+        "finish_by": view.submitted.finish_deadline,
+        "request_id": view.correlation_id,
+        "trace_id": trace_id_of(view.submitted.trace),
+        "created_at": view.created_at,
+        "started_at": view.started_at,
+        "finished_at": view.finished_at,
+        "attempt": view.attempt,
+        "cancel_requested": view.cancel_requested,
+        "stop_reason": view.stop_reason,
+        "stop_sequence": view.stop_sequence,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        },
+        "timings": {
+            "queued_ms": view.timings.queued_ms,
+            "admission_ms": view.timings.admission_ms,
+            "restore_ms": view.timings.restore_ms,
+            "prefill_ms": view.timings.prefill_ms,
+            "first_token_ms": view.timings.first_token_ms,
+            "decode_ms": view.timings.decode_ms,
+        },
+        "error": (
+            {"code": view.error, "message": view.error_message or ""} if view.error else None
+        ),
+        "links": {
+            "self": path,
+            "stream": f"{path}/stream",
+            "cancel": f"{path}/cancel",
+            "retry": f"{path}/retry",
+        },
+        "queue_position": None if waiting is None else waiting.position,
+        "waiting_for": _waiting_for(waiting),
+        "estimate": _estimate(view, forecast),
+    }
+
+
+def full_job_object(
+    view: Job,
+    forecast: Forecast | None,
+    *,
+    answer: StoredAnswer | None,
+    diagnosis: CacheDiagnosis | None,
+    webhooks: Sequence[Webhook],
+) -> JobObject:
+    """Return a job with its answer, its cache diagnosis and its webhooks."""
+    job = job_object(view, forecast)
+    job["output"] = None if answer is None else _output(answer)
+    job["cache"] = None if diagnosis is None else cache_object(diagnosis)
+    job["webhooks"] = [webhook_object(webhook) for webhook in webhooks]
+    return job
+
+
+def _output(answer: StoredAnswer) -> JobOutput:
+    output: JobOutput = {"text": answer.text, "thinking": answer.thinking}
+    if answer.calls:
+        output["tool_calls"] = [_tool_call(call) for call in answer.calls]
+    if answer.vectors is not None:
+        output["embeddings"] = [base64_of(vector) for vector in answer.vectors.each()]
+    if answer.logprobs is not None:
+        output["logprobs"] = response_logprobs(answer.logprobs)
+    return output
+
+
+def _tool_call(call: EmittedCall) -> JobToolCall:
+    return {
+        "arguments": call.arguments,
+        "id": call.id,
+        "is_complete": call.is_complete,
+        "name": call.name,
+    }
+
+
+def _waiting(view: Job, forecast: Forecast | None) -> Forecast | None:
+    """Return the forecast of a job that waits; it may have begun after the forecast was made."""
+    if forecast is None:
+        return None
+    if forecast.position is None and forecast.waiting_for is not WaitingFor.MODEL:
+        return None
+    is_in_engine = forecast.waiting_for is not None and view.status is JobStatus.RUNNING
+    return forecast if is_in_engine or view.status is JobStatus.QUEUED else None
+
+
+def _waiting_for(waiting: Forecast | None) -> WaitingName | None:
+    """Return why a job waits; one that has no turn yet waits for a place."""
+    if waiting is None:
+        return None
+    return (waiting.waiting_for or WaitingFor.PLACE).value
+
+
+def _estimate(view: Job, forecast: Forecast | None) -> JobEstimate | None:
+    if forecast is None or forecast.end_s is None:
+        return None
+    # The job may have begun after the forecast was made.
+    start_s = forecast.start_s if view.status is JobStatus.QUEUED else None
+    return {"starts_in_s": rounded(start_s), "finishes_in_s": rounded(forecast.end_s)}
+
+
+def rounded(seconds: float | None) -> float | None:
+    """Return an estimate in tenths of a second; it is not more accurate than that."""
+    return None if seconds is None else round(seconds, 1)

@@ -1,0 +1,265 @@
+"""``/v1/jobs``: generations that outlive their connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from api.app import App
+from api.dialects.generate import (
+    ATTACHED_HEADER,
+    KEY_REUSED,
+    MODEL_UNKNOWN,
+    QUEUE_FULL,
+)
+from api.dialects.jobs import parse as native
+from api.dialects.jobs.bodies import JobBody
+from api.dialects.jobs.job_objects import load_job, summarise_job, wait_of
+from api.dialects.jobs.objects import rounded
+from api.dialects.jobs.parse import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
+from api.dialects.replies import JobList, JobObject
+from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.parameters import choice, header, moment, page_size, path, query, text
+from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
+from api.http.sse import json_reply
+from api.streaming.answers import JobStream, wait_for_end
+from api.submit import Parse
+from domain.chat.items import Progress, StreamItem
+from domain.errors import SemanticError
+from domain.job.eta import retry_after_s
+from domain.job.state import Job
+from domain.usecases.jobs.submit import Accepted
+from domain.values import JobId, JobStatus, Priority, WaitingFor
+
+#: Largest ``Retry-After`` of an open job, in seconds.
+LOOK_AGAIN_MAX_S: Final = 60
+
+_JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=100)
+_BEFORE: Final = text("before", "only jobs older than this one", pattern=JOB_ID_PATTERN)
+_STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=None)
+_AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAME_PATTERN)
+_MODEL: Final = text("model", "only jobs whose request names this model")
+_PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
+_SINCE: Final = moment("since", "only jobs accepted at this instant or later")
+_CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
+_AFTER: Final = query(
+    "after", _CURSOR, partial(parse_cursor, field="after"), NO_ITEM, "id of the last item received"
+)
+_LAST_EVENT_ID: Final = header(
+    "Last-Event-ID",
+    _CURSOR,
+    partial(parse_cursor, field="Last-Event-ID"),
+    None,
+    "like the parameter after, over which it takes precedence",
+)
+
+
+async def create_job(app: App, request: Request) -> Reply:
+    """Accept a job; the client may wait for its end for a while."""
+    wait_s = PREFERRED_WAIT_S.read(request)
+    parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
+    accepted, job = await app.call(_accept, app, parse, request)
+    return await accepted_reply(accepted, job, wait_s, request, app)
+
+
+async def accepted_reply(
+    accepted: Accepted,
+    job: JobObject,
+    wait_s: int | None,
+    request: Request,
+    app: App,
+    *,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Reply:
+    """Reply with a job that was accepted: 202, or 200 if it ends within ``wait_s`` seconds.
+
+    ``more`` are further headers.
+    """
+    if wait_s is not None:
+        await wait_for_end(app.feed, accepted.job_id, wait_s, request)
+        job = await app.call(load_job, app, accepted.job_id, request.caller)
+    headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
+    if accepted.attached is not None:
+        headers[ATTACHED_HEADER] = accepted.attached
+    if wait_s is not None:
+        headers["preference-applied"] = f"wait={wait_s}"
+    if JobStatus(job["status"]).is_terminal:
+        return json_reply(job, headers=headers)
+    return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
+
+
+async def list_jobs(app: App, request: Request) -> Reply:
+    """List jobs, newest first."""
+    before = _BEFORE.read(request)
+    page = await app.call(
+        app.records.views.page,
+        limit=_LIMIT.read(request),
+        before=JobId(before) if before else None,
+        status=_STATUS.read(request),
+        agent=_AGENT_ID.read(request),
+        model=_MODEL.read(request),
+        priority=_PRIORITY.read(request),
+        since=_SINCE.read(request),
+        owner=request.caller.sees,
+    )
+    body: JobList = {
+        "object": "list",
+        "data": await app.call(_objects, page.jobs, app),
+        "has_more": page.has_more,
+        "next_before": page.jobs[-1].id if page.has_more else None,
+    }
+    return json_reply(body)
+
+
+async def get_job(app: App, request: Request) -> Reply:
+    """Return one job, with its answer once it has one."""
+    job = await app.call(load_job, app, JobId(_JOB_ID.read(request)), request.caller)
+    return json_reply(job)
+
+
+async def stream_job(app: App, request: Request) -> Reply | StreamReply:
+    """Stream the items after a cursor; a client that leaves ends the stream and not the job.
+
+    The stream ends with ``model_changed`` if the client has output of another model.
+
+    A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
+    """
+    job_id = JobId(request.params["job_id"])
+    cursor = _cursor(request)
+    job = await app.feed.open_job(job_id, request, after=cursor.n, attempt=cursor.attempt)
+    if job.is_over:
+        await job.close()
+        return Reply(status=204)
+    news = partial(_queue_progress, job_id, app) if cursor.n < 0 else None
+    pieces = JobStream(job, NativeEncoder(), ping_s=app.ping_s, news=news)
+    return StreamReply(pieces=pieces, headers={JOB_HEADER: job_id})
+
+
+def _cursor(request: Request) -> Cursor:
+    # Both are parsed, so that an invalid one is always refused. The header takes precedence: an
+    # ``EventSource`` adds it to an address whose query stays the same.
+    after, last_event_id = _AFTER.read(request), _LAST_EVENT_ID.read(request)
+    return after if last_event_id is None else last_event_id
+
+
+async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
+    """Return the place of a waiting job and its estimates, ``None`` if it runs."""
+    try:
+        view = await app.call(app.records.views.get, job_id)
+        foreseen = None if view is None else await app.call(wait_of, app, view)
+    except SemanticError:
+        return None  # the stream continues without it
+    if view is None or foreseen is None:
+        return None
+    waits_for_model = foreseen.waiting_for is WaitingFor.MODEL
+    if foreseen.position is None and not waits_for_model:
+        return None
+    body = Progress(
+        phase="queued",
+        done=0,
+        total=foreseen.position or 0,
+        starts_in_s=rounded(foreseen.start_s),
+        finishes_in_s=rounded(foreseen.end_s),
+        waiting_for=foreseen.waiting_for or WaitingFor.PLACE,
+        model=(view.submitted.bound_model or "") if waits_for_model else "",
+    )
+    return StreamItem(n=None, attempt=1, body=body)
+
+
+async def cancel_job(app: App, request: Request) -> Reply:
+    """Cancel a job; one that has ended stays as it is."""
+    job_id = JobId(_JOB_ID.read(request))
+    await app.call(app.cancellation.cancel, job_id, reason="api")
+    return json_reply(await app.call(load_job, app, job_id, request.caller))
+
+
+async def retry_job(app: App, request: Request) -> Reply:
+    """Enqueue a job again if it ended without an answer."""
+    job_id = JobId(_JOB_ID.read(request))
+    await app.call(app.retries.retry, job_id, reason="api")
+    job = await app.call(load_job, app, job_id, request.caller)
+    headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
+    return json_reply(job, status=202, headers=headers)
+
+
+def _look_again(job: JobObject) -> str:
+    """Return ``Retry-After`` of a job: the seconds until its end, if they can be estimated."""
+    estimate = job["estimate"]
+    finishes_in_s = None if estimate is None else estimate["finishes_in_s"]
+    return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
+
+
+def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
+    """Accept a job and return it as clients see it; see ``Submission.accept``."""
+    accepted = app.submission.accept(parse, request, protocol="jobs")
+    return accepted, load_job(app, accepted.job_id, request.caller)
+
+
+def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
+    return [summarise_job(app, view) for view in views]
+
+
+JOB_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/jobs",
+        create_job,
+        id="createJob",
+        summary="Enqueue a generation as a job",
+        parameters=(IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
+        body=JobBody,
+        example={"prompt": "Say hello.", "max_tokens": 32},
+        reply=JobObject,
+        status=202,
+        may_be_done=True,
+        has_links=True,
+        responses={404: MODEL_UNKNOWN, 409: KEY_REUSED, 429: QUEUE_FULL},
+    ),
+    Operation(
+        "GET /v1/jobs",
+        list_jobs,
+        id="listJobs",
+        summary="List jobs, newest first",
+        parameters=(_LIMIT, _BEFORE, _STATUS, _AGENT_ID, _MODEL, _PRIORITY, _SINCE),
+        reply=JobList,
+    ),
+    Operation(
+        "GET /v1/jobs/{job_id}",
+        get_job,
+        id="getJob",
+        summary="Return a job, with its answer once it has one",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+    ),
+    Operation(
+        "GET /v1/jobs/{job_id}/stream",
+        stream_job,
+        id="streamJob",
+        summary="Stream the numbered items of a job from any position",
+        parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID),
+        is_streamed=True,
+        responses={204: "The job has ended and the client has all of its items"},
+    ),
+    Operation(
+        "POST /v1/jobs/{job_id}/cancel",
+        cancel_job,
+        id="cancelJob",
+        summary="Cancel a job; a repeated request changes nothing",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+    ),
+    Operation(
+        "POST /v1/jobs/{job_id}/retry",
+        retry_job,
+        id="retryJob",
+        summary="Enqueue a job again if it ended without an answer",
+        parameters=(_JOB_ID,),
+        reply=JobObject,
+        status=202,
+        responses={409: "The job is open, or has its answer"},
+    ),
+)

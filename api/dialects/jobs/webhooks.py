@@ -1,0 +1,69 @@
+"""``/v1/webhooks``: the list of webhooks, and a new delivery of one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.app import App
+from api.http.bodies import WEBHOOK_ID_PATTERN
+from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.http.parameters import choice, page_size, path, text
+from api.http.sse import json_reply
+from api.loops.webhooks import webhook_object
+from api.operate.engine_bodies import WebhookList, WebhookObject
+from domain.webhook.delivery import WebhookId, WebhookState
+
+_WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
+_LIMIT: Final = page_size(default=20, most=100)
+_BEFORE: Final = text("before", "only webhooks older than this one", pattern=WEBHOOK_ID_PATTERN)
+_STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
+
+
+async def list_webhooks(app: App, request: Request) -> Reply:
+    """List webhooks, newest first."""
+    limit, before = _LIMIT.read(request), _BEFORE.read(request)
+    found = await app.call(
+        app.webhook_store.page,
+        limit=limit + 1,
+        before=WebhookId(before) if before else None,
+        state=_STATE.read(request),
+        owner=request.caller.sees,
+    )
+    data = [webhook_object(webhook) for webhook in found[:limit]]
+    body: WebhookList = {
+        "object": "list",
+        "data": data,
+        "has_more": len(found) > limit,
+        "next_before": data[-1]["id"] if len(found) > limit else None,
+    }
+    return json_reply(body)
+
+
+async def retry(app: App, request: Request) -> Reply:
+    """Deliver a webhook again; the webhook thread sends it within a second."""
+    revived = await app.call(
+        app.webhook_retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
+    )
+    return json_reply(webhook_object(revived), status=202)
+
+
+WEBHOOK_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/webhooks",
+        list_webhooks,
+        id="listWebhooks",
+        summary="List app, newest first",
+        parameters=(_LIMIT, _BEFORE, _STATE),
+        reply=WebhookList,
+    ),
+    Operation(
+        "POST /v1/webhooks/{webhook_id}/retry",
+        retry,
+        id="retryWebhook",
+        summary="Deliver a webhook again, at once and with all its attempts",
+        parameters=(_WEBHOOK_ID,),
+        reply=WebhookObject,
+        status=202,
+    ),
+)

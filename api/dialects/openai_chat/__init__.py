@@ -1,0 +1,1 @@
+"""OpenAI Chat Completions, and what it shares with the older Completions."""

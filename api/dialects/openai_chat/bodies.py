@@ -1,0 +1,228 @@
+"""Bodies of OpenAI's chat completions, and log probabilities."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.http.bodies import (
+    NAME_PATTERN,
+    Answers,
+    Items,
+    MaxTokens,
+    MinP,
+    Name,
+    RequestBody,
+    Seed,
+    StopText,
+    StopTexts,
+    TopK,
+    TopP,
+    whole,
+)
+from domain.chat.logprobs import TOP_MAX
+from domain.errors import InvalidRequest
+
+#: Limit of OpenAI's text completions.
+TEXT_TOP_MAX: Final = 5
+
+# The validator is last, so that the schema of the number has the limits.
+TopLogprobs = Annotated[int, Field(ge=0, le=TOP_MAX), BeforeValidator(whole)]
+TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
+
+
+class TokenChance(TypedDict):
+    """A token and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ResponseLogprob(TokenChance):
+    """A token of an answer, and the most probable ones at its place."""
+
+    top_logprobs: list[TokenChance]
+
+
+class ChatLogprobs(TypedDict):
+    """The tokens of the content of a choice."""
+
+    content: list[ResponseLogprob]
+    refusal: None
+
+
+class DeltaChance(TypedDict):
+    """A token and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+
+
+class DeltaLogprob(DeltaChance):
+    """A token of a text delta, and the most probable ones at its place."""
+
+    top_logprobs: list[DeltaChance]
+
+
+class TextLogprobs(TypedDict):
+    """The tokens of a text completion, one list for each property.
+
+    ``top_logprobs`` has the token itself and the most probable ones. ``text_offset`` counts
+    characters from the start of the text of the choice.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
+    """Return the number of alternatives for each token of a chat completion.
+
+    Args:
+        wanted: Whether the request has ``logprobs: true``.
+        top: ``top_logprobs`` of the request.
+
+    Returns:
+        ``None`` if the reply has no log probabilities.
+
+    Raises:
+        InvalidRequest: The request has ``top_logprobs`` without ``logprobs``.
+    """
+    if top is not None and not wanted:
+        msg = "logprobs must be true where top_logprobs is given"
+        raise InvalidRequest(msg, field="top_logprobs")
+    return (top or 0) if wanted else None
+
+
+class ContentPart(RequestBody):
+    """A part of any type; only texts are used."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(RequestBody):
+    """The function of a tool call; ``arguments`` is JSON in a string."""
+
+    name: str
+    arguments: str | None = None
+
+
+class ToolCallSpec(RequestBody):
+    """A tool call of an earlier turn."""
+
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+
+
+class ChatMessage(RequestBody):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Items[ContentPart] | None = None
+    reasoning_content: str | None = None
+    tool_calls: Items[ToolCallSpec] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionSpec(RequestBody):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(RequestBody):
+    """A tool; types other than ``function`` run on the vendor's servers and are ignored."""
+
+    type: str
+    function: FunctionSpec | None = None
+
+
+class NamedFunction(RequestBody):
+    """The name of a function."""
+
+    name: str
+
+
+class ChatNamedTool(RequestBody):
+    """A function by its name."""
+
+    type: str
+    function: NamedFunction | None = None
+
+
+class AllowedTools(RequestBody):
+    """The tools that may be called, or of which one must be called (``required``)."""
+
+    mode: str | None = None
+    tools: Items[ChatNamedTool] | None = None
+
+
+class ChatToolChoice(ChatNamedTool):
+    """A function that must be called, or ``allowed_tools``; other types mean ``auto``."""
+
+    allowed_tools: AllowedTools | None = None
+
+
+class AnswerSchema(RequestBody):
+    """A JSON Schema for the answer; its name has no effect."""
+
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestBody):
+    """The format of the answer: ``text``, ``json_object`` or ``json_schema``."""
+
+    type: str
+    json_schema: AnswerSchema | None = None
+
+
+class StreamOptions(RequestBody):
+    """Whether the last chunk of a stream has the usage."""
+
+    include_usage: bool | None = None
+
+
+class CompletionParameters(RequestBody):
+    """The fields of both kinds of completions.
+
+    ``top_k``, ``min_p`` and ``session_id`` are additions that local servers share.
+    """
+
+    model: Name
+    n: Answers | None = None
+    max_tokens: MaxTokens | None = None
+    stop: StopText | StopTexts | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
+    session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    prompt_cache_key: str | None = None
+
+
+class ChatCompletionBody(CompletionParameters):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: Items[FunctionTool] | None = None
+    tool_choice: str | ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None

@@ -1,0 +1,227 @@
+"""OpenAI's chat and text completions: the answers of one or several jobs as one completion.
+
+``CompletionKind`` describes the difference: the parser of the request and the form of a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from api.answer import AssembledAnswer, ending_or_error, job_hex
+from api.dialects.replies import OpenAIUsage
+from api.errors import error_body
+from api.http.messages import Dialect
+from api.http.sse import Comment, Frame, Part
+from api.parsed_request import RequestParser
+from domain.chat.items import Body, Failed, Finished, StreamItem
+from domain.errors import SemanticError
+from domain.values import JobId, StopReason, Usage
+
+_FINISH_REASONS: Final[Mapping[StopReason, str]] = {
+    StopReason.END_TURN: "stop",
+    StopReason.STOP_SEQUENCE: "stop",
+    StopReason.MAX_TOKENS: "length",
+    StopReason.CONTEXT_WINDOW: "length",
+    StopReason.CANCELLED: "stop",
+}
+
+Choice = Mapping[str, Any]
+
+
+class ChoiceRenderer(Protocol):
+    """Renders the items of one job as choices; each job of a stream has its own."""
+
+    def open(self) -> list[Choice]:
+        """Return the choices before the first item."""
+        ...
+
+    def render(self, body: Body) -> list[Choice]:
+        """Return the choices of an item that is not the last one; may be none."""
+        ...
+
+    def end(self, ending: Finished) -> Choice:
+        """Return the choice with the finish reason."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionKind:
+    """Chat completions or text completions.
+
+    Attributes:
+        protocol: Name in the log.
+        whole: ``object`` of a whole completion.
+        chunk: ``object`` of a chunk.
+        parse: Parses the body of a request.
+        choice_renderer: Returns the renderer of a job, given the index of its choice.
+        choice: Returns the choice of a whole answer, given its index.
+    """
+
+    protocol: str
+    id_prefix: str
+    whole: str
+    chunk: str
+    parse: RequestParser
+    choice_renderer: Callable[[int], ChoiceRenderer]
+    choice: Callable[[int, AssembledAnswer], Choice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionEnvelope:
+    """The members of a completion other than its choices and its usage.
+
+    Attributes:
+        kind: Chat or text.
+        jobs: One job for each choice, in order; the first one gives the completion its id.
+        model: Name of the model in the request.
+        created: Unix seconds.
+        answers_each: Number of consecutive jobs with one prompt, which the usage counts once.
+    """
+
+    kind: CompletionKind
+    jobs: tuple[JobId, ...]
+    model: str
+    created: int
+    answers_each: int = 1
+
+    def members(self, object_name: str) -> dict[str, Any]:
+        """Return the members that a completion and its chunks share."""
+        return {
+            "id": f"{self.kind.id_prefix}{job_hex(self.jobs[0])}",
+            "object": object_name,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceItem:
+    """An item of one of the jobs of a completion.
+
+    Attributes:
+        choice: Index of the job.
+        is_terminal: Whether it is the last item of all jobs.
+    """
+
+    choice: int
+    item: StreamItem
+    is_terminal: bool = False
+
+    @property
+    def n(self) -> int | None:
+        """The number of the item in the stream of its job."""
+        return self.item.n
+
+
+class CompletionEncoder:
+    """Encodes the items of all jobs as chunks.
+
+    Args:
+        envelope: Members of the completion.
+        include_usage: Whether a last chunk carries the token counts.
+        request_id: For error events.
+    """
+
+    def __init__(
+        self, envelope: CompletionEnvelope, *, include_usage: bool, request_id: str
+    ) -> None:
+        self._members = envelope.members(envelope.kind.chunk)
+        self._answers_each = envelope.answers_each
+        self._renderers = [
+            envelope.kind.choice_renderer(index) for index in range(len(envelope.jobs))
+        ]
+        self._usages: dict[int, Usage] = {}
+        self._include_usage = include_usage
+        self._request_id = request_id
+
+    def open(self) -> list[Part]:
+        """Return the first chunk of each choice, a comment if the kind has none."""
+        choices = [choice for renderer in self._renderers for choice in renderer.open()]
+        chunks: list[Part] = [self._chunk(choice) for choice in choices]
+        return chunks or [Comment("begun")]
+
+    def item(self, item: ChoiceItem) -> list[Part]:
+        """Return the chunks of an item."""
+        body = item.item.body
+        if isinstance(body, Finished | Failed):
+            return self._end(item.choice, body)
+        return [self._chunk(one) for one in self._renderers[item.choice].render(body)]
+
+    def ping(self) -> list[Part]:
+        """Return a comment: the protocol has no ping event."""
+        return [Comment("ping")]
+
+    def fail(self, error: SemanticError) -> list[Part]:
+        """Return the last event of a failed stream."""
+        return [Frame(data=error_body(error, Dialect.OPENAI, self._request_id))]
+
+    def _end(self, choice: int, body: Finished | Failed) -> list[Part]:
+        end = ending_or_error(body)
+        if isinstance(end, SemanticError):
+            return self.fail(end)
+        parts: list[Part] = [self._chunk(self._renderers[choice].end(end))]
+        self._usages[choice] = end.usage
+        if len(self._usages) < len(self._renderers):
+            return parts
+        if self._include_usage:
+            usages = [self._usages[place] for place in range(len(self._renderers))]
+            usage = openai_usage(total_usage(usages, self._answers_each))
+            parts.append(Frame(data=self._members | {"choices": [], "usage": usage}))
+        return [*parts, Frame(data="[DONE]")]
+
+    def _chunk(self, choice: Choice) -> Frame:
+        usage = {"usage": None} if self._include_usage else {}
+        return Frame(data=self._members | {"choices": [choice]} | usage)
+
+
+def assemble(envelope: CompletionEnvelope, answers: Sequence[AssembledAnswer]) -> dict[str, Any]:
+    """Return the completion of finished answers.
+
+    Args:
+        envelope: Members of the completion.
+        answers: The answer of each job, with a ``Finished`` ending.
+    """
+    usages = [answer.finished().usage for answer in answers]
+    return envelope.members(envelope.kind.whole) | {
+        "choices": [envelope.kind.choice(index, answer) for index, answer in enumerate(answers)],
+        "usage": openai_usage(total_usage(usages, envelope.answers_each)),
+    }
+
+
+def finish_reason(ending: Finished, *, called: bool = False) -> str:
+    """Return the finish reason of an answer; ``called`` if it contains a tool call."""
+    if called and ending.stop_reason is StopReason.END_TURN:
+        return "tool_calls"
+    return _FINISH_REASONS[ending.stop_reason]
+
+
+def total_usage(usages: Sequence[Usage], answers_each: int) -> Usage:
+    """Return the token counts of several jobs; as at the vendor, each prompt counts once.
+
+    Args:
+        usages: Token counts of the jobs; jobs of one prompt are consecutive.
+        answers_each: Number of jobs of each prompt.
+    """
+    prompts = [
+        usages[first : first + answers_each] for first in range(0, len(usages), answers_each)
+    ]
+    return Usage(
+        prompt_tokens=sum(same[0].prompt_tokens for same in prompts),
+        # The first job of a prompt fills the cache for the others, so its hit is the smallest.
+        cached_tokens=sum(min(one.cached_tokens for one in same) for same in prompts),
+        completion_tokens=sum(one.completion_tokens for one in usages),
+        reasoning_tokens=sum(one.reasoning_tokens for one in usages),
+    )
+
+
+def openai_usage(usage: Usage) -> OpenAIUsage:
+    """Return token counts in the shape of this dialect."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

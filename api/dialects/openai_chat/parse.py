@@ -1,0 +1,305 @@
+"""OpenAI chat completions: the body becomes a request, an answer the choices of a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from api.answer import AssembledAnswer, origin_of
+from api.dialects.function_tools import Mode, arguments_of, choice_of, function_tool
+from api.dialects.logprobs import chat_logprobs
+from api.dialects.openai_chat.bodies import (
+    ChatCompletionBody,
+    ChatMessage,
+    ChatToolChoice,
+    ContentPart,
+    FunctionTool,
+    ResponseFormat,
+    ToolCallSpec,
+    logprobs_wanted,
+)
+from api.dialects.openai_chat.completion_request import completion_request
+from api.dialects.openai_chat.completions import Choice, CompletionKind, finish_reason
+from api.dialects.replies import OpenAIMessage
+from api.dialects.turns import (
+    IMAGE_NOTE,
+    IMAGE_TYPES,
+    PART_BREAK,
+    merge_turns,
+    newest_of_user,
+    refuse_images,
+)
+from api.http.bodies import parse_body
+from api.parsed_request import (
+    ParsedRequest,
+    RequestDefaults,
+    clamp_max_tokens,
+    effort_of,
+    sampling_of,
+    stop_texts,
+)
+from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
+from domain.chat.logprobs import TokenLogprob
+from domain.chat.request import ChatRequest, Message, Role, ToolCall, ToolChoice
+
+
+class ChatChoiceRenderer:
+    """``ChoiceRenderer`` of chat completions.
+
+    Args:
+        index: Index of the choice.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._tools = 0
+
+    def open(self) -> list[Choice]:
+        """Return the choice with the role."""
+        return [self._choice({"role": "assistant", "content": ""})]
+
+    def render(self, body: Body) -> list[Choice]:
+        """See ``ChoiceRenderer.render``."""
+        match body:
+            case Text():
+                return [self._choice({"content": body.text}, logprobs=body.logprobs)]
+            case Thinking():
+                return [self._choice({"reasoning_content": body.text})]
+            case ToolStart():
+                return [self._choice({"tool_calls": [self._call(body)]})]
+            case ToolInput():
+                call = {"index": self._tools - 1, "function": {"arguments": body.fragment}}
+                return [self._choice({"tool_calls": [call]})]
+            case _:
+                return []  # the start, progress and the end of a call have no chunk
+
+    def end(self, ending: Finished) -> Choice:
+        """Return the choice with the finish reason."""
+        return self._choice({}, finish_reason(ending, called=bool(self._tools)))
+
+    def _call(self, body: ToolStart) -> dict[str, Any]:
+        self._tools += 1
+        return {
+            "index": self._tools - 1,
+            "id": body.id,
+            "type": "function",
+            "function": {"name": body.name, "arguments": ""},
+        }
+
+    def _choice(
+        self,
+        delta: Mapping[str, Any],
+        reason: str | None = None,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> Choice:
+        return {
+            "index": self._index,
+            "delta": delta,
+            "logprobs": chat_logprobs(logprobs),
+            "finish_reason": reason,
+        }
+
+
+def chat_choice(index: int, answer: AssembledAnswer) -> Choice:
+    """Return the choice of a finished answer.
+
+    Args:
+        index: Index of the choice.
+        answer: The answer, with a ``Finished`` ending.
+    """
+    return {
+        "index": index,
+        "message": _message(answer),
+        "logprobs": chat_logprobs(answer.logprobs),
+        "finish_reason": finish_reason(answer.finished(), called=bool(answer.tools)),
+    }
+
+
+def _message(answer: AssembledAnswer) -> OpenAIMessage:
+    message: OpenAIMessage = {
+        "role": "assistant",
+        "content": answer.joined("text"),
+        "refusal": None,
+    }
+    reasoning = answer.joined("thinking")
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if answer.tools:
+        message["content"] = message["content"] or None
+        message["tool_calls"] = [
+            {
+                "id": block.id,
+                "type": "function",
+                "function": {"name": block.name, "arguments": block.text or "{}"},
+            }
+            for block in answer.tools
+        ]
+    return message
+
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def turns_of(messages: Sequence[ChatMessage]) -> Iterator[Message]:
+    """Yield chat messages as domain messages.
+
+    Raises:
+        InvalidRequest: The newest user message contains an image; see ``shared.images``.
+    """
+    newest = newest_of_user(message.role for message in messages)
+    for number, message in enumerate(messages):
+        if number == newest:
+            refuse_images(message.content, f"messages.{number}")
+        yield _turn(message)
+
+
+def _turn(message: ChatMessage) -> Message:
+    role = _ROLES[message.role]
+    return Message(
+        role=role,
+        content=text_of(message.content),
+        reasoning=(message.reasoning_content or "") if role == "assistant" else "",
+        tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
+        tool_call_id=message.tool_call_id if role == "tool" else None,
+        origin=origin_of(call.id for call in message.tool_calls or ()),
+    )
+
+
+def text_of(content: str | Sequence[ContentPart] | None) -> str:
+    """Return the text of a content; a note replaces each part that is not text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return PART_BREAK.join(_part_text(part) for part in content)
+
+
+def _part_text(part: ContentPart) -> str:
+    if part.text is not None:
+        return part.text
+    return IMAGE_NOTE if part.type in IMAGE_TYPES else f"[{part.type} left out]"
+
+
+def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            id=call.id or "",
+            name=call.function.name,
+            arguments=arguments_of(call.function.arguments or "{}"),
+        )
+        for call in calls or ()
+        if call.function is not None
+    )
+
+
+_MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
+
+
+def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions among the tools, in function format."""
+    return tuple(
+        function_tool(tool.function.name, tool.function.description, tool.function.parameters)
+        for tool in tools or ()
+        if tool.type == "function" and tool.function is not None
+    )
+
+
+def tool_choice_of(
+    spec: str | ChatToolChoice | None, tools: Sequence[Mapping[str, Any]], *, parallel: bool
+) -> ToolChoice:
+    """Return the tool choice of a request.
+
+    Args:
+        spec: ``none``, ``auto``, ``required``, a function or ``allowed_tools``.
+        tools: The tools of the request, in function format.
+        parallel: Whether one answer may contain several calls.
+
+    Raises:
+        InvalidRequest: The request demands a call that no tool can answer.
+    """
+    mode, name = _MODES.get(spec, "auto") if isinstance(spec, str) else "auto", None
+    allowed: tuple[str, ...] | None = None
+    if isinstance(spec, ChatToolChoice) and spec.function is not None:
+        mode, name = "tool", spec.function.name
+    elif isinstance(spec, ChatToolChoice) and spec.allowed_tools is not None:
+        mode = _MODES.get(spec.allowed_tools.mode or "", "auto")
+        chosen = {one.function.name for one in spec.allowed_tools.tools or () if one.function}
+        names = [tool["function"]["name"] for tool in tools]
+        allowed = tuple(one for one in names if one in chosen)
+    return choice_of(
+        mode, name, parallel=parallel, tools=tools, allowed=allowed, field="tool_choice"
+    )
+
+
+def strict_among(tools: Sequence[FunctionTool] | None) -> tuple[str, ...]:
+    """Return the names of the tools whose schema the service must enforce."""
+    functions = [tool.function for tool in tools or () if tool.function is not None]
+    return tuple(function.name for function in functions if function.strict)
+
+
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/chat/completions``.
+
+    Args:
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields.
+
+    Raises:
+        InvalidRequest: The error names the first invalid field.
+    """
+    wire = parse_body(ChatCompletionBody, body)
+    tools = tools_of(wire.tools)
+    choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
+    wanted = wire.max_completion_tokens or wire.max_tokens
+    chat = ChatRequest(
+        model=wire.model,
+        messages=merge_turns((), turns_of(wire.messages)),
+        max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
+        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
+        tools=tools,
+        tool_choice=choice,
+        answer_schema=_answer_schema(wire.response_format),
+        is_strict=_is_strict(wire.response_format),
+        strict_tools=strict_among(wire.tools),
+        stop=stop_texts(wire.stop),
+        logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
+        thinking=(
+            wire.reasoning_effort not in (None, "none") and choice.mode not in ("any", "tool")
+        ),
+        effort=effort_of(wire.reasoning_effort),
+        thinking_limit=defaults.efforts.limit(wire.reasoning_effort),
+    )
+    return completion_request(wire, [chat], headers)
+
+
+def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
+    """Return the schema of the answer, an empty one for any object."""
+    if wanted is None or wanted.type not in ("json_object", "json_schema"):
+        return None
+    schema = wanted.json_schema.json_schema if wanted.json_schema is not None else None
+    return (schema or {}) if wanted.type == "json_schema" else {}
+
+
+def _is_strict(wanted: ResponseFormat | None) -> bool:
+    """Whether the request must fail if the service cannot enforce the schema."""
+    return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
+
+
+#: ``POST /v1/chat/completions``.
+CHAT: Final = CompletionKind(
+    protocol="openai-chat",
+    id_prefix="chatcmpl-",
+    whole="chat.completion",
+    chunk="chat.completion.chunk",
+    parse=parse,
+    choice_renderer=ChatChoiceRenderer,
+    choice=chat_choice,
+)

@@ -1,0 +1,183 @@
+"""OpenAI text completions: the body becomes a request, an answer the choices of a reply."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from api.answer import AssembledAnswer
+from api.dialects.completion_bodies import CompletionBody
+from api.dialects.logprobs import token_text
+from api.dialects.openai_chat.bodies import TextLogprobs
+from api.dialects.openai_chat.completion_request import completion_request
+from api.dialects.openai_chat.completions import Choice, CompletionKind, finish_reason
+from api.http.bodies import parse_body
+from api.parsed_request import (
+    ParsedRequest,
+    RequestDefaults,
+    clamp_max_tokens,
+    sampling_of,
+    stop_texts,
+)
+from domain.chat.items import Body, Finished, Text
+from domain.chat.logprobs import TokenLogprob
+from domain.chat.request import ChatRequest, RawPrompt
+from domain.errors import InvalidRequest
+
+
+class TextLogprobsRenderer:
+    """Renders the log probabilities of one choice, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        #: Characters of the rendered tokens; ``None`` before the first one.
+        self._offset: int | None = None
+
+    def render(self, values: Sequence[TokenLogprob], text: str) -> TextLogprobs | None:
+        """Return the member ``logprobs`` of a chunk; ``None`` without values.
+
+        Args:
+            values: The tokens that begin in the text.
+            text: The text of the chunk.
+        """
+        if not values:
+            return None
+        return {
+            "tokens": [_text_token(value.token) for value in values],
+            "token_logprobs": [value.logprob for value in values],
+            "top_logprobs": [_by_token(value) for value in values],
+            "text_offset": [self._next_offset(value.token, text) for value in values],
+        }
+
+    def _next_offset(self, token: bytes, text: str) -> int:
+        if self._offset is None:
+            # Some vocabularies put a space before the first word that the text does not have.
+            self._offset = -1 if token.startswith(b" ") and not text.startswith(" ") else 0
+        offset = self._offset
+        self._offset += len(self._decoder.decode(token))
+        return max(0, offset)
+
+
+def _text_token(token: bytes) -> str:
+    """Return a token in the notation of text completions."""
+    text = token_text(token)
+    return text if text.encode() == token else f"bytes:{text}"
+
+
+def _by_token(value: TokenLogprob) -> dict[str, float]:
+    """Return the likeliest tokens and the emitted one; of equal texts, the likelier."""
+    by_token: dict[str, float] = {}
+    for token, logprob in (*value.top, (value.token, value.logprob)):
+        by_token.setdefault(_text_token(token), logprob)
+    return by_token
+
+
+class TextChoiceRenderer:
+    """``ChoiceRenderer`` of text completions.
+
+    Args:
+        index: Index of the choice.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._logprobs = TextLogprobsRenderer()
+
+    def open(self) -> list[Choice]:
+        """Return nothing: the first text is the first choice."""
+        return []
+
+    def render(self, body: Body) -> list[Choice]:
+        """See ``ChoiceRenderer.render``."""
+        if not isinstance(body, Text):
+            return []
+        return [_choice(self._index, body.text, self._logprobs.render(body.logprobs, body.text))]
+
+    def end(self, ending: Finished) -> Choice:
+        """Return the choice with the finish reason."""
+        return _choice(self._index, "", None, finish_reason(ending))
+
+
+def text_choice(index: int, answer: AssembledAnswer) -> Choice:
+    """Return the choice of a finished answer.
+
+    Args:
+        index: Index of the choice.
+        answer: The answer, with a ``Finished`` ending.
+    """
+    text = answer.joined("text")
+    logprobs = TextLogprobsRenderer().render(answer.logprobs, text)
+    return _choice(index, text, logprobs, finish_reason(answer.finished()))
+
+
+def _choice(
+    index: int, text: str, logprobs: TextLogprobs | None, reason: str | None = None
+) -> Choice:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+#: Token limit of a request that sets none, as the vendor documents it.
+MAX_TOKENS_DEFAULT: Final = 16
+
+
+def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+    """Parse a body of ``POST /v1/completions``.
+
+    Args:
+        body: The body of the request.
+        headers: Headers by lower-case name.
+        defaults: Values for open fields. The token limit is ``MAX_TOKENS_DEFAULT`` instead, and
+            efforts have no effect: a text completion has no reasoning.
+
+    Raises:
+        InvalidRequest: The error names the first invalid field.
+    """
+    wire = parse_body(CompletionBody, body)
+    _check(wire)
+    sampling = sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p)
+    prompts = [
+        ChatRequest(
+            model=wire.model,
+            messages=(),
+            raw=raw,
+            max_tokens=clamp_max_tokens(wire.max_tokens, MAX_TOKENS_DEFAULT),
+            sampling=sampling,
+            stop=stop_texts(wire.stop),
+            logprobs=wire.logprobs,
+        )
+        for raw in _prompts(wire)
+    ]
+    return completion_request(wire, prompts, headers)
+
+
+def _check(wire: CompletionBody) -> None:
+    if wire.best_of is not None and wire.best_of != (wire.n or 1):
+        msg = "best_of must equal n: the service returns every answer that it generates"
+        raise InvalidRequest(msg, field="best_of")
+    if wire.echo and wire.suffix is not None:
+        msg = "a prompt with a suffix cannot be echoed; leave out echo or suffix"
+        raise InvalidRequest(msg, field="echo")
+    if wire.echo and wire.logprobs is not None:
+        msg = "prompt tokens have no log probabilities; leave out echo or logprobs"
+        raise InvalidRequest(msg, field="logprobs")
+
+
+def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
+    given = wire.prompt
+    several = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+    for one in several:
+        text, ids = (one, ()) if isinstance(one, str) else ("", tuple(one))
+        yield RawPrompt(text=text, ids=ids, suffix=wire.suffix, is_echoed=bool(wire.echo))
+
+
+#: ``POST /v1/completions``.
+TEXT: Final = CompletionKind(
+    protocol="openai-completions",
+    id_prefix="cmpl-",
+    whole="text_completion",
+    chunk="text_completion",
+    parse=parse,
+    choice_renderer=TextChoiceRenderer,
+    choice=text_choice,
+)

@@ -1,0 +1,1 @@
+"""Work outside a request: batch driver, webhook sender, periodic tasks, rates and forecasts."""

@@ -1,0 +1,357 @@
+"""``/v1/events`` and timelines: events, the check of their chain, and past states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final, cast
+
+from api.app import App
+from api.dialects.jobs.objects import job_object
+from api.http.bodies import INT64_MAX, JOB_ID_PATTERN, KNOWN_NAME_PATTERN
+from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.parameters import Place, moment, page_size, path, text, texts, whole_number
+from api.http.sse import Comment, Frame, encode, json_reply
+from api.operate.event_bodies import (
+    ChainCheck,
+    EventList,
+    EventMark,
+    EventObject,
+    JobTimeline,
+    PastStateObject,
+)
+from domain.errors import JobNotFound, SemanticError
+from domain.job.timeline import Timeline, bars_of
+from domain.log.codec import texts_of
+from domain.log.record import EventFilter, LogHead, RecordedEvent
+from domain.usecases.chain_check import check_stretch
+from domain.usecases.jobs.timeline import read_timeline
+from domain.usecases.past_state import read_past_state
+from domain.values import JobId, rfc3339
+
+#: Events that are read from the log at once.
+PAGE_MAX: Final = 1000
+#: Pause between two reads of a log without new events, in seconds.
+TAIL_PAUSE_S: Final = 0.2
+#: How long after an instant an event may appear that was recorded before it, in seconds.
+WRITER_LAG_S: Final = 15.0
+_EVENT_STREAM: Final = "text/event-stream"
+
+_LAST_EVENT_ID: Final = whole_number(
+    "Last-Event-ID",
+    "position of the last event received; takes precedence over the parameter after",
+    default=None,
+    most=INT64_MAX,
+    place=Place.HEADER,
+)
+_AFTER: Final = whole_number(
+    "after", "position before that of the first event", default=0, most=INT64_MAX
+)
+_BEFORE: Final = whole_number(
+    "before",
+    "position after that of the newest event; the page is then newest first, and no stream",
+    default=None,
+    most=INT64_MAX,
+)
+_LIMIT: Final = page_size(default=100, most=PAGE_MAX)
+_STREAM: Final = text("stream", "only events of this stream", pattern=KNOWN_NAME_PATTERN)
+_TYPE: Final = texts("type", "only events of these types", most=32)
+_AGENT_ID: Final = text(
+    "agent_id", "only events of this agent and of its jobs", pattern=KNOWN_NAME_PATTERN
+)
+_SINCE: Final = moment("since", "only events recorded at this instant or later")
+_UNTIL: Final = moment("until", "only events recorded before this instant; a stream ends there")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Selection:
+    """The events that a request selects.
+
+    Attributes:
+        after: Position before the first.
+        events: Filter of those behind it.
+    """
+
+    after: int
+    events: EventFilter
+
+
+async def list_events(app: App, request: Request) -> Reply | StreamReply:
+    """List events in order after a position, or newest first before one; or stream them."""
+    selection, limit, before = _selection(request), _LIMIT.read(request), _BEFORE.read(request)
+    if before is not None:
+        return await _newest_first(selection, before, limit, app)
+    if _EVENT_STREAM in request.headers.get("accept", ""):
+        # The first read precedes the reply, so that an unavailable log is an error with a status.
+        first = await _read(selection, selection.after, PAGE_MAX, app)
+        is_resumed = _LAST_EVENT_ID.read(request) is not None
+        if not first and is_resumed and _is_past(selection, app):
+            return Reply(status=204)  # an ``EventSource`` does not reconnect after it
+        return StreamReply(pieces=_tail(first, selection, request, app))
+    events = await _read(selection, selection.after, limit + 1, app)
+    page = events[:limit]
+    body: EventList = {
+        "object": "list",
+        "data": [_event(event) for event in page],
+        "has_more": len(events) > limit,
+        "next_after": page[-1].position if page else selection.after,
+        "next_before": None,
+    }
+    return json_reply(body)
+
+
+async def _newest_first(selection: _Selection, before: int, limit: int, app: App) -> Reply:
+    found = await app.call(app.log.select_before, selection.events, before=before, limit=limit + 1)
+    page = [event for event in reversed(found) if event.position > selection.after]
+    has_more = len(page) > limit
+    body: EventList = {
+        "object": "list",
+        "data": [_event(event) for event in page[:limit]],
+        "has_more": has_more,
+        "next_after": page[0].position if page else selection.after,
+        "next_before": page[limit - 1].position if has_more else None,
+    }
+    return json_reply(body)
+
+
+def _selection(request: Request) -> _Selection:
+    # The header takes precedence: an ``EventSource`` adds it to an address that stays the same.
+    after, last_event_id = _AFTER.read(request), _LAST_EVENT_ID.read(request)
+    events = EventFilter(
+        stream=_STREAM.read(request),
+        types=_TYPE.read(request),
+        agent=_AGENT_ID.read(request),
+        since=_SINCE.read(request),
+        until=_UNTIL.read(request),
+        owner=request.caller.sees,
+    )
+    return _Selection(after=after if last_event_id is None else last_event_id, events=events)
+
+
+async def _read(
+    selection: _Selection, after: int, limit: int, app: App
+) -> tuple[RecordedEvent, ...]:
+    return await app.call(app.log.select, selection.events, after=after, limit=limit)
+
+
+async def _tail(
+    page: tuple[RecordedEvent, ...], selection: _Selection, request: Request, app: App
+) -> AsyncIterator[bytes]:
+    """Yield events with their positions as ids, until a side leaves or no event can follow."""
+    loop = asyncio.get_running_loop()
+    after = selection.after
+    yield encode([Comment("open")])
+    ping_at_s = loop.time() + app.ping_s
+    while True:
+        if page:
+            after = page[-1].position
+            yield encode([_frame(event) for event in page])
+            ping_at_s = loop.time() + app.ping_s
+        elif _is_past(selection, app) or await request.ends_within(TAIL_PAUSE_S):
+            return
+        elif loop.time() >= ping_at_s:
+            yield encode([Comment("ping")])
+            ping_at_s = loop.time() + app.ping_s
+        if request.gone.is_set() or request.ending.is_set():
+            return
+        try:
+            page = await _read(selection, after, PAGE_MAX, app)
+        except SemanticError as error:
+            # The client reconnects after the last id that it has; nothing is lost.
+            yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
+            return
+
+
+def _is_past(selection: _Selection, app: App) -> bool:
+    """Return whether no further event can match the selection."""
+    if selection.events.until is None:
+        return False
+    return selection.events.until < rfc3339(app.clock.now() - timedelta(seconds=WRITER_LAG_S))
+
+
+def _frame(event: RecordedEvent) -> Frame:
+    return Frame(id=str(event.position), event=event.type, data=dict(_event(event)))
+
+
+def _event(event: RecordedEvent) -> EventObject:
+    return cast("EventObject", event.envelope() | {"texts": texts_of(event)})
+
+
+EVENT_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/events",
+        list_events,
+        id="listEvents",
+        summary="List the events of the log in order, or stream them as they are recorded",
+        parameters=(
+            _LAST_EVENT_ID,
+            _AFTER,
+            _BEFORE,
+            _LIMIT,
+            _STREAM,
+            _TYPE,
+            _AGENT_ID,
+            _SINCE,
+            _UNTIL,
+        ),
+        reply=EventList,
+        is_streamed=True,
+        responses={204: "The client has all events that were recorded before until"},
+    ),
+)
+
+
+#: Most events that one request checks; a laptop hashes as many in about 0.2 s.
+CHECK_EVENTS_MAX: Final = 5000
+
+_CHECKED_AFTER: Final = whole_number(
+    "after", "position before the first event to check", default=0, most=INT64_MAX
+)
+_EVENTS: Final = page_size(
+    default=CHECK_EVENTS_MAX, most=CHECK_EVENTS_MAX, description="largest number of checked events"
+)
+_AT: Final = whole_number(
+    "at", "position of the event; the end of the log by default", default=None, most=INT64_MAX
+)
+_JOBS: Final = page_size(default=20, most=100, description="largest number of jobs")
+
+
+async def check_chain(app: App, request: Request) -> Reply:
+    """Check the hash chain of the events after a position."""
+    found = await app.call(
+        check_stretch, app.log, after=_CHECKED_AFTER.read(request), limit=_EVENTS.read(request)
+    )
+    fault = found.fault
+    body: ChainCheck = {
+        "object": "events.check",
+        "ok": fault is None,
+        "events": found.through.position - found.before.position,
+        "before": _mark(found.before),
+        "through": _mark(found.through),
+        "head": _mark(found.head),
+        "archived_through": found.archived_through,
+        "fault": (
+            None if fault is None else {"position": fault.position, "message": fault.message}
+        ),
+        "has_more": fault is None and found.through.position < found.head.position,
+        "next_after": found.through.position,
+    }
+    return json_reply(body)
+
+
+async def get_state(app: App, request: Request) -> Reply:
+    """Return the state after the event at a position."""
+    found = await app.call(
+        read_past_state, app.log, at=_AT.read(request), jobs_max=_JOBS.read(request)
+    )
+    event = found.event
+    body: PastStateObject = {
+        "object": "events.state",
+        "position": found.position,
+        "type": None if event is None else event.type,
+        "recorded_at": None if event is None else event.recorded_at,
+        "head": _mark(found.head),
+        "admission": found.admission.value,
+        "models": [{"worker": worker, "model": model} for worker, model in found.loaded.items()],
+        "counts": dict(Counter(job.status.value for job in found.jobs)),
+        "jobs": [job_object(job, None) for job in found.jobs],
+        "agents": [
+            {
+                "agent_id": agent.id,
+                "jobs": agent.jobs,
+                "open_jobs": agent.open_jobs,
+                "context_tokens": agent.context_tokens,
+            }
+            for agent in found.agents
+        ],
+        "has_more": found.has_more,
+    }
+    return json_reply(body)
+
+
+def _mark(head: LogHead) -> EventMark:
+    return {"position": head.position, "hash": head.hash}
+
+
+CHECK_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/events/check",
+        check_chain,
+        id="checkEvents",
+        summary="Check the hash chain of a stretch of the log",
+        parameters=(_CHECKED_AFTER, _EVENTS),
+        reply=ChainCheck,
+        access=Access.READ_ALL,
+    ),
+    Operation(
+        "GET /v1/events/state",
+        get_state,
+        id="getPastState",
+        summary="Return the state of the service after an event of the log",
+        parameters=(_AT, _JOBS),
+        reply=PastStateObject,
+        access=Access.READ_ALL,
+    ),
+)
+
+
+_JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
+
+
+async def get_timeline(app: App, request: Request) -> Reply:
+    """Return the steps of a job and the time between them."""
+    job_id = JobId(_JOB_ID.read(request))
+    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
+    if timeline is None:
+        raise JobNotFound(job_id)
+    return json_reply(_timeline(timeline, at=rfc3339(app.clock.now())))
+
+
+def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
+    return {
+        "object": "job.timeline",
+        "job": timeline.job,
+        "at": at,
+        "ended": timeline.ended,
+        "total_ms": timeline.total_ms,
+        "queued_ms": timeline.queued_ms,
+        "attempts": timeline.attempts,
+        "steps": [
+            {
+                "what": step.what,
+                "at": step.at,
+                "after_ms": step.after_ms,
+                "text": step.text,
+                "took_ms": step.took_ms,
+                "attempt": step.attempt,
+                "position": step.position,
+            }
+            for step in timeline.steps
+        ],
+        "bars": [
+            {
+                "kind": bar.kind.value,
+                "attempt": bar.attempt,
+                "from_ms": bar.from_ms,
+                "to_ms": bar.to_ms,
+            }
+            for bar in bars_of(timeline)
+        ],
+    }
+
+
+TIMELINE_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/jobs/{job_id}/timeline",
+        get_timeline,
+        id="getJobTimeline",
+        summary="Return the steps of a job and where its time went",
+        parameters=(_JOB_ID,),
+        reply=JobTimeline,
+    ),
+)

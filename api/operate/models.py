@@ -1,0 +1,224 @@
+"""Registered models: for both SDKs, for operators, and as lines that connect clients."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, Literal, cast
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.dialects.replies import ModelList, ModelObject
+from api.http.messages import Reply, Request
+from api.http.operation import Operation
+from api.http.parameters import path, text
+from api.http.sse import json_reply
+from domain.errors import ModelNotFound
+from domain.model.registry import ModelState, ModelStatus
+from ops.clients.claude_code import ServedModel
+from ops.clients.set_up import KEY_NAME, client_set_ups
+from ops.models.registry import ModelSummaries, model_summaries
+
+_MODEL_ID: Final = path("model_id", example="semantic-demo")
+_OWNER: Final = "semantic"
+#: What a key that sees only its own things reads instead of an error that may name files.
+LOAD_FAILED: Final = "its last load failed"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+async def list_models(app: App, request: Request) -> Reply:
+    """List the registered models, each under all its names, the loaded one first."""
+    del request
+    models = [
+        _model(name, model)
+        for model in await app.call(app.model_stock.all)
+        for name in _names(model)
+    ]
+    page: ModelList = {
+        "object": "list",
+        "data": models,
+        "has_more": False,
+        "first_id": models[0]["id"] if models else None,
+        "last_id": models[-1]["id"] if models else None,
+    }
+    return json_reply(page)
+
+
+async def get_model(app: App, request: Request) -> Reply:
+    """Return one model by its name or an alias."""
+    name = _MODEL_ID.read(request)
+    models = await app.call(app.model_stock.all)
+    for model in models:
+        if name in _names(model):
+            return json_reply(_model(name, model))
+    raise ModelNotFound(name, known=tuple(model.entry.name for model in models))
+
+
+async def list_registered_models(app: App, request: Request) -> Reply:
+    """List the registered models with their states, and the patterns that follow the loaded one.
+
+    Sources, directories and errors of loads have paths of this machine; a key that sees only what
+    is its own gets the name of the model instead.
+    """
+    models = await app.call(app.model_stock.all)
+    page = model_summaries(models, app.model_stock.registry().following)
+    if request.caller.sees is not None:
+        for one in page["data"]:
+            one["source"], one["directory"] = one["name"], None
+            one["failure"] = None if one["failure"] is None else LOAD_FAILED
+    return json_reply(page)
+
+
+def _names(model: ModelStatus) -> tuple[str, ...]:
+    return (model.entry.name, *model.entry.aliases)
+
+
+def _model(name: str, model: ModelStatus) -> ModelObject:
+    card, files = model.card, model.files
+    created = _EPOCH if files is None else files.written_at
+    created = created if card is None else _instant(card.created_at)
+    created = created.replace(microsecond=0)
+    return {
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": int(created.timestamp()),
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "owned_by": _OWNER,
+        "lifecycle": "active",
+        "description": f"The model {model.entry.name}." if card is None else card.description,
+        "context_length": model.context_length,
+        "max_input_tokens": model.context_length,
+        "state": model.state.value,
+        "size_bytes": None if files is None else files.size_bytes,
+        "digest": model.digest,
+    }
+
+
+def _instant(text: str) -> datetime:
+    """Return an instant in UTC, the epoch if it is not valid."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return _EPOCH
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+MODEL_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/models",
+        list_models,
+        id="listModels",
+        summary="List the names of the registered models, the loaded one first",
+        reply=ModelList,
+    ),
+    Operation(
+        "GET /v1/models/{model_id}",
+        get_model,
+        id="getModel",
+        summary="Return one model",
+        parameters=(_MODEL_ID,),
+        reply=ModelObject,
+    ),
+    Operation(
+        "GET /admin/models",
+        list_registered_models,
+        id="listRegisteredModels",
+        summary="List the registered models with their states",
+        reply=ModelSummaries,
+    ),
+)
+
+
+#: Headers that carry a key.
+_KEY_HEADERS: Final = ("x-api-key", "authorization")
+_DEFAULT_HOST: Final = "127.0.0.1:8000"
+#: No character of a host or an address has a meaning in a shell, in TOML or in Python.
+_HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
+_NAME: Final = "[A-Za-z0-9._-]{1,255}"
+#: An IPv6 address with all its parts, or that of loopback: any text of the pattern is valid.
+_IPV6: Final = r"\[([0-9A-Fa-f]{1,4}(:[0-9A-Fa-f]{1,4}){7}|::1)\]"
+_BASE_URL: Final = text(
+    "base_url",
+    "address of the service as the client sees it; by default that of the request",
+    pattern=rf"^https?://({_NAME}|{_IPV6})(:[0-9]{{1,5}})?(/[A-Za-z0-9._~-]{{1,64}}){{0,8}}$",
+)
+
+
+class ClientLines(TypedDict):
+    """Lines to paste for one client; ``note`` names their place."""
+
+    id: str
+    title: str
+    note: str
+    language: Literal["shell", "python", "toml"]
+    code: str
+
+
+class ClientList(TypedDict):
+    """Lines to paste for every client.
+
+    ``model`` is the loaded model, or the one that is loaded next. ``key_variable`` is the variable
+    from which the lines read the key; ``null`` where they need none.
+    """
+
+    object: Literal["list"]
+    data: list[ClientLines]
+    base_url: str
+    model: str
+    context_length: int | None
+    key_variable: str | None
+
+
+async def list_clients(app: App, request: Request) -> Reply:
+    """Return lines to paste for every client, with the address that this request used."""
+    models = await app.call(app.model_stock.all)
+    model = _served(models)
+    base_url = _BASE_URL.read(request) or f"http://{_host(request)}"
+    keyed = any(name in request.headers for name in _KEY_HEADERS)
+    body: ClientList = {
+        "object": "list",
+        "data": [
+            cast(
+                "ClientLines",
+                {
+                    "id": one.id,
+                    "title": one.title,
+                    "note": one.note,
+                    "language": one.language.value,
+                    "code": one.code,
+                },
+            )
+            for one in client_set_ups(base_url, model, keyed=keyed)
+        ],
+        "base_url": base_url,
+        "model": model.id,
+        "context_length": model.context_length,
+        "key_variable": KEY_NAME if keyed else None,
+    }
+    return json_reply(body)
+
+
+def _host(request: Request) -> str:
+    host = request.headers.get("host", "")
+    return host if _HOST.fullmatch(host) else _DEFAULT_HOST
+
+
+def _served(models: tuple[ModelStatus, ...]) -> ServedModel:
+    loaded = [model for model in models if model.state is ModelState.LOADED]
+    first = (loaded or models)[0]
+    return ServedModel(first.entry.name, first.context_length)
+
+
+CLIENT_OPERATIONS: Final = (
+    Operation(
+        "GET /admin/clients",
+        list_clients,
+        id="listClients",
+        summary="Return lines to paste that connect clients to this service",
+        parameters=(_BASE_URL,),
+        reply=ClientList,
+    ),
+)

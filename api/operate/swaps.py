@@ -1,0 +1,163 @@
+"""``POST /admin/models/{name}/load``, and the swap that it starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from api.app import App
+from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.operation import Operation
+from api.http.parameters import path, text, whole_number
+from api.http.sse import Comment, Frame, encode, json_reply
+from api.operate.engine_bodies import SwapObject
+from api.operate.overview_rows import swap_object
+from domain.errors import (
+    ModelNotFound,
+    QueueUnavailable,
+    SemanticError,
+    SwapNotFound,
+    WorkerNotFound,
+)
+from domain.job.ports import ControlTopic
+from domain.model.registry import ModelKind, require_kind
+from domain.model.wanted_model import (
+    DRAIN_S,
+    Swap,
+)
+
+#: Longest drain, in seconds.
+DRAIN_S_MAX: Final = 24 * 3600
+#: Pause between two reads of a swap that is followed, in seconds.
+LOOK_S: Final = 0.1
+_EVENT_STREAM: Final = "text/event-stream"
+
+_NAME: Final = path("name", example="semantic-demo")
+_SWAP_ID: Final = path("swap_id", pattern=r"^swap-[0-9a-f]{32}$", example="swap-" + "0" * 32)
+_DRAIN_S: Final = whole_number(
+    "drain_s", "seconds that running jobs have to finish", default=int(DRAIN_S), most=DRAIN_S_MAX
+)
+_WORKER: Final = text(
+    "worker", "id or place of the only worker that is meant; default: all workers"
+)
+
+
+async def load_model(app: App, request: Request) -> Reply:
+    """Let the workers serve a registered model; one that is loaded is loaded anew."""
+    name, drain_s, worker = _NAME.read(request), _DRAIN_S.read(request), _WORKER.read(request)
+    swap = await app.call(
+        partial(
+            _request_swap,
+            app,
+            name,
+            drain_s=drain_s,
+            worker=worker or "",
+            correlation_id=request.id,
+        )
+    )
+    headers = {"location": f"/admin/swaps/{swap.id}", "retry-after": "1"}
+    return json_reply(swap_object(swap), status=202, headers=headers)
+
+
+def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlation_id: str) -> Swap:
+    """Record that another model is wanted, and notify the workers; blocks.
+
+    Args:
+        name: A registered name or an alias.
+        drain_s: Seconds that running jobs have to finish.
+        worker: Id or place of the only worker that is meant; empty for all workers.
+
+    Raises:
+        InvalidRequest: The model computes vectors; it serves beside the others.
+        ModelNotFound: No model is registered by that name.
+        WorkerNotFound: No living worker has that id or place.
+        LogUnavailable: Nothing was written.
+    """
+    registry = app.registry()
+    entry = registry.get(name)
+    if entry is None:
+        raise ModelNotFound(name, known=tuple(one.name for one in registry.entries()))
+    require_kind(entry, ModelKind.CHAT)
+    swap = app.swaps.request(
+        entry.name,
+        drain_s=drain_s,
+        place=_place_of(app, worker) if worker else "",
+        correlation_id=correlation_id,
+    )
+    with suppress(QueueUnavailable):  # the workers look at the log by themselves too
+        app.cancellation.signals.nudge(ControlTopic.MODELS)
+    return swap
+
+
+def _place_of(app: App, worker: str) -> str:
+    alive = app.pulses.alive()
+    for pulse in alive:
+        if pulse.place and worker in {pulse.worker, pulse.place}:
+            return pulse.place
+    raise WorkerNotFound(worker, known=[one.place or one.worker for one in alive])
+
+
+async def get_swap(app: App, request: Request) -> Reply | StreamReply:
+    """Return a swap; stream its states where the client accepts a stream."""
+    swap_id = _SWAP_ID.read(request)
+    swap = await app.call(_read, swap_id, app)
+    if _EVENT_STREAM in request.headers.get("accept", ""):
+        return StreamReply(pieces=_follow(swap, request, app))
+    return json_reply(swap_object(swap, names_files=request.caller.sees is None))
+
+
+def _read(swap_id: str, app: App) -> Swap:
+    swap = app.swaps.read_all().get(swap_id)
+    if swap is None:
+        raise SwapNotFound(swap_id)
+    return swap
+
+
+async def _follow(swap: Swap, request: Request, app: App) -> AsyncIterator[bytes]:
+    """Yield the swap now and after each change, up to its end."""
+    loop = asyncio.get_running_loop()
+    shown: Swap | None = None
+    ping_at_s = loop.time() + app.ping_s
+    while not (request.gone.is_set() or request.ending.is_set()):
+        if swap != shown:
+            shown = swap
+            shown_as = swap_object(swap, names_files=request.caller.sees is None)
+            yield encode([Frame(event="swap", data=dict(shown_as))])
+            ping_at_s = loop.time() + app.ping_s
+        elif loop.time() >= ping_at_s:
+            yield encode([Comment("ping")])
+            ping_at_s = loop.time() + app.ping_s
+        if not swap.state.is_open:
+            return
+        await asyncio.sleep(LOOK_S)
+        try:
+            swap = await app.call(_read, swap.id, app)
+        except SemanticError as error:
+            yield encode([Frame(event="error", data={"code": error.code, "detail": error.message})])
+            return
+
+
+SWAP_OPERATIONS: Final = (
+    Operation(
+        "POST /admin/models/{name}/load",
+        load_model,
+        id="loadModel",
+        summary="Let the workers serve a registered model, or load the same one anew",
+        parameters=(_NAME, _DRAIN_S, _WORKER),
+        reply=SwapObject,
+        status=202,
+        access=Access.OPERATE,
+    ),
+    Operation(
+        "GET /admin/swaps/{swap_id}",
+        get_swap,
+        id="getSwap",
+        summary="Return a swap with its phases, or stream them as they are entered",
+        parameters=(_SWAP_ID,),
+        reply=SwapObject,
+        is_streamed=True,
+    ),
+)

@@ -1,1 +1,0 @@
-"""Jobs, agents, batches, files and the operations themselves as the JSON that clients read."""

@@ -1,1 +1,0 @@
-"""Anthropic Messages (``/v1/messages``): parsers and encoders."""

@@ -1,1 +1,0 @@
-"""The models, their swaps, and what operators change."""

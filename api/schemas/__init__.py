@@ -1,1 +1,0 @@
-"""Types of the JSON bodies of requests and replies; parsers and presenters convert them."""

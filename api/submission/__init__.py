@@ -1,1 +1,0 @@
-"""From a parsed request to a job: deduplication, history matching, admission."""
