@@ -25,7 +25,6 @@ from api.dialects.openai_responses.response_object import (
 )
 from api.http.messages import Caller
 from domain.agent.state import Agent
-from domain.chat.items import Failed, Finished
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     AgentNotFound,
@@ -40,7 +39,7 @@ from domain.log.record import AGENT_STREAM
 from domain.usecases.agents import AgentRecords
 from domain.usecases.jobs.commit import load_job
 from domain.usecases.recorded_answers import JobRecords
-from domain.values import AgentId, JobId, JobStatus, StopReason, StreamName
+from domain.values import AgentId, JobId, JobStatus, StreamName
 
 
 def current_response(
@@ -57,19 +56,8 @@ def current_response(
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
     answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
-    answer.ending = _ending(view)
+    answer.ending = view.ending
     return ended_response(envelope, answer)
-
-
-def _ending(view: Job) -> Finished | Failed:
-    if view.error is not None or view.stop_reason is None:
-        message = view.error_message or "the job failed"
-        return Failed(error=view.error or "failure", message=message, retryable=False)
-    return Finished(
-        stop_reason=StopReason(view.stop_reason),
-        usage=view.usage,
-        stop_sequence=view.stop_sequence,
-    )
 
 
 #: Responses of one conversation; each is read from the log at every turn.

@@ -33,6 +33,8 @@ class FakeItems:
         self._lock = threading.Lock()
         self._stored: dict[JobId, dict[tuple[int, int], StreamItem]] = {}
         self._readers: list[tuple[JobId, ItemReader, asyncio.AbstractEventLoop]] = []
+        #: Whether items are stored without being announced.
+        self.is_mute = False
         #: Attempts up to this one are refused.
         self.refused: dict[JobId, int] = {}
 
@@ -47,7 +49,7 @@ class FakeItems:
                         continue
                     stream[item.attempt, item.n] = item
                 for wanted, reader, loop in self._readers:
-                    if wanted == job_id:
+                    if wanted == job_id and not self.is_mute:
                         loop.call_soon_threadsafe(reader.announced, item, 1)
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
