@@ -57,15 +57,6 @@ class RequestSwap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdvanceSwap:
-    """A worker enters a phase of the open swap."""
-
-    swap: str
-    worker: WorkerId
-    phase: SwapState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLoss:
     """A worker was found to have died."""
 
@@ -80,16 +71,9 @@ class RollBack:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordServed:
-    """A worker serves a model."""
-
-    worker: WorkerId
-    model: str
-
-
 _SwapProgress = ModelSwapAdvanced | ModelLoadLost | ModelSwapRolledBack | ModelServed
-SwapCommand = Configure | RequestSwap | AdvanceSwap | RecordLoss | RollBack | RecordServed
+#: What workers and operators ask for or report; a report is the event that would record it.
+SwapCommand = Configure | RequestSwap | ModelSwapAdvanced | RecordLoss | RollBack | ModelServed
 
 
 def decide(state: WantedModel, command: SwapCommand) -> tuple[WantedModelEvent, ...]:
@@ -100,14 +84,15 @@ def decide(state: WantedModel, command: SwapCommand) -> tuple[WantedModelEvent, 
         case RequestSwap():
             yields = command.reason == SwapReason.ON_DEMAND and state.open_swap is not None
             return () if yields else (_requested(state, command),)
-        case AdvanceSwap(swap=swap, worker=worker, phase=phase):
-            return _advanced(state, swap, worker, phase)
+        case ModelSwapAdvanced():
+            last = state.open_swap
+            return (command,) if last is not None and last.id == command.swap else ()
         case RecordLoss(worker=worker):
             return _lost(state, worker)
         case RollBack(swap=swap, why=why):
             last = state.open_swap
             return _rolled_back(last, why) if last is not None and last.id == swap else ()
-        case RecordServed(worker=worker, model=model):
+        case ModelServed(worker=worker, model=model):
             return _served(state, worker, model)
 
 
@@ -136,15 +121,6 @@ def _requested(state: WantedModel, command: RequestSwap) -> ModelSwapRequested:
         drain_s=command.drain_s,
         place=command.place,
     )
-
-
-def _advanced(
-    state: WantedModel, swap_id: str, worker: WorkerId, phase: SwapState
-) -> tuple[WantedModelEvent, ...]:
-    swap = state.open_swap
-    if swap is None or swap.id != swap_id:
-        return ()
-    return (ModelSwapAdvanced(swap=swap_id, worker=worker, phase=phase),)
 
 
 def _lost(state: WantedModel, worker: WorkerId) -> tuple[WantedModelEvent, ...]:

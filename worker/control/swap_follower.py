@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 
 from domain.errors import ConcurrencyConflict, LogUnavailable
+from domain.events.model import ModelServed, ModelSwapAdvanced
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
 from domain.model.swap import (
-    AdvanceSwap,
     Configure,
     RecordLoss,
-    RecordServed,
     RollBack,
     SwapCommand,
 )
@@ -113,7 +112,7 @@ class SwapFollower:
         Raises:
             LogUnavailable: The log cannot be written.
         """
-        self._apply(RecordServed(worker=self._worker, model=self.model.name))
+        self._apply(ModelServed(worker=self._worker, model=self.model.name))
 
     def has_failed(self, why: str) -> bool:
         """Roll back the swap whose model could not be loaded.
@@ -185,8 +184,8 @@ class SwapFollower:
             return self._first
         return None if name is None else self._registry().get(name)
 
-    def _phase(self, swap: Swap, phase: SwapState) -> AdvanceSwap:
-        return AdvanceSwap(swap=swap.id, worker=self._worker, phase=phase)
+    def _phase(self, swap: Swap, phase: SwapState) -> ModelSwapAdvanced:
+        return ModelSwapAdvanced(swap=swap.id, worker=self._worker, phase=phase)
 
 
 def follower_of(

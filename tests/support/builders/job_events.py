@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.events.worker import WorkerDraining
+from domain.job.state import Job
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
 from domain.values import (
     AgentId,
@@ -77,9 +79,13 @@ def started(attempt: int = 1) -> AttemptStarted:
     )
 
 
-def start_command(worker: str = "worker-1", **changes: Any) -> AttemptStarted:
-    """Return the start of an attempt, the first one where ``changes`` name no other."""
-    return replace(started(), worker=WorkerId(worker), **changes)
+def start_command(worker: str = "worker-1", **changes: Any) -> Callable[[Job], AttemptStarted]:
+    """Return what proposes the next attempt of a job."""
+
+    def propose(job: Job) -> AttemptStarted:
+        return replace(started(job.attempt + 1), worker=WorkerId(worker), **changes)
+
+    return propose
 
 
 def completed(attempt: int = 1) -> JobCompleted:

@@ -10,11 +10,11 @@ import pytest
 
 from api.http.messages import KEYLESS, Access, Caller, Reply, Request
 from domain.engine.control import ENGINE_STREAM
+from domain.events.model import ModelServed
 from domain.events.worker import AdmissionPaused, DrainStarted
 from domain.job.ports import WorkerPulse
 from domain.model.swap import (
     Configure,
-    RecordServed,
     RequestSwap,
 )
 from domain.usecases.model_swaps import ModelSwaps
@@ -148,7 +148,7 @@ def test_swap_degrades_also_while_no_worker_has_a_model() -> None:
     def prepare(api: FakeApi) -> None:
         swaps = ModelSwaps(log=api.log, ids=SequentialIds())
         swaps.apply(Configure(place="here", model="a", choice="", swap="swap-a"))
-        swaps.apply(RecordServed(worker=WorkerId("w1"), model="a"))
+        swaps.apply(ModelServed(worker=WorkerId("w1"), model="a"))
         swaps.apply(RequestSwap(swap="swap-b", model="b"))
 
     health = ready(prepare, READY)

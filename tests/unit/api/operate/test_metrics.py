@@ -11,7 +11,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.http.messages import Reply
-from domain.model.swap import AdvanceSwap, RecordServed, RequestSwap
+from domain.events.model import ModelServed, ModelSwapAdvanced
+from domain.model.swap import RequestSwap
 from domain.model.wanted_model import SwapState
 from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
@@ -91,8 +92,8 @@ def test_swaps_are_those_of_the_log() -> None:
         swaps = ModelSwaps(log=api.log, ids=api.app.ids)
         swap = swaps.request("other")
         worker = WorkerId("w1")
-        swaps.apply(AdvanceSwap(swap=swap.id, worker=worker, phase=SwapState.LOADING))
-        swaps.apply(RecordServed(worker=worker, model="other"))
+        swaps.apply(ModelSwapAdvanced(swap=swap.id, worker=worker, phase=SwapState.LOADING))
+        swaps.apply(ModelServed(worker=worker, model="other"))
         found = await scrape(api)
         assert found.value("model_swap_total", outcome="done") == 1
         assert found.value("model_swap_duration_seconds_count", model="other") == 1

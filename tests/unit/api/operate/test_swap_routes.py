@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply, StreamReply
+from domain.events.model import ModelServed, ModelSwapAdvanced
 from domain.job.ports import ControlTopic, WorkerPulse
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.model.swap import (
-    AdvanceSwap,
-    RecordServed,
     RollBack,
 )
 from domain.model.wanted_model import SwapState
@@ -35,7 +34,7 @@ async def load(api: FakeApi, name: str, *, status: int = 202, query: str = "") -
 
 def advance(api: FakeApi, swap_id: str, *phases: SwapState) -> None:
     for phase in phases:
-        api.app.swaps.apply(AdvanceSwap(swap=swap_id, worker=WORKER, phase=phase))
+        api.app.swaps.apply(ModelSwapAdvanced(swap=swap_id, worker=WORKER, phase=phase))
 
 
 def test_load_records_a_swap_and_notifies_the_workers() -> None:
@@ -108,7 +107,7 @@ def test_swap_shows_its_phases_and_why_it_rolled_back() -> None:
         async with fake_api() as api:
             first = (await load(api, "a"))["id"]
             advance(api, first, SwapState.LOADING)
-            api.app.swaps.apply(RecordServed(worker=WORKER, model="a"))
+            api.app.swaps.apply(ModelServed(worker=WORKER, model="a"))
             done = await api.json("GET", f"/admin/swaps/{first}")
             assert (done["state"], done["timings_ms"]["total"]) == ("done", 0.0)
             assert done["timings_ms"]["save"] is None
@@ -135,7 +134,7 @@ def test_stream_has_each_state_and_ends_with_the_swap() -> None:
                 if states == ["requested"]:
                     advance(api, swap_id, SwapState.LOADING)
                 elif states[-1] == "loading":
-                    api.app.swaps.apply(RecordServed(worker=WORKER, model="a"))
+                    api.app.swaps.apply(ModelServed(worker=WORKER, model="a"))
             assert states == ["requested", "loading", "done"]
 
     asyncio.run(scenario())

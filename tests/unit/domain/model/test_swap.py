@@ -17,10 +17,8 @@ from domain.events.model import (
     ModelSwapRolledBack,
 )
 from domain.model.swap import (
-    AdvanceSwap,
     Configure,
     RecordLoss,
-    RecordServed,
     RequestSwap,
     RollBack,
     SwapCommand,
@@ -55,11 +53,11 @@ def configure(model: str, *, choice: str = "", place: str = PLACE) -> Configure:
     return Configure(place=place, model=model, choice=choice, swap=f"configured-{model}")
 
 
-def advance(swap: str, worker: WorkerId, *phases: SwapState) -> tuple[AdvanceSwap, ...]:
-    return tuple(AdvanceSwap(swap=swap, worker=worker, phase=phase) for phase in phases)
+def advance(swap: str, worker: WorkerId, *phases: SwapState) -> tuple[ModelSwapAdvanced, ...]:
+    return tuple(ModelSwapAdvanced(swap=swap, worker=worker, phase=phase) for phase in phases)
 
 
-SERVING: Final = run(configure("a"), RecordServed(worker=OLD, model="a"))
+SERVING: Final = run(configure("a"), ModelServed(worker=OLD, model="a"))
 DRAIN: Final = (SwapState.DRAINING, SwapState.SAVING, SwapState.RESTARTING)
 REQUEST: Final = RequestSwap(swap="s", model="b")
 
@@ -75,7 +73,7 @@ def test_a_swap_goes_through_its_phases_to_its_end() -> None:
     assert state.must_restart("a", since=SERVING.since)
     state = run(*advance("s", NEW, SwapState.LOADING), state=state)
     assert not state.must_restart("b", since=state.since)
-    state = run(RecordServed(worker=NEW, model="b"), state=state)
+    state = run(ModelServed(worker=NEW, model="b"), state=state)
     swap = state.get("s")
     assert swap is not None
     assert (state.model, state.served, swap.state) == ("b", "b", SwapState.DONE)
@@ -108,7 +106,7 @@ def test_a_swap_to_the_same_name_restarts_and_has_nothing_to_return_to() -> None
     ended = run(*advance("s", OLD, *DRAIN), state=state)
     assert decide(ended, RollBack(swap="s", why="broken")) == ()
     done = run(
-        *advance("s", NEW, SwapState.LOADING), RecordServed(worker=NEW, model="a"), state=state
+        *advance("s", NEW, SwapState.LOADING), ModelServed(worker=NEW, model="a"), state=state
     )
     assert done.open_swap is None
     assert done.must_restart("a", since=SERVING.since), "another worker has the old weights"
@@ -139,14 +137,14 @@ def test_a_later_request_supersedes_and_returns_to_what_last_served() -> None:
     first, second = state.swaps
     assert first.state is SwapState.SUPERSEDED
     assert (second.state, second.before) == (SwapState.REQUESTED, "a")
-    assert decide(state, RecordServed(worker=NEW, model="b")) == (), "b is not wanted any more"
+    assert decide(state, ModelServed(worker=NEW, model="b")) == (), "b is not wanted any more"
 
 
 def test_a_changed_configuration_is_a_swap_and_the_same_one_is_none() -> None:
     swapped = run(
         REQUEST,
         *advance("s", NEW, SwapState.LOADING),
-        RecordServed(worker=NEW, model="b"),
+        ModelServed(worker=NEW, model="b"),
         state=SERVING,
     )
     assert decide(swapped, configure("a")) == (), "the last model wins"
@@ -161,7 +159,7 @@ def test_an_explicit_choice_is_a_swap_once() -> None:
     swapped = run(
         REQUEST,
         *advance("s", NEW, SwapState.LOADING),
-        RecordServed(worker=NEW, model="b"),
+        ModelServed(worker=NEW, model="b"),
         state=SERVING,
     )
     chosen = run(configure("a", choice="one"), state=swapped)
@@ -188,7 +186,7 @@ _COMMANDS: st.SearchStrategy[SwapCommand] = st.one_of(
     st.builds(configure, _NAMES, choice=st.sampled_from(["", "x", "y"])),
     st.builds(RequestSwap, swap=st.uuids().map(str), model=_NAMES),
     st.builds(RecordLoss, worker=_WORKERS),
-    st.builds(RecordServed, worker=_WORKERS, model=_NAMES),
+    st.builds(ModelServed, worker=_WORKERS, model=_NAMES),
 )
 _PHASES = st.sampled_from([*DRAIN, SwapState.LOADING])
 
@@ -201,7 +199,7 @@ def histories(draw: st.DrawFn) -> WantedModel:
         moves: list[st.SearchStrategy[SwapCommand]] = [_COMMANDS]
         if swap is not None:
             moves.append(
-                st.builds(AdvanceSwap, swap=st.just(swap.id), worker=_WORKERS, phase=_PHASES)
+                st.builds(ModelSwapAdvanced, swap=st.just(swap.id), worker=_WORKERS, phase=_PHASES)
             )
             moves.append(st.builds(RollBack, swap=st.just(swap.id), why=st.just("broken")))
         state = run(draw(st.one_of(moves)), state=state)
@@ -227,12 +225,12 @@ def test_events_of_a_swap_name_it_its_models_and_the_worker() -> None:
     assert back == ModelSwapRolledBack(swap="s", model="b", before="a", reason="it does not fit")
     (lost,) = decide(open_swap, RecordLoss(worker=NEW))
     assert lost == ModelLoadLost(swap="s", worker=NEW)
-    (served,) = decide(open_swap, RecordServed(worker=NEW, model="b"))
+    (served,) = decide(open_swap, ModelServed(worker=NEW, model="b"))
     assert served == ModelServed(worker=NEW, model="b", swap="s")
-    (first,) = decide(run(configure("a")), RecordServed(worker=OLD, model="a"))
+    (first,) = decide(run(configure("a")), ModelServed(worker=OLD, model="a"))
     assert first == ModelServed(worker=OLD, model="a", swap=None)
-    assert decide(SERVING, RecordServed(worker=NEW, model="a")) == (), "it is served already"
-    assert decide(open_swap, RecordServed(worker=OLD, model="b")) == (), "it does not load"
+    assert decide(SERVING, ModelServed(worker=NEW, model="a")) == (), "it is served already"
+    assert decide(open_swap, ModelServed(worker=OLD, model="b")) == (), "it does not load"
 
 
 def test_configured_model_that_changed_is_a_swap_of_its_own_id() -> None:
@@ -290,7 +288,7 @@ def test_earlier_swaps_stay_as_they_are_while_the_last_one_advances() -> None:
         state = run(
             RequestSwap(swap=swap, model=model),
             *advance(swap, worker, SwapState.LOADING),
-            RecordServed(worker=worker, model=model),
+            ModelServed(worker=worker, model=model),
             state=state,
         )
     assert [(swap.id, swap.state) for swap in state.swaps] == [

@@ -7,12 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.events.model import ModelSwapRequested, WantedModelEvent
+from domain.events.model import ModelServed, ModelSwapAdvanced, ModelSwapRequested, WantedModelEvent
 from domain.model.swap import (
-    AdvanceSwap,
     Configure,
     RecordLoss,
-    RecordServed,
     RequestSwap,
     RollBack,
     SwapCommand,
@@ -58,7 +56,7 @@ def served() -> World:
     world = World()
     for place in PLACES:
         world.apply(Configure(place=place, model="a", choice="", swap="c"), place)
-        world.apply(RecordServed(worker=WorkerId(place), model="a"), place)
+        world.apply(ModelServed(worker=WorkerId(place), model="a"), place)
     return world
 
 
@@ -87,8 +85,8 @@ def test_the_phases_of_a_swap_of_all_leave_that_of_one_place_alone() -> None:
     world.apply(request("", "b", "all"), "")
     world.apply(request("two", "c", "only"), "two")
     for phase in (SwapState.DRAINING, SwapState.LOADING):
-        world.apply(AdvanceSwap(swap="all", worker=WorkerId("one"), phase=phase), "one")
-    world.apply(RecordServed(worker=WorkerId("one"), model="b"), "one")
+        world.apply(ModelSwapAdvanced(swap="all", worker=WorkerId("one"), phase=phase), "one")
+    world.apply(ModelServed(worker=WorkerId("one"), model="b"), "one")
     ended, open_swap = world.state.get("all"), world.state.at("two").open_swap
     assert ended is not None
     assert ended.state is SwapState.DONE
@@ -110,12 +108,12 @@ def histories(draw: st.DrawFn) -> World:
         swap = world.state.at(place).open_swap
         moves: list[st.SearchStrategy[SwapCommand]] = [
             st.builds(request, st.just(place), _NAMES, st.just(f"s{number}")),
-            st.builds(RecordServed, worker=_WORKERS, model=_NAMES),
+            st.builds(ModelServed, worker=_WORKERS, model=_NAMES),
             st.builds(RecordLoss, worker=_WORKERS),
         ]
         if swap is not None:
             moves.append(
-                st.builds(AdvanceSwap, swap=st.just(swap.id), worker=_WORKERS, phase=_PHASES)
+                st.builds(ModelSwapAdvanced, swap=st.just(swap.id), worker=_WORKERS, phase=_PHASES)
             )
             moves.append(st.builds(RollBack, swap=st.just(swap.id), why=st.just("broken")))
         world.apply(draw(st.one_of(moves)), place)

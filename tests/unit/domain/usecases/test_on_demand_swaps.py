@@ -9,13 +9,12 @@ import pytest
 
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL
 from domain.errors import ModelNotLoaded, QueueUnavailable
+from domain.events.model import ModelServed, ModelSwapAdvanced
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import ControlTopic, WorkerPulse
 from domain.model.presence import LoadedModels, OnDemandRules
 from domain.model.swap import (
-    AdvanceSwap,
     Configure,
-    RecordServed,
     RollBack,
 )
 from domain.model.wanted_model import SwapState
@@ -43,7 +42,7 @@ class World(JobWorld):
             rules=RULES,
         )
         self.swaps.apply(Configure(place="here", model="day", choice="", swap="swap-0"))
-        self.swaps.apply(RecordServed(worker=WORKER, model="day"))
+        self.swaps.apply(ModelServed(worker=WORKER, model="day"))
         self.have("day")
         return self
 
@@ -68,9 +67,9 @@ class World(JobWorld):
         """End the open swap."""
         swap = self.swaps.read().open_swap
         assert swap is not None
-        loading = AdvanceSwap(swap=swap.id, worker=WORKER, phase=SwapState.LOADING)
+        loading = ModelSwapAdvanced(swap=swap.id, worker=WORKER, phase=SwapState.LOADING)
         self.swaps.apply(loading)
-        self.swaps.apply(RecordServed(worker=WORKER, model=model))
+        self.swaps.apply(ModelServed(worker=WORKER, model=model))
         self.have(model)
 
 

@@ -8,9 +8,9 @@ import pytest
 import structlog
 
 from domain.errors import LogUnavailable
+from domain.events.model import ModelSwapAdvanced
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.model.swap import (
-    AdvanceSwap,
     RequestSwap,
 )
 from domain.model.wanted_model import SwapState
@@ -139,7 +139,7 @@ def test_failed_load_without_a_model_before_ends_the_service(swaps: ModelSwaps) 
     assert not begin(swaps, "one").has_failed("broken")
     start(swaps, "two")
     request(swaps, "a")
-    swaps.apply(AdvanceSwap(swap="s", worker=WorkerId("two"), phase=SwapState.DRAINING))
+    swaps.apply(ModelSwapAdvanced(swap="s", worker=WorkerId("two"), phase=SwapState.DRAINING))
     assert not begin(swaps, "three").has_failed("broken"), "new weights of the same name"
 
 

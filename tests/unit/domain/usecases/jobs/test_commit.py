@@ -13,7 +13,7 @@ from domain.job.decisions import JobProposal, failed_attempt
 from domain.job.state import Job
 from domain.usecases.jobs.commit import COMMIT_TRIES_MAX, commit, load_job
 from domain.values import JobId, JobStatus, StreamName
-from tests.support.builders.job_events import start_command
+from tests.support.builders.job_events import started
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.conflicts import ConflictingAppends
 
@@ -32,7 +32,7 @@ def run(world: JobWorld, job_id: JobId, command: JobProposal) -> Job:
 
 def test_each_event_of_a_decision_names_the_one_before_and_the_request(world: JobWorld) -> None:
     job_id = world.accept("hi", command={"correlation_id": "req-7", "attempts_max": 1}).job_id
-    run(world, job_id, start_command())
+    run(world, job_id, started())
     run(world, job_id, failed_attempt(attempt=1, failure=BROKEN))
     events = world.log.load(StreamName(job_id))
     assert [one.type for one in events] == [
@@ -49,7 +49,7 @@ def test_loaded_job_has_the_facts_of_its_first_and_its_last_event(world: JobWorl
     job_id = world.accept("hi", command={"correlation_id": "req-7"}).job_id
     accepted = world.clock.now()
     world.clock.advance(5)
-    run(world, job_id, start_command())
+    run(world, job_id, started())
     loaded, events = load_job(job_id, log=world.log), world.log.load(StreamName(job_id))
     assert loaded.job.status is JobStatus.RUNNING
     assert loaded.job.correlation_id == "req-7"
