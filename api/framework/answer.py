@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from structlog.contextvars import bind_contextvars, get_contextvars
 
 from api.access.access_control import AccessControl
 from api.errors import TransportError, dialect_of, error_reply, internal_error
-from api.framework.stream import StreamDelivery, discard
+from api.framework.stream import deliver, discard
 from api.http.messages import Handler, Reply, Request, StreamReply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
@@ -70,7 +71,7 @@ class Answering:
             handler: Answers the request.
             pattern: Of its route; ``None`` for the handler of paths without one.
         """
-        exchange.handle()
+        exchange.handling = asyncio.current_task()
         exchange.bind()
         exchange.request = request
         answer: Answer | None = None
@@ -128,10 +129,10 @@ class Answering:
             exchange.cut()
             return Answer(reply.status, headers, b"")
         dialect = dialect_of(request.path, request.headers)
-        delivery = StreamDelivery(
-            reply, exchange, dialect=dialect, limits=self.limits, logger=self.logger
+        exchange.streaming = asyncio.get_running_loop().create_task(
+            deliver(reply, exchange, dialect, limits=self.limits, logger=self.logger)
         )
-        return Answer(reply.status, headers, delivery.start())
+        return Answer(reply.status, headers, exchange.pipe.open())
 
     async def _discard(self, reply: Reply | StreamReply) -> None:
         await discard(reply, limits=self.limits, logger=self.logger)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, cast
 
 import h11
 
-from api.access.access_control import AdmittedRequest
 from api.errors import error_reply, internal_error
 from api.http.messages import Reply
 from api.http_server.exchange import Exchange
@@ -20,7 +18,6 @@ from api.http_server.replies import BrokenReply, RobynConnection, reply_headers,
 from api.http_server.request import (
     BODY_MARK,
     RequestHead,
-    body_too_large,
     guess_dialect,
     protocol_error,
     read_target,
@@ -50,40 +47,6 @@ class _State(Enum):
 _READING: Final = frozenset({_State.HEAD, _State.BODY})
 
 
-class _Asked:
-    """The current request, as far as it has come.
-
-    Args:
-        exchange: Its names.
-    """
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.head: RequestHead | None = None
-        self.body: deque[bytes] = deque()
-        self.body_bytes = 0
-        self.body_bytes_max = 0
-        self.share: BodyShare | None = None
-        self.admitted: AdmittedRequest | None = None
-
-    def take(self, data: bytes) -> None:
-        """Keep bytes of the body; raises ``BrokenFraming`` if it is too long, or has no room."""
-        self.body_bytes += len(data)
-        if self.body_bytes > self.body_bytes_max:
-            raise body_too_large(self.body_bytes_max)
-        if self.share is not None:
-            self.share.take(len(data))
-        self.body.append(data)
-
-    def release(self) -> None:
-        """Give back what the request has taken of what all share."""
-        self.body.clear()
-        if self.share is not None:
-            self.share.give_back()
-        if self.admitted is not None:
-            self.admitted.leave()
-
-
 class Connection(asyncio.Protocol):
     """The protocol of one client.
 
@@ -98,7 +61,8 @@ class Connection(asyncio.Protocol):
         self._http = request_parser(shield.limits.head_bytes_max)
         self._glimpse = b""
         self._state = _State.IDLE
-        self._asked: _Asked | None = None
+        #: The current request.
+        self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._robyn: RobynConnection | None = None
@@ -157,8 +121,8 @@ class Connection(asyncio.Protocol):
         self._end_input()
         if self._robyn is not None:
             self._robyn.abort()
-        if self._state is _State.ANSWERING and self._asked is not None:
-            self._asked.exchange.pipe.pause(is_paused=False)
+        if self._state is _State.ANSWERING and self._exchange is not None:
+            self._exchange.pipe.pause(is_paused=False)
             return
         self._leave()
 
@@ -177,8 +141,8 @@ class Connection(asyncio.Protocol):
     def _set_paused(self, *, is_paused: bool) -> None:
         if self._robyn is not None:
             self._robyn.pause(is_paused=is_paused)
-        if self._asked is not None:
-            self._asked.exchange.pipe.pause(is_paused=is_paused)
+        if self._exchange is not None:
+            self._exchange.pipe.pause(is_paused=is_paused)
 
     def _stop_stall(self) -> None:
         if self._stall is not None:
@@ -195,8 +159,8 @@ class Connection(asyncio.Protocol):
         self._http.receive_data(b"")
         if self._state is not _State.ANSWERING:
             self._read()
-        elif self._asked is not None:
-            self._asked.exchange.leave()
+        elif self._exchange is not None:
+            self._exchange.leave()
 
     def _count_surplus(self, received_bytes: int) -> None:
         self._surplus_bytes += received_bytes
@@ -205,7 +169,7 @@ class Connection(asyncio.Protocol):
 
     # Called by the connection to Robyn.
 
-    def take_head(self, head: bytes) -> None:
+    def _take_head(self, head: bytes) -> None:
         """Send the head of a reply, with ``connection: close`` if the connection ends."""
         self._has_begun_reply = True
         if self._ends_connection():
@@ -216,7 +180,7 @@ class Connection(asyncio.Protocol):
             head = head.replace(_CHUNKED, b"\r\n", 1)
         self._write(head)
 
-    def take_body(self, data: bytes, piece: bytes | None) -> None:
+    def _take_body(self, data: bytes, piece: bytes | None) -> None:
         """Send bytes of a body; a client of HTTP/1.0 knows no chunks."""
         self._write(piece if self._is_unframed and piece is not None else data)
 
@@ -246,8 +210,8 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         """Cut the connection and cancel the handler of its request."""
         self.abort()
-        if self._asked is not None:
-            self._asked.exchange.cancel()
+        if self._exchange is not None:
+            self._exchange.cancel()
 
     # Reading a request.
 
@@ -263,11 +227,11 @@ class Connection(asyncio.Protocol):
         try:
             if self._state is _State.IDLE:
                 self._begin()
-            while self._state in _READING and self._asked is not None:
+            while self._state in _READING and self._exchange is not None:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
                     return
-                self._take(event, self._asked)
+                self._take(event, self._exchange)
         except h11.RemoteProtocolError as error:
             self._refuse(protocol_error(error))
         except SemanticError as error:
@@ -279,33 +243,31 @@ class Connection(asyncio.Protocol):
     def _begin(self) -> None:
         if self._http.trailing_data[0]:
             self._is_kept, self._has_begun_reply = True, False
-            self._asked = _Asked(self._shield.begin(self.peer))
+            self._exchange = self._shield.begin(self.peer)
             limit_s = self._limits.head_timeout_s
             self._enter(_State.HEAD, limit_s, lambda: self._refuse(_too_slow("head", limit_s)))
         elif self._is_over:
             self._close()
 
-    def _take(self, event: object, asked: _Asked) -> None:
+    def _take(self, event: object, exchange: Exchange) -> None:
         """Take a part of a request; raises ``SemanticError`` for one that must not go on."""
         if isinstance(event, h11.Request):
-            self._take_request(RequestHead.of(event), asked)
+            self._take_request(RequestHead.of(event), exchange)
         elif isinstance(event, h11.Data):
-            asked.take(bytes(event.data))
-        elif asked.head is not None:
-            self._answer(asked, asked.head)
+            exchange.take(bytes(event.data))
+        elif exchange.head is not None:
+            self._answer(exchange, exchange.head)
 
-    def _take_request(self, head: RequestHead, asked: _Asked) -> None:
+    def _take_request(self, head: RequestHead, exchange: Exchange) -> None:
         """Check access before the body is read: a refused client must not send one."""
-        asked.head, exchange = head, asked.exchange
+        exchange.read(head)
         if self._refusal is not None:
             raise self._refusal
         head.check(self._limits)
-        exchange.read(head.headers)
-        asked.admitted = self._shield.access.admit(head.method, head.target, head.headers)
-        exchange.caller = asked.admitted.caller
+        exchange.admitted = self._shield.access.admit(head.method, head.target, head.headers)
+        exchange.share = BodyShare(self._shield.bodies, self.peer, exchange.caller)
+        exchange.body_bytes_max = head.body_limit(self._limits)
         self._keeps_alive = head.keeps_alive
-        asked.share = BodyShare(self._shield.bodies, self.peer, exchange.caller)
-        asked.body_bytes_max = head.body_limit(self._limits)
         limit_s = self._limits.body_timeout_s
         self._enter(_State.BODY, limit_s, lambda: self._refuse(_too_slow("body", limit_s)))
         if self._http.they_are_waiting_for_100_continue:
@@ -313,21 +275,21 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: SemanticError) -> None:
         """Reply to a request that is not read to its end, so that the client gets the reply."""
-        asked = self._asked
-        if self._is_lost or asked is None or self._transport is None:
+        exchange = self._exchange
+        if self._is_lost or exchange is None or self._transport is None:
             return
         self._keeps_alive, self._surplus_bytes = False, 0
-        exchange, head = asked.exchange, asked.head
-        dialect = guess_dialect(self._glimpse) if head is None else head.dialect
         self._shield.logger.info(
             "request_refused",
             code=error.code,
             request_id=exchange.request_id,
             trace_id=exchange.trace.trace_id,
         )
-        status = self._send(error_reply(error, dialect, exchange.request_id), asked)
+        head = exchange.head
+        dialect = guess_dialect(self._glimpse) if head is None else head.dialect
+        status = self._send(error_reply(error, dialect, exchange.request_id), exchange)
         self._shield.finish(exchange, status)
-        asked.release()
+        exchange.release()
         self._enter(_State.LINGERING, self._limits.linger_s, self.abort)
         if self._is_over:
             self._close()
@@ -336,37 +298,35 @@ class Connection(asyncio.Protocol):
 
     # Answering it.
 
-    def _answer(self, asked: _Asked, head: RequestHead) -> None:
+    def _answer(self, exchange: Exchange, head: RequestHead) -> None:
         self._state = _State.ANSWERING
         if self._timer is not None:
             self._timer.cancel()
-        exchange = asked.exchange
         exchange.cut = self.abort
         if self._is_over:
             exchange.leave()
         exchange.pipe.pause(is_paused=self._stall is not None)
         self._surplus_bytes = 0
         self._count_surplus(len(self._http.trailing_data[0]))
-        self._task = asyncio.get_running_loop().create_task(self._serve(asked, head))
+        self._task = asyncio.get_running_loop().create_task(self._serve(exchange, head))
 
-    async def _serve(self, asked: _Asked, head: RequestHead) -> None:
+    async def _serve(self, exchange: Exchange, head: RequestHead) -> None:
         """Get a reply to the client, and wait until its handler has ended."""
         started_s, status = time.monotonic(), CLIENT_LEFT
-        exchange = asked.exchange
         exchange.bind()
         try:
-            status = await self._reply(asked, head)
+            status = await self._reply(exchange, head)
             await exchange.pipe.room(self._limits.stream_window_bytes)
         except ConnectionError:
             self.abort()
         except Exception:
             self._shield.logger.exception("connection_failed")
             self.abort()
-        if exchange.is_handled:
+        if exchange.handling is not None:
             await exchange.over.wait()
         exchange.bind()
         self._shield.finish(exchange, status)
-        asked.release()
+        exchange.release()
         self._shield.logger.debug(
             "request_answered",
             method=head.method,
@@ -377,41 +337,38 @@ class Connection(asyncio.Protocol):
         )
         self._go_on()
 
-    async def _reply(self, asked: _Asked, head: RequestHead) -> int:
-        exchange = asked.exchange
-        exchange.path = head.path
+    async def _reply(self, exchange: Exchange, head: RequestHead) -> int:
         try:
             target = read_target(head.target)
             exchange.path = target.path
             reply = self._shield.unrouted(head.method, target)
             if reply is None:
-                lines = head.forwarded(
-                    target, self._limits, exchange=self._shield.hand_out(exchange)
-                )
-                return await self._ask_robyn(lines, asked, head)
+                name = self._shield.hand_out(exchange)
+                lines = head.forwarded(target, self._limits, exchange=name)
+                return await self._ask_robyn(lines, exchange, head)
         except SemanticError as error:
             reply = error_reply(error, head.dialect, exchange.request_id)
-        return self._send(reply, asked)
+        return self._send(reply, exchange)
 
-    async def _ask_robyn(self, lines: list[str], asked: _Asked, head: RequestHead) -> int:
+    async def _ask_robyn(self, lines: list[str], exchange: Exchange, head: RequestHead) -> int:
         robyn = await self._connected()
-        if asked.body:
-            asked.body.append(BODY_MARK)
-            asked.body_bytes += len(BODY_MARK)
-        lines += [f"content-length: {asked.body_bytes}", "", ""]
-        asked.body.appendleft("\r\n".join(lines).encode("ascii"))
+        if exchange.body:
+            exchange.body.append(BODY_MARK)
+            exchange.body_bytes += len(BODY_MARK)
+        lines += [f"content-length: {exchange.body_bytes}", "", ""]
+        exchange.body.appendleft("\r\n".join(lines).encode("ascii"))
         self._is_unframed = head.version == "1.0"
         try:
-            return await robyn.ask(asked.body, asked.exchange, is_head=head.method == "HEAD")
+            return await robyn.ask(exchange, is_head=head.method == "HEAD")
         except BrokenReply as error:
             if self._has_begun_reply or self._is_lost:
                 raise
-            self._shield.logger.error("robyn_refused", path=asked.exchange.path)  # noqa: TRY400 - it has no trace
+            self._shield.logger.error("robyn_refused", path=exchange.path)  # noqa: TRY400 - it has no trace
             raise internal_error() from error
 
     async def _connected(self) -> RobynConnection:
         if self._robyn is None or not self._robyn.is_open:
-            robyn = RobynConnection(self)
+            robyn = RobynConnection(self._take_head, self._take_body)
             try:
                 await self._shield.connect(robyn)
             except (OSError, TimeoutError) as error:
@@ -423,24 +380,19 @@ class Connection(asyncio.Protocol):
                 robyn.abort()
         return self._robyn
 
-    def _send(self, reply: Reply, asked: _Asked) -> int:
+    def _send(self, reply: Reply, exchange: Exchange) -> int:
         """Send a reply that is not Robyn's; return its status."""
         self._keeps_alive = not self._ends_connection()
-        head = asked.head
+        head = exchange.head
         more = self._shield.access.headers({} if head is None else head.headers)
-        self._write(
-            whole_reply(
-                reply,
-                reply_headers(reply, asked.exchange, more),
-                bodiless=head is not None and head.method == "HEAD",
-                close=not self._keeps_alive,
-            )
-        )
+        headers = reply_headers(reply, exchange, more)
+        bodiless = head is not None and head.method == "HEAD"
+        self._write(whole_reply(reply, headers, bodiless=bodiless, close=not self._keeps_alive))
         return reply.status
 
     def _go_on(self) -> None:
         """Begin with the next request, whose first bytes may have come already."""
-        self._asked = None
+        self._exchange = None
         if self._is_lost:
             self._leave()
             return
@@ -463,8 +415,8 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._asked is not None:
-            self._asked.release()
+        if self._exchange is not None:
+            self._exchange.release()
         if self._robyn is not None:
             self._robyn.abort()
         self._shield.leave(self)

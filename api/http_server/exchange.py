@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, Final, Self
 
 from structlog.contextvars import bind_contextvars
 
+from api.access.access_control import AdmittedRequest
 from api.http.messages import UNIDENTIFIED, Caller, Request, Signal
+from api.http_server.limits import BodyShare
+from api.http_server.request import RequestHead, body_too_large
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
@@ -138,8 +142,13 @@ class Exchange:
         request_id: Sent with the reply as ``request-id``.
         trace: The span of the request.
         parent: The span of the client, if its request names one.
-        caller: The holder of its key, once it is admitted.
         peer: Address of the client.
+        head: Its head, once it has come.
+        admitted: Its admission by access control.
+        share: Counts its body.
+        body: The bytes of its body that have come.
+        body_bytes: Their length, which stays when they are passed on.
+        body_bytes_max: Most of them.
         path: The path of the request, percent-decoded.
         name: Under which the handler finds it.
         request: What the handler got, once Robyn has called it.
@@ -149,13 +158,20 @@ class Exchange:
         over: Set when the handler, and the source of its stream, have ended.
         cut: Cuts the connection of the client.
         pipe: The way of its stream, if its reply is one.
+        handling: The task of the handler, once Robyn has called it.
+        streaming: The task that iterates the source of the stream.
     """
 
     request_id: str
     trace: TraceContext
     parent: TraceContext | None = None
-    caller: Caller = UNIDENTIFIED
     peer: str = ""
+    head: RequestHead | None = None
+    admitted: AdmittedRequest | None = None
+    share: BodyShare | None = None
+    body: deque[bytes] = field(default_factory=deque)
+    body_bytes: int = 0
+    body_bytes_max: int = 0
     path: str = ""
     name: str = ""
     request: Request | None = None
@@ -165,8 +181,8 @@ class Exchange:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     cut: Callable[[], None] = lambda: None
     pipe: StreamPipe = field(default_factory=StreamPipe)
-    _handling: asyncio.Task[Any] | None = None
-    _streaming: asyncio.Task[None] | None = None
+    handling: asyncio.Task[Any] | None = None
+    streaming: asyncio.Task[None] | None = None
 
     @classmethod
     def begin(cls, samples: Callable[[str], bool], peer: str = "") -> Self:
@@ -181,11 +197,34 @@ class Exchange:
             trace = replace(trace, flags=trace.flags | SAMPLED)
         return cls(request_id="req_" + uuid7_hex(), trace=trace, peer=peer)
 
-    def read(self, headers: Mapping[str, str]) -> None:
-        """Continue the trace that the headers name, if they name one."""
-        parent = parse_traceparent(headers.get(TRACEPARENT_HEADER))
+    @property
+    def caller(self) -> Caller:
+        """The holder of its key."""
+        return UNIDENTIFIED if self.admitted is None else self.admitted.caller
+
+    def read(self, head: RequestHead) -> None:
+        """Take the head, and continue the trace that it names, if it names one."""
+        self.head, self.path = head, head.path
+        parent = parse_traceparent(head.headers.get(TRACEPARENT_HEADER))
         if parent is not None:
             self.trace, self.parent = parent.new_child(), parent
+
+    def take(self, data: bytes) -> None:
+        """Keep bytes of the body; raises ``BrokenFraming`` if it is too long, or has no room."""
+        self.body_bytes += len(data)
+        if self.body_bytes > self.body_bytes_max:
+            raise body_too_large(self.body_bytes_max)
+        if self.share is not None:
+            self.share.take(len(data))
+        self.body.append(data)
+
+    def release(self) -> None:
+        """Give back what the request has taken of what all share."""
+        self.body.clear()
+        if self.share is not None:
+            self.share.give_back()
+        if self.admitted is not None:
+            self.admitted.leave()
 
     def bind(self) -> None:
         """Let the log lines of this task carry the names."""
@@ -193,28 +232,15 @@ class Exchange:
         if self.job_id is not None:
             bind_contextvars(job_id=self.job_id)
 
-    def handle(self) -> None:
-        """Note that the current task runs the handler."""
-        self._handling = asyncio.current_task()
-
-    def stream(self, task: asyncio.Task[None]) -> None:
-        """Note that a task iterates the source of the reply; it is cancelled with the client."""
-        self._streaming = task
-
-    @property
-    def is_handled(self) -> bool:
-        """Whether Robyn has called the handler."""
-        return self._handling is not None
-
     def leave(self) -> None:
         """Set ``gone``, and end the stream."""
         self.gone.set()
-        if self._streaming is not None:
+        if self.streaming is not None:
             # Later, since a task that is cancelled before its first step does not close its source.
-            asyncio.get_running_loop().call_soon(self._streaming.cancel)
+            asyncio.get_running_loop().call_soon(self.streaming.cancel)
 
     def cancel(self) -> None:
         """End the handler and its stream."""
         self.leave()
-        if self._handling is not None:
-            self._handling.cancel()
+        if self.handling is not None:
+            self.handling.cancel()

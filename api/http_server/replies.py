@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http.client import responses
 from types import MappingProxyType
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from api.http.messages import Reply, StreamReply
 from api.http_server.exchange import Exchange
@@ -75,21 +75,6 @@ def whole_reply(reply: Reply, headers: dict[str, str], *, bodiless: bool, close:
     return head if bodiless else head + reply.body
 
 
-class ReplyTaker(Protocol):
-    """The client's connection, as the connection to Robyn sees it."""
-
-    def take_head(self, head: bytes) -> None:
-        """Send the head of a reply, with its empty line."""
-
-    def take_body(self, data: bytes, piece: bytes | None) -> None:
-        """Send bytes of a body.
-
-        Args:
-            data: The bytes as Robyn framed them.
-            piece: The piece of a stream that is whole with them; ``None`` for other bodies.
-        """
-
-
 class BrokenReply(ConnectionError):
     """Robyn has ended the connection, or has sent something that is no reply of a handler."""
 
@@ -101,11 +86,16 @@ class RobynConnection(asyncio.Protocol):
     each piece, so the number of bytes tells their end.
 
     Args:
-        taker: Gets the replies.
+        on_head: Gets the head of each reply, with its empty line.
+        on_body: Gets bytes of its body as Robyn framed them, and the piece of a stream that is
+            whole with them, ``None`` for other bodies.
     """
 
-    def __init__(self, taker: ReplyTaker) -> None:
-        self._taker = taker
+    def __init__(
+        self, on_head: Callable[[bytes], None], on_body: Callable[[bytes, bytes | None], None]
+    ) -> None:
+        self._on_head = on_head
+        self._on_body = on_body
         self._transport: asyncio.Transport | None = None
         self._unsent: deque[bytes] = deque()
         self._is_full = False
@@ -122,12 +112,12 @@ class RobynConnection(asyncio.Protocol):
         """Whether a further request may go over it."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, request: deque[bytes], exchange: Exchange, *, is_head: bool) -> int:
+    async def ask(self, exchange: Exchange, *, is_head: bool) -> int:
         """Send a request; return the status once the whole reply is passed on.
 
         Args:
-            request: Head and body; emptied while Robyn takes them.
-            exchange: Has the stream of the reply.
+            exchange: Has head and body for Robyn, which are dropped while it takes them, and the
+                stream of the reply.
             is_head: The reply has no body whatever its head announces.
 
         Raises:
@@ -136,7 +126,7 @@ class RobynConnection(asyncio.Protocol):
         if not self.is_open:
             raise BrokenReply
         self._head, self._status, self._is_bodiless = b"", 0, is_head
-        self._exchange, self._unsent = exchange, request
+        self._exchange, self._unsent = exchange, exchange.body
         self._reply = asyncio.get_running_loop().create_future()
         self._push()
         return await self._reply
@@ -204,7 +194,7 @@ class RobynConnection(asyncio.Protocol):
                 raise ValueError
         if data:
             is_whole = self._left_bytes is not None
-            self._taker.take_body(data, None if is_whole else exchange.pipe.passed(len(data)))
+            self._on_body(data, None if is_whole else exchange.pipe.passed(len(data)))
         if self._left_bytes == 0 or (self._left_bytes is None and exchange.pipe.is_over):
             self._end(None)
 
@@ -226,7 +216,7 @@ class RobynConnection(asyncio.Protocol):
             self._left_bytes = 0
         elif _CHUNKED in head:
             self._left_bytes = None
-        self._taker.take_head(head)
+        self._on_head(head)
         return rest
 
     def _end(self, error: BrokenReply | None) -> None:

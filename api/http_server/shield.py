@@ -252,7 +252,7 @@ class Shield:
     def find(self, name: str) -> Exchange | None:
         """Return the exchange that was handed out under a name, once."""
         found = self._exchanges.get(name)
-        return None if found is None or found.is_handled else found
+        return None if found is None or found.handling is not None else found
 
     def check_serving(self, path: str) -> None:
         """Refuse new requests during the drain.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -56,11 +55,11 @@ async def exchanged(
 ) -> tuple[list[int], Taker]:
     """Ask and get these pieces, so often on the same connection."""
     taker = Taker()
-    connection = RobynConnection(taker)
+    connection = RobynConnection(taker.take_head, taker.take_body)
     connection.connection_made(MemoryTransport(connection))
     statuses = []
     for _ in range(times):
-        asked = asyncio.ensure_future(connection.ask(deque([b"GET"]), streaming(), is_head=is_head))
+        asked = asyncio.ensure_future(connection.ask(streaming(), is_head=is_head))
         await let_tasks_run(1)
         for piece in pieces:
             connection.data_received(piece)

@@ -44,7 +44,7 @@ def test_handler_finds_an_exchange_once_and_only_while_it_lasts() -> None:
         assert front.find("") is None
         assert front.find(name.rpartition("-")[2]) is None
         assert front.find(name) is exchange
-        exchange.handle()
+        exchange.handling = asyncio.current_task()
         assert front.find(name) is None
         left = front.begin("192.0.2.1")
         name = front.hand_out(left)
