@@ -131,13 +131,19 @@ def withhold_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 
 def _shared_processors(part: str) -> list[Processor]:
     origin = {"part": part, "pid": os.getpid()}
+
+    def add_origin(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        for key, value in origin.items():
+            event.setdefault(key, value)
+        return event
+
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _Adder(origin),
+        add_origin,
         withhold_texts,
         structlog.processors.StackInfoRenderer(),
     ]
@@ -247,15 +253,3 @@ class _LineHandler(logging.Handler):
             self._put(self.format(record))
         except Exception:  # noqa: BLE001 - as every handler of the library does
             self.handleError(record)
-
-
-class _Adder:
-    """Adds fixed values to every event."""
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self._values = dict(values)
-
-    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        for key, value in self._values.items():
-            event.setdefault(key, value)
-        return event

@@ -37,8 +37,7 @@ from ops.exit_codes import ExitCode
 from ops.liveness.child import BEAT_S, take_heartbeat
 from ops.liveness.imports import resting_collector
 from ops.logs import Logger
-from ops.models.choice import given_choice
-from ops.models.registry import embedding_models, first_model
+from ops.models.registry import embedding_models, first_model, given_choice
 from ops.settings import Settings
 from worker.actors import Consumers, declare_actors
 from worker.cachestore.cache_gauge import CacheGauge

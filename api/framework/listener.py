@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final
 
 from ops.exit_codes import ExitCode
-from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 
 #: Connections that the kernel queues until the server accepts them; it may allow fewer.
@@ -65,9 +64,7 @@ def open_listener(
 def open_listener_or_exit(server: ServerSettings) -> socket.socket:
     """Listen at the address of the settings; if that fails, write one line and exit with 78."""
     try:
-        return open_listener(
-            server.host, server.port, forbidden=lambda address: why_not_listen(server, address)
-        )
+        return open_listener(server.host, server.port, forbidden=server.why_not_listen)
     except ListenError as error:
         sys.stderr.write(f"semantic: {error}\n")
         raise SystemExit(int(ExitCode.CONFIG)) from error

@@ -84,14 +84,23 @@ def client_set_ups(
             title="OpenAI SDK",
             note="In Python; other languages take the same base URL:",
             language=Language.PYTHON,
-            code=_openai(base_url, model.id, keyed=keyed),
+            code=_sdk(
+                "OpenAI",
+                f"{base_url}/v1",
+                "chat.completions.create",
+                "choices[0].message.content",
+                model.id,
+                keyed=keyed,
+            ),
         ),
         ClientSetUp(
             id="anthropic-sdk",
             title="Anthropic SDK",
             note="In Python; other languages take the same base URL:",
             language=Language.PYTHON,
-            code=_anthropic(base_url, model.id, keyed=keyed),
+            code=_sdk(
+                "Anthropic", base_url, "messages.create", "content[0].text", model.id, keyed=keyed
+            ),
         ),
         ClientSetUp(
             id="curl",
@@ -142,40 +151,29 @@ def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:
     return "\n".join(lines)
 
 
-def _openai(base_url: str, model: str, *, keyed: bool) -> str:
-    url, key = json.dumps(base_url + "/v1"), _key(keyed=keyed)
+def _sdk(client: str, base_url: str, call: str, text: str, model: str, *, keyed: bool) -> str:
+    """Return a request in Python.
+
+    Args:
+        client: Class of the client; its package has the name in lower case.
+        base_url: As this client wants it.
+        call: The method of the client.
+        text: Where a reply has its text.
+        model: What is served.
+        keyed: Whether the service needs a key.
+    """
+    key = f'os.environ["{KEY_NAME}"]' if keyed else json.dumps(NO_KEY)
     return "\n".join(
         [
             *(["import os", ""] if keyed else []),
-            "from openai import OpenAI",
+            f"from {client.lower()} import {client}",
             "",
-            f"client = OpenAI(base_url={url}, api_key={key})",
-            "reply = client.chat.completions.create(",
+            f"client = {client}(base_url={json.dumps(base_url)}, api_key={key})",
+            f"reply = client.{call}(",
             f"    model={json.dumps(model)},",
             f"    max_tokens={_ANSWER_TOKENS},",
             f'    messages=[{{"role": "user", "content": {json.dumps(_QUESTION)}}}],',
             ")",
-            "print(reply.choices[0].message.content)",
+            f"print(reply.{text})",
         ]
     )
-
-
-def _anthropic(base_url: str, model: str, *, keyed: bool) -> str:
-    return "\n".join(
-        [
-            *(["import os", ""] if keyed else []),
-            "from anthropic import Anthropic",
-            "",
-            f"client = Anthropic(base_url={json.dumps(base_url)}, api_key={_key(keyed=keyed)})",
-            "reply = client.messages.create(",
-            f"    model={json.dumps(model)},",
-            f"    max_tokens={_ANSWER_TOKENS},",
-            f'    messages=[{{"role": "user", "content": {json.dumps(_QUESTION)}}}],',
-            ")",
-            "print(reply.content[0].text)",
-        ]
-    )
-
-
-def _key(*, keyed: bool) -> str:
-    return f'os.environ["{KEY_NAME}"]' if keyed else json.dumps(NO_KEY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry, ModelStatus
 from domain.values import SamplingWish
+from ops.clock import uuid7_hex
 from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id, kind_of
 from ops.setting_groups.models import (
     DEMO_MODEL,
@@ -252,3 +254,23 @@ def _sampling(wish: SamplingWish) -> ModelSampling:
         "top_k": wish.top_k,
         "min_p": wish.min_p,
     }
+
+
+#: Environment variable with the id of a command that names its model, as ``serve --model X`` does.
+#: That is a swap to X: the worker records the id, and a later start of the worker by the same
+#: command does not count as another choice. Empty where no model was named.
+CHOICE_ENV = "SEMANTIC_MODEL_CHOICE"
+
+
+def choice_environment(*, is_explicit: bool) -> dict[str, str]:
+    """Return the variables of the parts that a command starts.
+
+    Args:
+        is_explicit: Whether the command names the model.
+    """
+    return {CHOICE_ENV: uuid7_hex() if is_explicit else ""}
+
+
+def given_choice() -> str:
+    """Return the id of the command that started this process; empty if it named no model."""
+    return os.environ.get(CHOICE_ENV, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -95,6 +96,26 @@ class ServerSettings(SettingGroup):
             msg = f"key_scopes names {unknown[0]!r}, which is no key of api_keys"
             raise ValueError(msg)
         return self
+
+    def why_not_listen(self, address: str) -> str | None:
+        """Return in one line why a numeric address of ``host`` is forbidden, else ``None``.
+
+        Beyond this machine it takes a permission and a key.
+        """
+        # A zone ("fe80::1%eth0") does not limit which machines reach the address.
+        if ip_address(address.partition("%")[0]).is_loopback:
+            return None
+        missing = []
+        if not self.allow_remote:
+            missing.append("--allow-remote (server.allow_remote)")
+        if not self.api_keys:
+            missing.append("a key (SEMANTIC_SERVER__API_KEYS)")
+        if not missing:
+            return None
+        return (
+            f"{self.host} can be reached from other machines; to listen there it takes"
+            f" {' and '.join(missing)}, or stay with 127.0.0.1"
+        )
 
 
 class RedisSettings(SettingGroup):

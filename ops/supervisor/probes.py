@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ops.clients.claude_code import ServedModel
 from ops.clients.http_client import HttpClient, Refused, Unreachable
-from ops.setting_groups.exposure import why_not_listen
 from ops.supervisor.serve_record import CannotServe
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def claim_port(host: str, port: int, *, server: ServerSettings | None = None) ->
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, _, _, _, address = found[0]
-        if server is not None and (reason := why_not_listen(server, str(address[0]))):
+        if server is not None and (reason := server.why_not_listen(str(address[0]))):
             raise CannotServe(reason)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -23,7 +23,7 @@ from ops.adapters.event_log.sqlite_driver import sqlite_version
 from ops.exit_codes import ExitCode, after_failed_start
 from ops.logs import add_json_lines, configure_logging, console_lines
 from ops.models.backend import missing_backend
-from ops.models.choice import choice_environment
+from ops.models.registry import choice_environment
 from ops.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from ops.supervisor.machine import LOG_NAME, log_dir_of

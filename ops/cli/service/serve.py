@@ -15,7 +15,6 @@ from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_se
 from ops.cli.output import echo
 from ops.exit_codes import ExitCode
 from ops.liveness.imports import resting_collector
-from ops.models.choice import choice_environment
 
 
 class Only(StrEnum):
@@ -62,6 +61,7 @@ def _become(part: Only, given: dict[str, Any], *, is_explicit: bool) -> NoReturn
         echo(f"semantic: {missing}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG))
     settings = operator_settings(given)
+    from ops.models.registry import choice_environment  # noqa: PLC0415 - the same
     from ops.supervisor.parts import (  # noqa: PLC0415 - the same
         child_environment,
         module_argv,

@@ -18,7 +18,6 @@ from ops.setting_groups.api_keys import (
     read_keys,
     scopes_of,
 )
-from ops.setting_groups.exposure import why_not_listen
 from ops.setting_groups.service import ServerSettings
 from ops.settings import Settings, load_settings
 from ops.supervisor.parts import child_environment, settings_environment
@@ -107,25 +106,25 @@ def test_other_secrets_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
 def test_loopback_asks_for_nothing(address: str) -> None:
-    assert why_not_listen(ServerSettings(host=address), address) is None
+    assert ServerSettings(host=address).why_not_listen(address) is None
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "::", "fe80::1%eth0"])
 def test_beyond_loopback_it_takes_a_wish_and_a_key(address: str) -> None:
     keys = (SecretStr(KEY),)
     neither = ServerSettings(host=address)
-    reason = why_not_listen(neither, address)
+    reason = neither.why_not_listen(address)
     assert reason is not None
     assert "--allow-remote" in reason
     assert "SEMANTIC_SERVER__API_KEYS" in reason
-    no_key = why_not_listen(ServerSettings(host=address, allow_remote=True), address)
+    no_key = ServerSettings(host=address, allow_remote=True).why_not_listen(address)
     assert no_key is not None
     assert "--allow-remote" not in no_key
-    no_wish = why_not_listen(ServerSettings(host=address, api_keys=keys), address)
+    no_wish = ServerSettings(host=address, api_keys=keys).why_not_listen(address)
     assert no_wish is not None
     assert "API_KEYS" not in no_wish
     both = ServerSettings(host=address, allow_remote=True, api_keys=keys)
-    assert why_not_listen(both, address) is None
+    assert both.why_not_listen(address) is None
 
 
 def test_the_supervisor_claims_no_port_for_everybody() -> None:
