@@ -71,8 +71,7 @@ def configure_logging(
     """
     threshold = logging.getLevelNamesMapping().get(level.upper())
     if threshold is None:
-        message = f"log level {level!r} is none of DEBUG, INFO, WARNING, ERROR, CRITICAL"
-        raise ValueError(message)
+        raise ValueError(f"log level {level!r} is none of DEBUG, INFO, WARNING, ERROR, CRITICAL")
     shared = _shared_processors(part)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(shared, _renderers(format)))
@@ -151,8 +150,7 @@ def _shared_processors(part: str) -> list[Processor]:
 
 def _renderers(format_name: str) -> list[Processor]:
     if format_name not in {"auto", "console", "json"}:
-        message = f"log format {format_name!r} is none of auto, console, json"
-        raise ValueError(message)
+        raise ValueError(f"log format {format_name!r} is none of auto, console, json")
     on_terminal = sys.stderr.isatty()
     if format_name == "console" or (format_name == "auto" and on_terminal):
         coloured = on_terminal or bool(os.environ.get(FORCE_COLOR_ENV))

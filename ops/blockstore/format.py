@@ -223,8 +223,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        msg = "a name stands there twice"
-        raise ValueError(msg)
+        raise ValueError("a name stands there twice")
     return found
 
 

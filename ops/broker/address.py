@@ -145,5 +145,4 @@ def _own_directory(directory: Path) -> None:
     found = directory.lstat()
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
-        message = f"{directory} must be a directory that only this user can enter"
-        raise PermissionError(message)
+        raise PermissionError(f"{directory} must be a directory that only this user can enter")

@@ -195,8 +195,7 @@ def _shut_down(url: str) -> None:
     give_up_at = time.monotonic() + STOP_MAX_S
     while answers(url):
         if time.monotonic() >= give_up_at:
-            message = f"a server left behind at {url} does not end"
-            raise QueueUnavailable(message)
+            raise QueueUnavailable(f"a server left behind at {url} does not end")
         time.sleep(_POLL_S)
 
 

@@ -256,8 +256,7 @@ def follow(client: HttpClient, job_id: str) -> Iterator[dict[str, Any]]:
             if attempt == RECONNECTS_MAX:
                 raise
         time.sleep(_RECONNECT_PAUSE_S)
-    message = "the stream ended again and again before the job did"
-    raise Unreachable(message)
+    raise Unreachable("the stream ended again and again before the job did")
 
 
 def read_events(lines: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:

@@ -177,8 +177,7 @@ def _pieces(reply: HTTPResponse) -> Iterator[bytes]:
             break
         yield piece
     if reply.length:
-        message = f"{reply.length} bytes of the reply are missing"
-        raise Unreachable(message)
+        raise Unreachable(f"{reply.length} bytes of the reply are missing")
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def read_keys(texts: Iterable[str]) -> tuple[ApiKey, ...]:
         name, key = _parts(text)
         name = name or f"key-{place}"
         if name in keys:
-            msg = f"two keys are called {name}"
-            raise ValueError(msg)
+            raise ValueError(f"two keys are called {name}")
         found = _DIGEST.fullmatch(key)
         if found is None and not _KEY.fullmatch(key):
             msg = (

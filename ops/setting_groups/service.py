@@ -93,8 +93,7 @@ class ServerSettings(SettingGroup):
     def _scopes_are_of_keys(self) -> Self:
         names = {key.name for key in read_keys(key.get_secret_value() for key in self.api_keys)}
         if names and (unknown := sorted(self.key_scopes.keys() - names)):
-            msg = f"key_scopes names {unknown[0]!r}, which is no key of api_keys"
-            raise ValueError(msg)
+            raise ValueError(f"key_scopes names {unknown[0]!r}, which is no key of api_keys")
         return self
 
     def why_not_listen(self, address: str) -> str | None:

@@ -164,8 +164,7 @@ def quoted(word: str, *, in_command: bool = True) -> str:
         ValueError: The word has a character that a unit file cannot hold.
     """
     if any(ord(character) < ord(" ") for character in word):
-        message = f"a path with a control character cannot be installed: {word!r}"
-        raise ValueError(message)
+        raise ValueError(f"a path with a control character cannot be installed: {word!r}")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if in_command:
         escaped = escaped.replace("$", "$$")
@@ -205,8 +204,7 @@ def run_command(argv: Sequence[str]) -> int:
     try:
         return subprocess.run(argv, check=False, capture_output=True).returncode
     except FileNotFoundError as error:
-        message = f"{argv[0]} is not installed on this machine"
-        raise ManagerFailed(message) from error
+        raise ManagerFailed(f"{argv[0]} is not installed on this machine") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,5 +301,4 @@ class MachineService:
     def _require(self, command: Sequence[str]) -> None:
         code = self.run(command)
         if code:
-            message = f"{' '.join(command)} failed with exit code {code}"
-            raise ManagerFailed(message)
+            raise ManagerFailed(f"{' '.join(command)} failed with exit code {code}")

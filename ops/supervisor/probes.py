@@ -81,8 +81,7 @@ def claim_port(host: str, port: int, *, server: ServerSettings | None = None) ->
         raise CannotServe(_why(host, port, error)) from error
     if port and _answers(_ANY.get(host, host), port):
         # macOS permits binding one address of a port that another process holds on all addresses.
-        message = f"port {port} on {host} is taken; choose another with --port"
-        raise CannotServe(message)
+        raise CannotServe(f"port {port} on {host} is taken; choose another with --port")
     return number
 
 

@@ -197,8 +197,7 @@ class Supervisor:
             if url != "" and await asyncio.to_thread(answers, url):
                 return url
             await asyncio.sleep(_POLL_S)
-        message = f"the broker did not answer within {BROKER_START_MAX_S:.0f} s"
-        raise StartTimedOut(message)
+        raise StartTimedOut(f"the broker did not answer within {BROKER_START_MAX_S:.0f} s")
 
     async def _wait_ready(self, began: float) -> ServedModel:
         noted = began
@@ -206,8 +205,7 @@ class Supervisor:
         while (why := await asyncio.to_thread(why_not_ready, client)) is not None:
             now = time.monotonic()
             if now - began > START_MAX_S:
-                message = f"the service was not ready within {START_MAX_S / 3600:.0f} h"
-                raise StartTimedOut(message)
+                raise StartTimedOut(f"the service was not ready within {START_MAX_S / 3600:.0f} h")
             if now - noted >= LOADING_NOTE_S:
                 noted = now
                 self._out.banner.not_ready_yet(why, now - began)

@@ -18,9 +18,7 @@ from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.adapters.log_admin.projections_check import ProjectionState
 from ops.adapters.log_admin.verify import Watchers, verify_whole_log
 from ops.cli.log.log_options import (
-    CheckpointsOption,
     JsonOption,
-    KeyOption,
     errors_as_one_line,
     log_engine,
     opened,
@@ -45,8 +43,13 @@ def verify(
     file: Annotated[
         Path | None, typer.Option("--file", help="An export or an archive instead of the log.")
     ] = None,
-    heads: CheckpointsOption = None,
-    key: KeyOption = None,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", help="Signed checkpoints; default: those of the data directory."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Their key; default: that of the data directory.")
+    ] = None,
     as_json: JsonOption = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -170,6 +173,5 @@ def _signed_hashes(settings: Settings, heads: Path | None, key: Path | None) -> 
     own = CheckpointFiles.of(settings.data_dir)
     files = CheckpointFiles(key=key or own.key, checkpoints=heads or own.checkpoints)
     if heads is not None and not heads.exists():
-        msg = f"there are no heads at {heads}"
-        raise LogUnavailable(msg)
+        raise LogUnavailable(f"there are no heads at {heads}")
     return required_hashes(files.read())

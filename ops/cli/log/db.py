@@ -101,8 +101,7 @@ def restore_log(
     the signature it counts as cut off at its end.
     """
     if sign == (copy is not None):
-        message = "give a FILE, or --sign for a log that another tool has restored"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter("give a FILE, or --sign for a log that another tool has restored")
     if copy is None:
         _sign_restored(data_dir)
     else:

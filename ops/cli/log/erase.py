@@ -131,8 +131,7 @@ def _empty_broker(settings: Settings, jobs: Sequence[JobId]) -> None:
         if settings.broker_dir.is_dir():
             sync_directory(settings.broker_dir)  # a power cut could bring the files back
     except OSError as error:
-        msg = f"not all is erased, repeat this: {error}"
-        raise LogUnavailable(msg) from error
+        raise LogUnavailable(f"not all is erased, repeat this: {error}") from error
 
 
 def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json: bool) -> None:
@@ -283,8 +282,7 @@ def _erase_agent(settings: Settings, agent: str, *, asks: bool, as_json: bool) -
             beside.items(erased.jobs)
             blocks = beside.blocks(erased.blocks)
         except OSError as error:
-            msg = f"not all is erased, repeat this: {error}"
-            raise LogUnavailable(msg) from error
+            raise LogUnavailable(f"not all is erased, repeat this: {error}") from error
     event = erased.event
     report = {
         "agent": agent,

@@ -4,48 +4,66 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from domain.log.record import RecordedEvent
+from domain.log.codec import texts_of
+from domain.log.record import EventFilter, RecordedEvent
 from ops.adapters.event_log.archives import event_line, write_events
 from ops.adapters.event_log.reader import LogReader, follow
 from ops.cli.log import check, db, erase
 from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
-    AfterOption,
-    AgentOption,
     JsonOption,
-    PipeClosed,
-    SinceOption,
-    StreamOption,
-    TypeOption,
-    UntilOption,
-    leaving_quietly,
     opened,
-    printer,
     read_settings,
-    wanted,
 )
-from ops.cli.options import DataDir
+from ops.cli.options import DataDir, parse_instant
 from ops.cli.output import echo, echo_data, print_json, print_pairs
+from ops.terminal_text import visible_line
 
 #: Events that ``ls`` prints by default, and of those that are there with ``--follow``.
 LS_EVENTS = 100
 FOLLOWED_EVENTS = 10
 
+_TYPE_WIDTH = len("JobCancelRequested")
+_STREAM_WIDTH = 36
+_ENDED_WELL = ("Completed", "Loaded", "Started")
+_ENDED_BADLY = ("Failed", "Lost", "Expired")
+
 
 def ls(
     *,
-    stream: StreamOption = None,
-    types: TypeOption = None,
-    agent: AgentOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    after: AfterOption = 0,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--stream", "--job", help="Only this stream; a job's stream is named like it."
+        ),
+    ] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Only this type; repeatable.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Only this agent and its jobs.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="From this instant on: 10m, 2h, 3d, or ISO 8601, UTC."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Before this instant; written like --since.")
+    ] = None,
+    after: Annotated[int, typer.Option("--after", min=0, help="Position before the first.")] = 0,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most events; default: 100, of an export any.")
     ] = None,
@@ -67,15 +85,21 @@ def ls(
     data_dir: DataDir = None,
 ) -> None:
     """List events from old to new, follow the log, or export it."""
-    choice = wanted(stream=stream, types=types, agent=agent, since=since, until=until)
-    with opened(read_settings(data_dir)) as engine, leaving_quietly():
+    choice = EventFilter(
+        stream=stream,
+        types=tuple(types or ()),
+        agent=agent,
+        since=since and parse_instant(since),
+        until=until and parse_instant(until),
+    )
+    with opened(read_settings(data_dir)) as engine, _leaving_quietly():
         log = LogReader(engine)
         if export or out is not None:
             _export(log.walk(choice, after=after, limit=limit), out)
             return
         # Read first: an event that is recorded in between is not missed.
         head = log.head().position
-        print_event = printer(as_json=as_json)
+        print_event = _printer(as_json=as_json)
         past: Iterable[RecordedEvent]
         if follow_on or last is not None:
             most = FOLLOWED_EVENTS if last is None else last
@@ -86,8 +110,68 @@ def ls(
             head = event.position
             print_event(event)
         if follow_on:
-            for event in follow(log, choice, after=head, stopped=PipeClosed()):
+            for event in follow(log, choice, after=head, stopped=_PipeClosed()):
                 print_event(event)
+
+
+@contextmanager
+def _leaving_quietly() -> Iterator[None]:
+    """Exit with success when the reader of the output is gone or on Ctrl-C."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        # Python flushes stdout at exit, and needs a descriptor that accepts the bytes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _PipeClosed(threading.Event):
+    """Set when the reader of standard output is gone; checked while waiting."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the reader is gone or the time is over."""
+        try:
+            output = sys.stdout.fileno()
+        except OSError:  # a captured output has no descriptor and no reader
+            return super().wait(timeout)
+        poll = select.poll()
+        poll.register(output, 0)  # poll reports a pipe error without a flag
+        if poll.poll(None if timeout is None else timeout * 1000):
+            self.set()
+        return self.is_set()
+
+
+def _printer(*, as_json: bool) -> Callable[[RecordedEvent], None]:
+    """Return a function that prints an event on one line."""
+    if as_json:
+        return lambda event: echo(json.dumps(event.envelope() | {"texts": texts_of(event)}))
+    console = Console()
+    if not console.is_terminal:
+        return lambda event: echo(_line(event).plain)
+    # A terminal gets one line for each event, cut at its edge.
+    return lambda event: console.print(_line(event), no_wrap=True, overflow="ellipsis")
+
+
+def _line(event: RecordedEvent) -> Text:
+    data = json.dumps({**event.data, **texts_of(event)}, ensure_ascii=True, separators=(",", ":"))
+    return Text.assemble(
+        (f"{event.position:>7} ", "bold"),
+        (f"{event.recorded_at[:23].replace('T', ' ')} ", "dim"),
+        (f"{visible_line(event.stream):<{_STREAM_WIDTH}} ", "cyan"),
+        (f"{event.version:>3} ", "dim"),
+        (f"{visible_line(event.type):<{_TYPE_WIDTH}} ", _colour(event.type)),
+        data,
+    )
+
+
+def _colour(type_name: str) -> str:
+    if type_name.endswith(_ENDED_BADLY):
+        return "red"
+    if type_name.endswith(_ENDED_WELL):
+        return "green"
+    return "yellow" if "Cancel" in type_name else "blue"
 
 
 def _export(events: Iterator[RecordedEvent], out: Path | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,9 +14,6 @@ from ops.cli.options import DataDir, Json, fail, parse_instant
 from ops.cli.output import echo, print_json, print_table
 from ops.clients.http_client import Refused, Unreachable
 from ops.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NONE = "-"
 #: Most rows of a reply of the service; longer reports are read from the log.

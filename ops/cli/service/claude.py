@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,10 +24,6 @@ from ops.clients.claude_code import (
     shell_lines,
 )
 from ops.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _INSTALL = "npm install -g @anthropic-ai/claude-code"
 
