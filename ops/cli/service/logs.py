@@ -54,8 +54,8 @@ def logs(
 ) -> None:
     """Print the log lines of all parts of the service, also when it does not run.
 
-    The service writes them to files in the directory "logs" of the data directory; the settings
-    of the group "logs" limit their size and age.
+    The service writes them to files in the directory "logs" of the data directory, which take
+    200 MB at most and keep a line for 14 days at most.
     """
     wanted = _wanted(part=part, since=since, job=job, level=level)
     reader = LogFileReader(access_or_exit(data_dir).data_dir / "logs")
