@@ -27,6 +27,7 @@ from bench.chaos.load import Load
 from bench.chaos.model import make_exact_model
 from bench.chaos.plan import Fault, PlannedFault
 from bench.chaos.run import Chaos, environment
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 QUESTIONS: Final = (
@@ -35,7 +36,6 @@ QUESTIONS: Final = (
     "What can you do?",
     "Say hello.",
 )
-POLL_S: Final = 0.05
 ENDS_WITHIN_S: Final = 3600.0
 
 
@@ -65,19 +65,20 @@ def run(service: Service, *, lines: int, faults: Sequence[Fault], max_tokens: in
 
 def _wait_for_results(service: Service, least: int) -> int:
     """Wait until lines of the batch have results, and return how many; the api may be away."""
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    url = f"{service.base_url}/v1/messages/batches"
-    while time.monotonic() < deadline:
-        try:
-            listed = httpx.get(url, timeout=60).raise_for_status().json()["data"]
-        except httpx.HTTPError:
-            listed = []
-        for one in listed:
-            done = sum(one["progress"].values()) - one["progress"]["processing"]
-            if done >= least:
-                return int(done)
-        time.sleep(POLL_S)
-    raise AssertionError(f"no {least} results in {ENDS_WITHIN_S:.0f} s:\n{service.log()}")
+
+    def done() -> int:
+        url = f"{service.base_url}/v1/messages/batches"
+        listed = httpx.get(url, timeout=60).raise_for_status().json()["data"]
+        counts = [one["progress"] for one in listed]
+        return max((sum(one.values()) - one["processing"] for one in counts), default=0)
+
+    return wait_until(
+        done,
+        lambda count: count >= least,
+        within_s=ENDS_WITHIN_S,
+        ignore=httpx.HTTPError,
+        describe=service.log,
+    )
 
 
 def main() -> int:

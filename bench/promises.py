@@ -11,7 +11,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +22,11 @@ import httpx
 from bench.experiments.report import print_conditions
 from bench.figures import percentile
 from bench.report import sections
+from tests.support.clients.service_log import WAIT_S, ended
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 LONG_PROMPT: Final = "Tell me a long story about a fox."
-ENDS_WITHIN_S: Final = 120.0
 #: A job counts as running once it has emitted this many pieces of text.
 PIECES_BEFORE_CANCEL: Final = 3
 #: Clients that submit at once in the burst.
@@ -49,7 +50,7 @@ class Bench:
             begun = time.perf_counter()
             job_id = self._submit(f"Say hello to number {number}.", max_tokens=1)
             accepted.append(1000 * (time.perf_counter() - begun))
-            self._end_of(job_id)
+            assert ended(self._client, job_id)["status"] == "completed"
             events = self._events(job_id)
             taken.append(_between(events["JobSubmitted"][0], events["AttemptStarted"][0]))
         return accepted, taken
@@ -64,7 +65,7 @@ class Bench:
 
         with ThreadPoolExecutor(BURST_CLIENTS) as pool:
             times = list(pool.map(one, range(jobs)))
-        self._until(lambda: self._open_jobs() == 0)
+        wait_until(self._open_jobs, lambda count: count == 0, within_s=WAIT_S)
         return times
 
     def cancel_running(self, cancels: int) -> list[float]:
@@ -87,14 +88,6 @@ class Bench:
         assert answer.status_code == httpx.codes.ACCEPTED, answer.text
         return str(answer.json()["id"])
 
-    def _end_of(self, job_id: str) -> None:
-        def ended() -> bool:
-            status = self._client.get(f"/v1/jobs/{job_id}").json()["status"]
-            assert status not in {"failed", "expired", "cancelled"}, status
-            return bool(status == "completed")
-
-        self._until(ended)
-
     def _open_jobs(self) -> int:
         pages = [
             self._client.get("/v1/jobs", params={"status": status, "limit": 1}).json()["data"]
@@ -108,18 +101,6 @@ class Bench:
         for event in page["data"]:
             kinds.setdefault(event["type"], []).append(event)
         return kinds
-
-    @staticmethod
-    def _until(fits: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + ENDS_WITHIN_S
-        while time.monotonic() < deadline:
-            try:
-                if fits():
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.01)
-        raise AssertionError("it did not come to pass")
 
 
 def _read_text(lines: Iterator[str]) -> None:

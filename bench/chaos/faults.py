@@ -23,6 +23,7 @@ from bench.chaos.model import MODELS
 from bench.chaos.plan import Fault, PlannedFault
 from bench.chaos.wire import OpenStreams
 from ops.adapters.event_log.sqlite_driver import driver_module
+from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 
 #: Seconds for a part to run: it may still be restarting after the previous fault.
@@ -219,17 +220,17 @@ class FaultInjector:
             AssertionError: The service accepts no swap in time.
         """
         model = MODELS[(len(self.swaps) + 1) % len(MODELS)]
-        deadline = time.monotonic() + PART_WITHIN_S
-        while time.monotonic() < deadline:
-            with suppress(httpx.TransportError):
-                url = f"{self._service.base_url}/admin/models/{model}/load"
-                reply = httpx.post(url, timeout=PART_WITHIN_S)
-                if reply.is_success:
-                    self.swaps.append(str(reply.json()["id"]))
-                    return
-                assert reply.status_code in SHORTAGE, reply.text
-            time.sleep(0.1)
-        raise AssertionError(f"no swap in {PART_WITHIN_S:.0f} s:\n{self._service.log()}")
+        url = f"{self._service.base_url}/admin/models/{model}/load"
+        reply = wait_until(
+            lambda: httpx.post(url, timeout=PART_WITHIN_S),
+            lambda reply: reply.status_code not in SHORTAGE,
+            within_s=PART_WITHIN_S,
+            what="a swap",
+            ignore=httpx.TransportError,
+            describe=self._service.log,
+        )
+        assert reply.is_success, reply.text
+        self.swaps.append(str(reply.json()["id"]))
 
     def _redis(self) -> redis.Redis:
         url = (self._service.data_dir / "broker.url").read_text(encoding="utf-8").strip()
@@ -287,9 +288,10 @@ class FaultInjector:
         Raises:
             AssertionError: The part does not start in time.
         """
-        deadline = time.monotonic() + PART_WITHIN_S
-        while time.monotonic() < deadline:
-            with suppress(psutil.NoSuchProcess, AssertionError):
-                return self._service.part(name)
-            time.sleep(0.02)
-        raise AssertionError(f"no {name} for {PART_WITHIN_S:.0f} s:\n{self._service.log()}")
+        return wait_until(
+            lambda: self._service.part(name),
+            within_s=PART_WITHIN_S,
+            what=name,
+            ignore=(psutil.NoSuchProcess, AssertionError),
+            describe=self._service.log,
+        )

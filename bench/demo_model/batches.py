@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from bench.demo_model.corpus import Corpus
 from bench.demo_model.noise import standard_library_texts, tool_definitions
-from bench.demo_model.render import SPECIAL_TOKENS, Renderer
+from bench.demo_model.render import SPECIAL_TOKENS, rendered, split_answers
 
 _NOISE_CHARS = 2_000_000
 _EXERCISES = 0.02
@@ -74,7 +74,6 @@ class BatchStream:
         texts = standard_library_texts(_NOISE_CHARS, seed)
         self.texts = texts
         self._tokenizer = tokenizer
-        self.renderer = Renderer()
         self._random = random.Random(f"batches {seed}")
         self._corpus = Corpus(random.Random(f"corpus {seed}"), texts, reminders)
         self._noise = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
@@ -148,7 +147,7 @@ class BatchStream:
     def add_conversation(self, strip: Strip) -> None:
         """Add a conversation of any kind."""
         messages, tools = self._corpus.conversation()
-        for piece, learned in self.renderer.pieces(messages, tools):
+        for piece, learned in split_answers(rendered(messages, tools)):
             text = piece
             # Definitions of tools are long and teach nothing: the names that matter are
             # repeated in front of the question, and real definitions are out of sight for

@@ -15,14 +15,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-from mlx.nn.losses import cross_entropy
 from mlx_lm.models import llama
 from mlx_lm.models.base import create_attention_mask
 
 from bench.demo_model import network
 from bench.demo_model.batches import Batch, BatchStream
 from bench.demo_model.sessions import SessionRows
-from bench.demo_model.training import Plan
+from bench.demo_model.training import Plan, score
 
 _FULL_LAYER = network.LAYERS.index("F")
 
@@ -38,21 +37,14 @@ States = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
-class DistantBatch:
+class DistantBatch(Batch):
     """Rows of tokens with long prefixes.
 
     Attributes:
-        near: The rows and their learned positions.
         far: Hidden states of the tokens before each row, below the full layer.
     """
 
-    near: Batch
     far: States
-
-    @property
-    def targets(self) -> npt.NDArray[np.int32]:
-        """Return the tokens that are learned."""
-        return self.near.targets
 
 
 def freeze_below_full_layer(model: llama.Model) -> None:
@@ -73,17 +65,13 @@ def states_below_full_layer(model: llama.Model, tokens: npt.NDArray[np.int32]) -
 
 def loss_and_accuracy(model: llama.Model, batch: DistantBatch) -> tuple[mx.array, mx.array]:
     """Return mean cross entropy and share of right guesses at the learned positions."""
-    hidden = states_below_full_layer(model, batch.near.inputs)
+    hidden = states_below_full_layer(model, batch.inputs)
     mask = create_attention_mask(hidden, window_size=network.WINDOW)
     far = mx.array(batch.far).astype(mx.float32)
     hidden = _full_layer(model.model.layers[_FULL_LAYER], hidden, far)
     for layer in model.model.layers[_FULL_LAYER + 1 :]:
         hidden = layer(hidden, mask)
-    hidden = model.model.norm(hidden).reshape(-1, network.HIDDEN)
-    logits = model.model.embed_tokens.as_linear(hidden[mx.array(batch.near.positions)])
-    targets = mx.array(batch.near.targets)
-    loss = cross_entropy(logits, targets, reduction="mean")
-    return loss, (mx.argmax(logits, axis=-1) == targets).mean()
+    return score(model, model.model.norm(hidden), batch)
 
 
 def _full_layer(layer: Any, near: mx.array, far: mx.array) -> mx.array:
@@ -124,12 +112,8 @@ class StateBank:
         self._random = random_
         self._states = np.stack([_states_of(model, opening) for opening in openings])
 
-    def draw(self, rows: int, length: int) -> States:
-        """Return `length` states per row: an opening, then pieces of others."""
-        return np.stack([self.piece(length) for _ in range(rows)])
-
     def piece(self, length: int) -> States:
-        """Return the states of one row."""
+        """Return the states of one row: an opening, then pieces of others."""
         drawn = np.empty((length, network.HIDDEN), dtype=np.float16)
         filled = 0
         while filled < length:
@@ -156,11 +140,8 @@ class AgentBank:
         self._heads, self._tails = ([_states_of(model, tokens) for tokens in end] for end in ends)
         self._between = between
 
-    def draw(self, rows: int, length: int) -> States:
-        """Return `length` states per row; of a short row the end is what remains."""
-        return np.stack([self._one(length) for _ in range(rows)])
-
-    def _one(self, length: int) -> States:
+    def piece(self, length: int) -> States:
+        """Return the states of one row; of a short one the end is what remains."""
         head, tail = self._random.choice(self._heads), self._random.choice(self._tails)
         # Long reminders part the names of the tools from the question.
         after = self._random.choice((0, 0, length // 5))
@@ -168,6 +149,12 @@ class AgentBank:
         after = min(after, rest)
         parts = (head, self._between.piece(rest - after), tail, self._between.piece(after))
         return np.concatenate(parts)[-length:] if length else np.concatenate(parts)[:0]
+
+
+def _behind(near: Batch, bank: StateBank | AgentBank, count: int) -> DistantBatch:
+    """Put `count` states in front of each row."""
+    far = np.stack([bank.piece(count) for _ in near.inputs])
+    return DistantBatch(near.inputs, near.positions, near.targets, far)
 
 
 def _states_of(model: llama.Model, tokens: npt.NDArray[np.int32]) -> States:
@@ -202,11 +189,11 @@ class DistantStream:
             rows, length = max(1, plan.rows // 2), plan.length * 2
             count = random_.choice((0, 0, self._prefix() // 2))
             near = self._sessions.long_rows(rows, length)
-            return DistantBatch(near, bank.draw(rows, count))
+            return _behind(near, bank, count)
         count = 0 if random_.random() < _NO_PREFIX else self._prefix()
         rows = max(1, min(plan.rows, _MAX_STATES // max(1, count)))
         near = self._sessions.rows(rows, plan.length, offered=offered, behind=count > 0)
-        return DistantBatch(near, bank.draw(rows, count))
+        return _behind(near, bank, count)
 
     def _prefix(self) -> int:
         low, high = math.log(_SHORTEST), math.log(_LONGEST)

@@ -6,6 +6,7 @@ Training and serving read the same template, so they cannot differ.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,36 +43,20 @@ def _to_json(value: Any, *, ensure_ascii: bool = False, indent: int | None = Non
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
-def load_template(path: Path = MODEL_DIR / "chat_template.jinja") -> Template:
-    """Compile the chat template the way the tokenizer library compiles it."""
+@cache
+def load_template() -> Template:
+    """Compile the shipped chat template the way the tokenizer library compiles it."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
-    return environment.from_string(path.read_text(encoding="utf-8"))
+    file = MODEL_DIR / "chat_template.jinja"
+    return environment.from_string(file.read_text(encoding="utf-8"))
 
 
-class Renderer:
-    """Turns conversations into text, and text into learned and given pieces."""
-
-    def __init__(self, template: Template | None = None) -> None:
-        """Use `template`, by default the one shipped with the model."""
-        self._template = template or load_template()
-
-    def text(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Message] | None = None,
-        **options: Any,
-    ) -> str:
-        """Return the conversation as one string."""
-        return self._template.render(messages=messages, tools=tools, **options)
-
-    def pieces(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
-    ) -> list[tuple[str, bool]]:
-        """Return (text, is_learned) pieces whose concatenation is `text(...)`."""
-        return list(split_answers(self.text(messages, tools)))
+def rendered(messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+    """Return a conversation as one string."""
+    return load_template().render(messages=messages, tools=tools)
 
 
 def split_answers(text: str) -> Iterator[tuple[str, bool]]:

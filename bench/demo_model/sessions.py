@@ -16,7 +16,7 @@ from bench.demo_model.batches import Batch, BatchStream, Strip, batch_of
 from bench.demo_model.chat import long_answer, question_and_answer
 from bench.demo_model.dialogue import Random, ToolTurn, Turn, any_words, listed
 from bench.demo_model.noise import tool_definitions
-from bench.demo_model.render import Message, split_answers
+from bench.demo_model.render import Message, rendered, split_answers
 from bench.demo_model.tools import CODING_KINDS, Tool, coding_tools, out_of_reach, tool_turn
 
 _USER = "<|im_start|>user\n"
@@ -95,7 +95,7 @@ class SessionRows:
         return (stream.some_noise(before) + near + stream.some_noise(length))[:length]
 
     def _tool_line(self, tools: Sequence[Tool]) -> str:
-        text = self._stream.renderer.text([{"role": "user", "content": ""}], list(tools))
+        text = rendered([{"role": "user", "content": ""}], list(tools))
         return text[text.index(_USER) + len(_USER) :].removesuffix("<|im_end|>\n")
 
     def _end_of_prompt(self, strip: Strip, length: int, *, offered: bool) -> None:
@@ -169,13 +169,13 @@ class SessionRows:
             failure = random_.choice(listed("failures")).format(self._excerpt(0, 80))
             turn = replace(turn, result=failure, answer=_FAILED)
         messages = turn.messages(thinks=thinks)
-        self._add_text(strip, self._stream.renderer.text(messages).removeprefix(_USER))
+        self._add_text(strip, rendered(messages).removeprefix(_USER))
 
     def _answer_text(self, answer: str, thought: str = _UNKNOWN_RESULT) -> str:
         message: Message = {"role": "assistant", "content": answer}
         if self._random.random() < 0.5:
             message["reasoning_content"] = thought
-        return self._stream.renderer.text([message])
+        return rendered([message])
 
     def _add_text(self, strip: Strip, text: str) -> None:
         """Add rendered text; of long answers mainly the beginning and the end are learned."""

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 from mlx import optimizers
 from mlx.nn.losses import cross_entropy
 from mlx.nn.utils import value_and_grad
@@ -26,15 +25,6 @@ from bench.demo_model.render import MODEL_DIR
 _LOG_EVERY = 20
 _MUON_RATE = 0.008
 _ADAM_RATE = 4e-3
-
-
-class Learnable(Protocol):
-    """The interface of a batch in the training loop."""
-
-    @property
-    def targets(self) -> npt.NDArray[np.int32]:
-        """Return the tokens that are learned."""
-        ...
 
 
 Loss = Callable[[llama.Model, Any], tuple[mx.array, mx.array]]
@@ -71,8 +61,13 @@ class Plan:
 
 def loss_and_accuracy(model: llama.Model, batch: Batch) -> tuple[mx.array, mx.array]:
     """Return mean cross entropy and share of right guesses at the learned positions."""
-    hidden = model.model(mx.array(batch.inputs)).reshape(-1, network.HIDDEN)
-    logits = model.model.embed_tokens.as_linear(hidden[mx.array(batch.positions)])
+    return score(model, model.model(mx.array(batch.inputs)), batch)
+
+
+def score(model: llama.Model, hidden: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:
+    """Return both figures from the last hidden states."""
+    learned = hidden.reshape(-1, network.HIDDEN)[mx.array(batch.positions)]
+    logits = model.model.embed_tokens.as_linear(learned)
     targets = mx.array(batch.targets)
     loss = cross_entropy(logits, targets, reduction="mean")
     return loss, (mx.argmax(logits, axis=-1) == targets).mean()
@@ -99,7 +94,7 @@ class ParallelGradient:
         """Stop the threads."""
         self._pool.shutdown()
 
-    def __call__(self, batches: Sequence[Learnable]) -> tuple[float, float, Any]:
+    def __call__(self, batches: Sequence[Batch]) -> tuple[float, float, Any]:
         """Return loss, accuracy and gradient, averaged over all learned positions."""
         for copy in self._copies[1:]:
             copy.update(self._model.parameters())
@@ -115,7 +110,7 @@ class ParallelGradient:
 
         return loss, accuracy, tree_map(average, *(result[2] for result in results))
 
-    def _one(self, index: int, batch: Learnable) -> tuple[float, float, Any]:
+    def _one(self, index: int, batch: Batch) -> tuple[float, float, Any]:
         (loss, accuracy), gradient = self._functions[index](self._copies[index], batch)
         mx.eval(loss, accuracy, gradient)
         return float(loss), float(accuracy), gradient
@@ -163,7 +158,7 @@ def _is_matrix(name: str, parameter: mx.array) -> bool:
 
 def train(
     model: llama.Model,
-    next_batch: Callable[[float], Learnable],
+    next_batch: Callable[[float], Batch],
     plan: Plan,
     loss_function: Loss,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,13 +25,13 @@ from bench.power_cut.journal import Kind, mark, read_journal
 from bench.power_cut.recorder import compile_recorder, recorded_environment
 from ops.adapters.event_log.database import reader_engine
 from ops.adapters.log_admin.verify import verify_log, verify_payloads
+from tests.support.clients.service_log import ended
 from tests.support.processes.service import Service
 
 DATA_DIR: Final = "data"
 _REQUESTS: Final = 12
 _AT_ONCE: Final = 4
 _ENDS_WITHIN_S: Final = 300.0
-_POLL_S: Final = 0.1
 _DEADLINES_S: Final = 60.0
 
 
@@ -108,21 +107,9 @@ def _run_job(base_url: str, journal: Path, requests: tuple[RequestSpec, ...], nu
         assert reply.status_code == httpx.codes.ACCEPTED, reply.text
         job = str(reply.json()["id"])
         mark(journal, accepted=job, request=number)
-        ended = _end_of(client, job)
-        assert ended["status"] == "completed", ended
-        mark(journal, ended=job, text=ended["output"]["text"])
-
-
-def _end_of(client: httpx.Client, job: str) -> dict[str, Any]:
-    """Poll a job until it has ended; return what is known at the deadline."""
-    deadline = time.monotonic() + _ENDS_WITHIN_S
-    while True:
-        reply = client.get(f"/v1/jobs/{job}")
-        found: dict[str, Any] = reply.json()
-        is_over = found.get("status") not in ("queued", "running")
-        if is_over or time.monotonic() > deadline:
-            return found
-        time.sleep(_POLL_S)
+        found = ended(client, job, within_s=_ENDS_WITHIN_S)
+        assert found["status"] == "completed", found
+        mark(journal, ended=job, text=found["output"]["text"])
 
 
 def _broken(
@@ -134,7 +121,7 @@ def _broken(
         service.start()
         with httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client:
             for job, number in promises.accepted.items():
-                found = _end_of(client, job)
+                found = ended(client, job, within_s=_ENDS_WITHIN_S)
                 text = (found.get("output") or {}).get("text")
                 if found.get("status") != "completed" or text != expected[number]:
                     what = f"is {found.get('status')}: {text!r} for {expected[number]!r}"
