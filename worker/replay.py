@@ -203,7 +203,7 @@ class _ReplayRun:
         """Draw tokens up to the end of the answer or the first that differs."""
         if not self._prompt.max_tokens:
             return _ReplayedAnswer((), "", StopReason.MAX_TOKENS, None, None)
-        tokens = self._solo.tokens(self._prompt.tokens, self._on_prefill)
+        tokens = self._solo.tokens(self._prompt.tokens, partial(self._on_progress, "prefill"))
         with closing(tokens):
             for index, token in enumerate(tokens):
                 if self._is_another(index, token):
@@ -223,9 +223,6 @@ class _ReplayRun:
                     self._on_progress("decode", index + 1, self._recording.completion_tokens)
         msg = "the token iterator never ends by itself"
         raise AssertionError(msg)
-
-    def _on_prefill(self, done: int, total: int) -> None:
-        self._on_progress("prefill", done, total)
 
     def _is_another(self, index: int, token: int) -> bool:
         if self._expected is None:

@@ -6,8 +6,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from domain.engine.figures import WorkCounts
@@ -71,9 +72,8 @@ class WorkerMetrics:
         """
         values: dict[str, dict[str, float]] = {}
         with self._lock:
-            for name, found in _merged(
-                [*(source() for source in self._sources), self._of_engine(work)]
-            ):
+            readings = [*(source() for source in self._sources), self._of_engine(work)]
+            for name, found in chain.from_iterable(one.items() for one in readings):
                 if FAMILIES[name].kind is Kind.GAUGE:
                     values.setdefault(name, {}).update(found)
                     continue
@@ -117,10 +117,6 @@ class TokenRate:
         if before_s is None or now_s <= before_s:
             return 0.0
         return round(max(0, fresh) / (now_s - before_s), 3)
-
-
-def _merged(readings: Sequence[Figures]) -> list[tuple[str, dict[str, float]]]:
-    return [(name, dict(found)) for figures in readings for name, found in figures.items()]
 
 
 #: Seconds between two pulses.

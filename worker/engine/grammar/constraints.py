@@ -38,22 +38,14 @@ class GrammarWriter:
     Args:
         refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
         tag: Returns a tag as a grammar writes it: by token id, or as text.
+
+    Attributes:
+        schemas: Writes the rules of schemas.
     """
 
     def __init__(self, refusal: Callable[[str], str | None], tag: Callable[[str], str]) -> None:
-        self._schemas = SchemaRules(refusal)
+        self.schemas = SchemaRules(refusal)
         self._tag = tag
-
-    def schema_rule(self, schema: Mapping[str, Any]) -> tuple[str, str | None]:
-        """Return the narrowest rule for a schema that the library can follow.
-
-        Args:
-            schema: The caller's schema; an empty one allows any object.
-
-        Returns:
-            The rule, and the reason if it allows more than the schema, else ``None``.
-        """
-        return self._schemas.schema_rule(schema)
 
     def calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> str:
         """Return the grammar of the text after the start tag, up to the end of the calls."""
@@ -97,7 +89,7 @@ class GrammarWriter:
         """
         if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
-        grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.syntax, self.schemas, self._tag)
         grammar.rules([tool], tool_format.end)
         return grammar.wider.get(tool["function"]["name"])
 
@@ -105,7 +97,7 @@ class GrammarWriter:
         assert tools, "there are no tools"
         if tool_format.syntax is None:
             return self._json_calls(tool_format, tools)
-        grammar = TaggedGrammar(tool_format.syntax, self._schemas, self._tag)
+        grammar = TaggedGrammar(tool_format.syntax, self.schemas, self._tag)
         rules = grammar.rules(tools, tool_format.end)
         if grammar.wider:
             _log.info("arguments_wider_than_schema", tools=len(grammar.wider), of=len(tools))
@@ -157,7 +149,7 @@ class GrammarWriter:
         schema: Mapping[str, Any] = tool["function"].get("parameters") or {}
         if schema.get("type") != "object":
             schema = {**schema, "type": "object"}
-        return self.schema_rule(schema)
+        return self.schemas.schema_rule(schema)
 
 
 def _key(name: str) -> str:
@@ -189,7 +181,7 @@ def answer_rule(writer: GrammarWriter, prompt: PreparedPrompt) -> str:
         InvalidRequest: The request is strict and the schema cannot be enforced exactly.
     """
     assert prompt.answer_schema is not None, "the answer has no schema"
-    rule, reason = writer.schema_rule(prompt.answer_schema)
+    rule, reason = writer.schemas.schema_rule(prompt.answer_schema)
     if reason is not None:
         if prompt.is_strict:
             msg = f"the schema of the answer cannot be kept: {reason}"

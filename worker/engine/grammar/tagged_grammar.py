@@ -271,11 +271,9 @@ class TaggedGrammar:
         body = f"({without(f'({texts})', *forbidden)}){beside}"
         if self._schemas.refusal(f'start: T\nT: ({body}) "<"') is None:
             return body, None
-        reason = _NO_TERMINAL if self._can_follow(texts) else "pattern"
+        can_follow = self._schemas.refusal(f'start: T\nT: ({texts}) "<"') is None
+        reason = _NO_TERMINAL if can_follow else "pattern"
         return f"({without(ANY_TEXT, *forbidden)}){beside}", reason
-
-    def _can_follow(self, texts: str) -> bool:
-        return self._schemas.refusal(f'start: T\nT: ({texts}) "<"') is None
 
     def _any_string(
         self, schema: Mapping[str, Any], types: frozenset[str]

@@ -32,7 +32,7 @@ from worker.engine.mlx.kv.codec import BlockCodec, Packing
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
 from worker.engine.mlx.kv.probe import probe_spec
-from worker.engine.mlx.kv.row_opening import RowOpener
+from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, PendingPrefixes, StartPlanner
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
@@ -166,7 +166,7 @@ class PrefixCache:
             return None
         context, caches = self._rows.begin(plan, len(tokens))
         context.token_ids = context_of(admission.tokens, context.token_ids)
-        opening = self._opener.open(caches, tokens[:-1], plan)
+        opening = RowOpening(self._opener, caches, tokens[:-1], plan)
         sequence = TrackedSequence(
             context=context,
             opening=opening,

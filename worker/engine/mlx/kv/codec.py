@@ -239,17 +239,13 @@ def _check_layer(
     for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
         expected = (1, layer.kv_heads, kept, dim)
         found = forms.get(name)
-        if found is None or found.shape != expected or _mlx_name(found.dtype) != spec.dtype:
+        if found is None or found.shape != expected or str(found.dtype) != f"mlx.core.{spec.dtype}":
             raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
 
 
 def dtype_name(array: mx.array) -> str:
     """Return the type of an array's elements as the safetensors format calls it."""
     return DTYPE_NAMES[array.dtype]
-
-
-def _mlx_name(dtype: mx.Dtype) -> str:
-    return str(dtype).removeprefix("mlx.core.")
 
 
 def _ranges(layers: Sequence[int]) -> str:

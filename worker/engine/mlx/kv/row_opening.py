@@ -64,16 +64,6 @@ class RowOpener:
         #: Whether threads may write blocks into the memory of rows.
         self._places = not codec.lossy and shares_memory()
 
-    def open(self, caches: ContextCaches, token_ids: Sequence[int], plan: StartPlan) -> RowOpening:
-        """Return the opening of a row.
-
-        Args:
-            caches: The row's caches: empty, or those of the adopted context.
-            token_ids: The prompt without its last token.
-            plan: What the row starts from; its sources are pinned until the opening ends.
-        """
-        return RowOpening(self, caches, token_ids, plan)
-
     # --- steps -------------------------------------------------------------------------------
 
     def run(self, opening: RowOpening, slots: int) -> Steps:
@@ -277,9 +267,9 @@ class RowOpening:
     """One row that is being opened.
 
     Attributes:
-        caches: The row's caches.
+        caches: The row's caches: empty, or those of the adopted context.
         token_ids: The prompt without its last token.
-        plan: What the row starts from.
+        plan: What the row starts from; its sources are pinned until the opening ends.
         disk_tokens: Tokens that were read from the disk so far.
         tail: Name and end of the partial block that was read whole.
         read: The read in progress.

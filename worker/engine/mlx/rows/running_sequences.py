@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -394,7 +394,8 @@ class RunningSequences:
 
     def _next_prompts(self, tokens_max: int) -> list[_PendingPrompt]:
         """Return the next prompt in fair order, with the short prompts that fit beside it."""
-        order = [prompt for prompt in self._in_order() if not prompt.is_ready]
+        queued = (self._prompts[turn.item] for turn in self._queue.turns(0.0))
+        order = [prompt for prompt in queued if not prompt.is_ready]
         if not order:
             return []
         first = order[0]
@@ -413,9 +414,6 @@ class RunningSequences:
         for prompt in prompts:
             self._queue.record_served(prompt.row.uid, 0.0)
         return prompts
-
-    def _in_order(self) -> Iterator[_PendingPrompt]:
-        return (self._prompts[turn.item] for turn in self._queue.turns(0.0))
 
     def _run_isolated(self, prompts: Sequence[_PendingPrompt], work: Callable[[], None]) -> bool:
         """Call ``work`` for some prompts; on an error, remove only those prompts."""
