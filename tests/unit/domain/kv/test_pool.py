@@ -457,6 +457,19 @@ def test_copies_in_flight_can_leave_nothing_for_contexts() -> None:
     assert _pool(10, HYBRID)[0].context_limit_bytes == 0
 
 
+def test_what_the_disk_lacks_stays_where_it_may_not_be_lost() -> None:
+    pool, arrays = _pool(EIGHT, may_lose=lambda: False)
+    unsaved = _parked(pool, arrays, range(2 * SIZE), is_saved=False)
+    pool.withheld_bytes = EIGHT - TWO
+    assert pool.fit()
+    pool.withheld_bytes += 1
+    assert not pool.fit()
+    assert not pool.make_room(1)
+    assert len(unsaved.token_ids) == 2 * SIZE
+    assert pool.make_room(EIGHT - TWO + 1, lose=True, alone=True)
+    assert len(unsaved.token_ids) < 2 * SIZE
+
+
 def test_contexts_are_packed_before_they_are_cut() -> None:
     pool, arrays = _pool(EIGHT, packs=True)
     context = _parked(pool, arrays, range(8 * SIZE))
