@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import (
@@ -173,6 +174,21 @@ _OPEN_OF = select(func.count()).where(JOBS.c.owner == bindparam("owner"), JOBS.c
 _OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.in_(_OPEN))
 
 
+@lru_cache(maxsize=64)  # two for each choice of filters
+def _page(filters: tuple[str, ...], *, has_cursor: bool) -> HotStatement:
+    """Return the query of a page of jobs, newest first, filtered by columns of these names."""
+    equal = {name: JOBS.c[name] == bindparam(name) for name in filters}
+    query = _RECORDS.where(*equal.values())
+    if has_cursor:
+        accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == bindparam("before"))
+        if "owner" in equal:
+            accepted = accepted.where(equal["owner"])
+        query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
+    return HotStatement(
+        query.order_by(JOBS.c.accepted_position.desc()).limit(bindparam("rows_max"))
+    )
+
+
 class SqlJobViews:
     """Queries the jobs projection, and the sizes of requests for estimates.
 
@@ -203,12 +219,6 @@ class SqlJobViews:
     ) -> JobPage:
         """See ``JobViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
-        query = _RECORDS
-        if before is not None:
-            accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == before)
-            if owner is not None:
-                accepted = accepted.where(JOBS.c.owner == owner)
-            query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
         equal = {
             "status": status and status.value,
             "agent": agent,
@@ -216,12 +226,13 @@ class SqlJobViews:
             "priority": priority and priority.value,
             "owner": owner,
         }
-        for name, value in equal.items():
-            if value is not None:
-                query = query.where(JOBS.c[name] == value)
-        jobs = self._jobs(query.order_by(JOBS.c.accepted_position.desc()).limit(rows_max + 1))
+        filters = {name: value for name, value in equal.items() if value is not None}
+        statement = _page(tuple(filters), has_cursor=before is not None)
+        values = {**filters, "before": before, "rows_max": rows_max + 1}
+        with reading(self._engine) as connection:
+            jobs = [job_of(record) for (record,) in statement.rows(connection, values)]
         # No event is stamped earlier than the one before it.
-        wanted = tuple(itertools.takewhile(lambda job: job.created_at >= (since or ""), jobs))
+        wanted = tuple(takewhile(lambda job: job.created_at >= (since or ""), jobs))
         return JobPage(jobs=wanted[:rows_max], has_more=len(wanted) > rows_max)
 
     def unfinished(self) -> tuple[Job, ...]:
