@@ -348,11 +348,11 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
             stray = Failed(error=GenerationCancelled.code, message="not asked for", retryable=True)
             return _attempt_failed(task, stray, runner)
         # The log holds whether a request or a deadline caused it.
-        command: JobCancelled | JobCompleted = JobCancelled(
+        proposal: JobCancelled | JobCompleted = JobCancelled(
             attempt=attempt, usage=outcome.usage, output=output, timings=outcome.timings
         )
     else:
-        command = JobCompleted(
+        proposal = JobCompleted(
             attempt=attempt,
             stop_reason=outcome.stop_reason,
             stop_sequence=outcome.stop_sequence,
@@ -361,7 +361,7 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
             token_hash=outcome.token_hash,
             timings=outcome.timings,
         )
-    ended = commit(job_id, command, log=runner.log, ids=runner.ids, payloads={output: payload})
+    ended = commit(job_id, proposal, log=runner.log, ids=runner.ids, payloads={output: payload})
     if ended.status is JobStatus.EXPIRED:
         terminal = ending_of(ended)
     _publish(task, outcome.next_item, terminal, runner)
@@ -369,8 +369,8 @@ def _finish(task: GenerationTask, outcome: Outcome, runner: JobRunner) -> RunRes
 
 
 def _attempt_failed(task: GenerationTask, failure: Failed, runner: JobRunner) -> RunResult:
-    command = failed_attempt(attempt=task.attempt, failure=failure)
-    after = commit(task.job_id, command, log=runner.log, ids=runner.ids)
+    proposal = failed_attempt(attempt=task.attempt, failure=failure)
+    after = commit(task.job_id, proposal, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
     # The engine may have dropped items that it could not store.
@@ -380,8 +380,8 @@ def _attempt_failed(task: GenerationTask, failure: Failed, runner: JobRunner) ->
 
 def _failed(loaded: LoadedJob, failure: Failed, next_item: int, runner: JobRunner) -> RunResult:
     """Fail a job before its next attempt has started."""
-    command = failed_attempt(attempt=0, failure=failure)
-    after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
+    proposal = failed_attempt(attempt=0, failure=failure)
+    after = commit(loaded.job.id, proposal, log=runner.log, ids=runner.ids)
     _report(loaded, runner, failure=failure)
     if not after.status.is_terminal:
         return RunResult.REQUEUE
@@ -390,9 +390,9 @@ def _failed(loaded: LoadedJob, failure: Failed, next_item: int, runner: JobRunne
 
 
 def _cancelled(loaded: LoadedJob, runner: JobRunner) -> RunResult:
-    command = JobCancelled(attempt=0, usage=Usage())
+    proposal = JobCancelled(attempt=0, usage=Usage())
     # A concurrent cancellation may have recorded and published the end already.
-    after = commit(loaded.job.id, command, log=runner.log, ids=runner.ids)
+    after = commit(loaded.job.id, proposal, log=runner.log, ids=runner.ids)
     if not after.status.is_terminal:  # it ended and was retried after it was read
         is_waiting = after.status is JobStatus.QUEUED
         return RunResult.REQUEUE if is_waiting else RunResult.SUPERSEDED
