@@ -334,7 +334,6 @@ class BlockPool:
                 position=position,
                 kind=kind,
                 size_bytes=size_bytes,
-                used=next(self._uses),
             )
             make(known)
             with self._lock:

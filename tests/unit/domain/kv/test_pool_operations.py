@@ -62,6 +62,7 @@ def test_what_the_disk_lacks_stays_where_it_may_not_be_lost() -> None:
     pool, arrays = _pool(EIGHT, may_lose=lambda: False)
     unsaved = _parked(pool, arrays, range(2 * SIZE), is_saved=False)
     pool.withheld_bytes = EIGHT - TWO
+    assert (pool.free_bytes(), pool.free_bytes(alone=True)) == (0, EIGHT - TWO)
     assert pool.fit()
     pool.withheld_bytes += 1
     assert not pool.fit()
@@ -69,6 +70,17 @@ def test_what_the_disk_lacks_stays_where_it_may_not_be_lost() -> None:
     assert len(unsaved.token_ids) == 2 * SIZE
     assert pool.make_room(EIGHT - TWO + 1, lose=True, alone=True)
     assert len(unsaved.token_ids) < 2 * SIZE
+
+
+def test_room_is_made_if_it_takes_all_that_can_be_freed() -> None:
+    pool, arrays = _pool(EIGHT)
+    _parked(pool, arrays, range(2 * SIZE))
+    row = pool.allocate(2 * SIZE)
+    arrays.rows[row] = Rows()
+    assert not pool.make_room(EIGHT - TWO + 1)
+    assert pool.used_bytes == 2 * TWO, "nothing is freed in vain"
+    assert pool.make_room(EIGHT - TWO)
+    assert pool.contexts() == [row]
 
 
 def test_contexts_are_packed_before_they_are_cut() -> None:

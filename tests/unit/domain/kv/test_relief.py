@@ -315,3 +315,17 @@ def test_pinned_checkpoints_go_only_with_all_their_contexts() -> None:
     contexts = [one, other, running]
     assert _order(contexts, ends).reclaimable_bytes(unsaved=True) == 11 + 1_001_000
     assert _order(contexts, ends).reclaimable_bytes(unsaved=False) == 1
+
+
+def test_a_checkpoint_that_is_joined_again_counts_its_context_once() -> None:
+    running = _sized(1, is_running=True)
+    end = _end(10, users=1)
+    order = _order([running], [end])
+    order.join(running, end)
+    order.join(running, end)
+    order.check_integrity()
+    assert (end.busy, order.ends_of[running]) == (1, {end: None})
+    order.part(running, end)
+    order.part(running, end)
+    order.check_integrity()
+    assert (end.busy, end.contexts, order.ends_of[running]) == (0, set(), {})
