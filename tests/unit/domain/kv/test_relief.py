@@ -329,3 +329,17 @@ def test_a_checkpoint_that_is_joined_again_counts_its_context_once() -> None:
     order.part(running, end)
     order.check_integrity()
     assert (end.busy, end.contexts, order.ends_of[running]) == (0, set(), {})
+
+
+def test_a_checkpoint_waits_for_the_contexts_that_are_in_use() -> None:
+    one, other = _sized(1, is_running=True), _sized(2, is_running=True)
+    end = _end(10, one, other, users=1, is_saved=False)
+    order = _order([one, other], [end])
+    assert (end.busy, order.reclaimable_bytes(unsaved=True)) == (2, 0)
+    with order.changing(one):
+        one.is_running = False
+    assert (end.busy, order.reclaimable_bytes(unsaved=True)) == (1, 1)
+    with order.changing(other):
+        other.is_running = False
+    assert (end.busy, order.reclaimable_bytes(unsaved=True)) == (0, 13)
+    order.check_integrity()
