@@ -1,9 +1,10 @@
 """What does HTTP cost: a request and an event through the shield and Robyn, with empty handlers?
 
-    python -m bench.http_costs [--seconds 8] [--requests 2000]
+    python -m bench.http_costs [--rounds 5] [--seconds 5] [--requests 1000]
 
-The server is the sample app of the tests, in a process of its own. CPU is that of this process, by
-the clock of the kernel, and hardly depends on other programs; times do, so each row names the load.
+The server is the sample app of the tests, in a process of its own, and CPU is that of the process.
+Other programs add to a figure, or take from it where events that wait go together, so each one is
+the median of the rounds, with the least and the most, and names the load.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import psutil
@@ -32,7 +34,10 @@ BESIDE: Final = 200
 WARM_UP: Final = 200
 _MARK: Final = b"event: tick"
 
-Row = tuple[str, str, str, str]
+#: From here on a figure is printed without decimals.
+ROUNDED_FROM: Final = 20
+
+Figure = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,6 @@ class Target:
         """Return the CPU seconds of the process so far."""
         times = psutil.Process(self.pid).cpu_times()
         return times.user + times.system
-
-
-def row(figure: str, value: str, limit: str = "") -> Row:
-    """Return a row with the load of the last minute."""
-    return figure, value, limit, f"{psutil.getloadavg()[0]:.1f}"
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
@@ -90,7 +90,7 @@ def read_reply(connection: socket.socket) -> None:
         rest += connection.recv(65536)
 
 
-def requests(target: Target, count: int) -> Iterator[Row]:
+def requests(target: Target, count: int) -> Iterator[Figure]:
     """Time requests to empty handlers."""
     kinds = {
         "GET": request("GET", "/small"),
@@ -103,11 +103,11 @@ def requests(target: Target, count: int) -> Iterator[Row]:
             before_s = target.cpu_s()
             p50_s = statistics.median(times_of(connection, data, count))
             cpu_s = (target.cpu_s() - before_s) / count
-        yield row(f"{name}, p50 ms", f"{p50_s * 1e3:.2f}")
-        yield row(f"{name}, CPU µs", f"{cpu_s * 1e6:.0f}")
+        yield f"{name}, p50 ms", p50_s * 1e3
+        yield f"{name}, CPU µs", cpu_s * 1e6
 
 
-def events(target: Target, seconds: float) -> Iterator[Row]:
+def events(target: Target, seconds: float) -> Iterator[Figure]:
     """Count the CPU of streams that all have an event at their pace."""
     path = f"/ticks?n={int(seconds * EVENTS_PER_S * 2)}&ms={1000 / EVENTS_PER_S:g}"
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -122,12 +122,12 @@ def events(target: Target, seconds: float) -> Iterator[Row]:
                 assert isinstance(key.fileobj, socket.socket)
                 count += key.fileobj.recv(65536).count(_MARK)
         took_s, cpu_s = time.monotonic() - began, target.cpu_s() - before_s
-    pace = f"{STREAMS} streams, {count / took_s / STREAMS:.0f} events/s each"
-    yield row(f"an event at {pace}, CPU µs", f"{cpu_s / count * 1e6:.0f}", "93")
-    yield row("the same, share of a core", f"{cpu_s / took_s:.0%}", "20%")
+    yield f"an event at {STREAMS} streams of {EVENTS_PER_S} events/s, CPU µs", cpu_s / count * 1e6
+    yield "the same at the full pace, % of a core", cpu_s / count * STREAMS * EVENTS_PER_S * 100
+    yield "events that came late, %", 100 * max(0, 1 - count / took_s / STREAMS / EVENTS_PER_S)
 
 
-def idle(target: Target) -> Iterator[Row]:
+def idle(target: Target) -> Iterator[Figure]:
     """Open streams that have one event, and send requests beside them."""
     with ExitStack() as stack:
         held = [stack.enter_context(target.connect()) for _ in range(IDLE_STREAMS)]
@@ -145,27 +145,43 @@ def idle(target: Target) -> Iterator[Row]:
         before_s, began = target.cpu_s(), time.monotonic()
         time.sleep(3)
         share = (target.cpu_s() - before_s) / (time.monotonic() - began)
-    yield row(f"first events of {IDLE_STREAMS} new streams, s", f"{first_s:.1f}", "each has one")
-    yield row("POST of 1 kB beside them, p50 ms", f"{p50_s * 1e3:.2f}", "answers")
-    yield row("threads, resident MB beside them", f"{threads}, {memory_mb:.0f}")
-    yield row("their share of a core", f"{share:.1%}")
+    yield f"first events of {IDLE_STREAMS} new streams, s", first_s
+    yield "POST of 1 kB beside them, p50 ms", p50_s * 1e3
+    yield "threads beside them", threads
+    yield "resident memory beside them, MB", memory_mb
+    yield "the idle streams, % of a core", share * 100
 
 
-def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield all figures."""
-    with sample_server() as server:
-        target = Target(server.process.pid, server.port)
-        yield from requests(target, arguments.requests)
-        yield from events(target, arguments.seconds)
-        yield from idle(target)
+def rows(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the figures of all rounds, and the load of the minute before the end."""
+    found: dict[str, list[float]] = {}
+    for _ in range(arguments.rounds):
+        with sample_server() as server:
+            target = Target(server.process.pid, server.port)
+            for name, value in chain(
+                requests(target, arguments.requests),
+                events(target, arguments.seconds),
+                idle(target),
+            ):
+                found.setdefault(name, []).append(value)
+    load = f"{psutil.getloadavg()[0]:.0f}"
+    for name, values in found.items():
+        spread = f"{shown(min(values))} to {shown(max(values))}"
+        yield name, shown(statistics.median(values)), spread, load
+
+
+def shown(value: float) -> str:
+    """Return a figure with as many digits as it has meaning."""
+    return f"{value:.0f}" if value >= ROUNDED_FROM else f"{value:.2f}"
 
 
 def main() -> None:
     """Measure and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--requests", type=int, default=2000)
-    print_table(("figure", ">value", "limit", ">load"), rows(parser.parse_args()))
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    print_table(("figure", ">median", ">least to most", ">load"), rows(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from structlog.contextvars import bind_contextvars, get_contextvars
 
-from api.access.access_control import AccessControl
 from api.errors import TransportError, dialect_of, error_reply, internal_error
 from api.framework.stream import deliver, discard
 from api.http.messages import Handler, Reply, Request, StreamReply
 from api.http_server.exchange import Exchange
-from api.http_server.limits import ServerLimits
 from api.http_server.replies import BODILESS, reply_headers
+from api.http_server.shield import Shield
 from domain.errors import SemanticError
-from ops.logs import Logger
 
 #: Response header with what of the request has no effect, and its most characters.
 WARNING_HEADER: Final = "x-semantic-warning"
@@ -44,21 +42,17 @@ class Answer:
     body: bytes | Iterator[bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
     """Runs handlers.
 
-    Attributes:
-        access: Replies to preflights, and adds header fields for browsers.
-        check_serving: Raises ``Draining`` for a path that is not served any more.
-        limits: Times and sizes of streams.
-        logger: Records handlers that fail.
+    Args:
+        shield: Has the access control, the limits and the logger.
     """
 
-    access: AccessControl
-    check_serving: Callable[[str], None]
-    limits: ServerLimits
-    logger: Logger
+    def __init__(self, shield: Shield) -> None:
+        self._shield = shield
+        self._access = shield.access
+        self._logger = shield.logger
 
     async def answer(
         self, request: Request, exchange: Exchange, handler: Handler, *, pattern: str | None
@@ -90,8 +84,8 @@ class Answering:
         error: SemanticError
         try:
             check_content(request.headers)
-            self.check_serving(request.path)
-            preflight = self.access.preflight(request.method, request.headers)
+            self._shield.check_serving(request.path)
+            preflight = self._access.preflight(request.method, request.headers)
             if preflight is not None:
                 return preflight
             if (job_id := request.params.get(JOB_PARAM)) is not None:
@@ -101,7 +95,7 @@ class Answering:
         except SemanticError as failure:
             error = failure
         except Exception:
-            self.logger.exception("handler_failed", route=pattern)
+            self._logger.exception("handler_failed", route=pattern)
             error = internal_error()
         return self._failed(error, request)
 
@@ -112,13 +106,13 @@ class Answering:
     async def _answer_with(
         self, reply: Reply | StreamReply, request: Request, exchange: Exchange
     ) -> Answer:
-        more = {**warning_header(request), **self.access.headers(request.headers)}
+        more = {**warning_header(request), **self._access.headers(request.headers)}
         headers = reply_headers(reply, exchange, more)
         if not all(_FIELD.fullmatch(f"{name}: {value}") for name, value in headers.items()):
-            self.logger.error("reply_header_unsendable", route=request.marks.route)
+            self._logger.error("reply_header_unsendable", route=request.marks.route)
             await self._discard(reply)
             reply = self._failed(internal_error(), request)
-            headers = reply_headers(reply, exchange, self.access.headers(request.headers))
+            headers = reply_headers(reply, exchange, self._access.headers(request.headers))
         if isinstance(reply, Reply):
             return Answer(reply.status, headers, b"" if reply.status in BODILESS else reply.body)
         if request.method == "HEAD" or reply.status in BODILESS:
@@ -130,12 +124,12 @@ class Answering:
             return Answer(reply.status, headers, b"")
         dialect = dialect_of(request.path, request.headers)
         exchange.streaming = asyncio.get_running_loop().create_task(
-            deliver(reply, exchange, dialect, limits=self.limits, logger=self.logger)
+            deliver(reply, exchange, dialect, limits=self._shield.limits, logger=self._logger)
         )
         return Answer(reply.status, headers, exchange.pipe.open())
 
     async def _discard(self, reply: Reply | StreamReply) -> None:
-        await discard(reply, limits=self.limits, logger=self.logger)
+        await discard(reply, limits=self._shield.limits, logger=self._logger)
 
 
 def check_content(headers: Mapping[str, str]) -> None:

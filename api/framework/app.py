@@ -46,12 +46,7 @@ def build_app(
     config.disable_openapi = True
     config.workers = _workers(shield.limits.connections_max)
     app = Robyn(__file__, config=config)
-    answering = Answering(
-        access=shield.access,
-        check_serving=shield.check_serving,
-        limits=shield.limits,
-        logger=shield.logger,
-    )
+    answering = Answering(shield)
     served = set()
     for route in routes:
         pattern = route.pattern.replace("{", ":").replace("}", "")

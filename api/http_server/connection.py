@@ -14,7 +14,13 @@ from api.errors import error_reply, internal_error
 from api.http.messages import Reply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import BodyShare, BrokenFraming
-from api.http_server.replies import BrokenReply, RobynConnection, reply_headers, whole_reply
+from api.http_server.replies import (
+    CHUNKED,
+    BrokenReply,
+    RobynConnection,
+    reply_headers,
+    whole_reply,
+)
 from api.http_server.request import (
     BODY_MARK,
     RequestHead,
@@ -27,7 +33,6 @@ from api.http_server.shield import CLIENT_LEFT, Shield
 from domain.errors import SemanticError, Unavailable
 
 _CONTINUE: Final = b"HTTP/1.1 100 \r\n\r\n"
-_CHUNKED: Final = b"\r\ntransfer-encoding: chunked\r\n"
 #: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
 _GLIMPSE_BYTES: Final = 512
 
@@ -177,7 +182,7 @@ class Connection(asyncio.Protocol):
             line, _, fields = head.partition(b"\r\n")
             head = line + b"\r\nconnection: close\r\n" + fields
         if self._is_unframed:
-            head = head.replace(_CHUNKED, b"\r\n", 1)
+            head = head.replace(CHUNKED, b"\r\n", 1)
         self._write(head)
 
     def _take_body(self, data: bytes, piece: bytes | None) -> None:

@@ -20,6 +20,8 @@ TRACE_HEADER: Final = "x-semantic-trace"
 REQUEST_ID_HEADER: Final = "request-id"
 #: Statuses of replies without a body.
 BODILESS: Final = frozenset({204, 304})
+#: In the head of a stream.
+CHUNKED: Final = b"\r\ntransfer-encoding: chunked\r\n"
 #: Most bytes of the head of a reply.
 HEAD_BYTES_MAX: Final = 65_536
 #: Browsers neither guess the type of a reply nor give it to pages of other sites without CORS.
@@ -28,7 +30,6 @@ _BROWSER_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,12})(?=\r\n)")
-_CHUNKED: Final = b"\r\ntransfer-encoding: chunked\r\n"
 _OURS: Final = b"\r\n%s: " % REQUEST_ID_HEADER.encode()
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -214,7 +215,7 @@ class RobynConnection(asyncio.Protocol):
         self._left_bytes = int(length[1]) if length else 0
         if self._is_bodiless or self._status in BODILESS:
             self._left_bytes = 0
-        elif _CHUNKED in head:
+        elif CHUNKED in head:
             self._left_bytes = None
         self._on_head(head)
         return rest

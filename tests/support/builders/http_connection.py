@@ -162,9 +162,7 @@ class MemoryHost(Shield):
             logger=structlog.stdlib.get_logger(),
         )
         self._answer = answer
-        self.answering = Answering(
-            access=self.access, check_serving=lambda _: None, limits=limits, logger=self.logger
-        )
+        self.answering = Answering(self)
         self.inside = 0
         self.seen: list[Request] = []
         self.statuses: list[int] = []
