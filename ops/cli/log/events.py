@@ -41,28 +41,29 @@ _STREAM_WIDTH = 36
 _ENDED_WELL = ("Completed", "Loaded", "Started")
 _ENDED_BADLY = ("Failed", "Lost", "Expired")
 
+StreamOption = Annotated[
+    str | None,
+    typer.Option("--stream", "--job", help="Only this stream; a job's stream is named like it."),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", help="From this instant on: 10m, 2h, 3d, or ISO 8601, UTC."),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Before this instant; written like --since.")
+]
+TypeOption = Annotated[list[str] | None, typer.Option("--type", help="Only this type; repeatable.")]
+
 
 def ls(
     *,
-    stream: Annotated[
-        str | None,
-        typer.Option(
-            "--stream", "--job", help="Only this stream; a job's stream is named like it."
-        ),
-    ] = None,
-    types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only this type; repeatable.")
-    ] = None,
+    stream: StreamOption = None,
+    types: TypeOption = None,
     agent: Annotated[
         str | None, typer.Option("--agent", help="Only this agent and its jobs.")
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="From this instant on: 10m, 2h, 3d, or ISO 8601, UTC."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Before this instant; written like --since.")
-    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     after: Annotated[int, typer.Option("--after", min=0, help="Position before the first.")] = 0,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most events; default: 100, of an export any.")
