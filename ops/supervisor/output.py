@@ -134,8 +134,7 @@ class PartOutput:
     Args:
         writer: To the terminal.
         show: Returns a line of a part, as the terminal shows it.
-        files: To the log files; ``None`` where none are written.
-        record: Returns a line of a part, as the log files keep it.
+        files: To the log files.
     """
 
     def __init__(
@@ -143,24 +142,20 @@ class PartOutput:
         writer: LineWriter,
         show: Callable[[str, str], str],
         *,
-        files: LineWriter | None = None,
-        record: Callable[[str, str], str],
+        files: LineWriter,
     ) -> None:
         self._writer = writer
         self._show = show
         self._files = files
-        self._record = record
 
     def put(self, part: str, line: str) -> None:
         """Take a line of a part, without its end; safe from any thread, never waits."""
-        if self._files is not None:
-            self._files.put(self._record(part, line))
+        self._files.put(json_line(part, line))
         self._writer.put(self._show(part, line))
 
     def close(self) -> None:
         """Write what is queued, within a time limit."""
-        if self._files is not None:
-            self._files.close()
+        self._files.close()
         self._writer.close()
 
 

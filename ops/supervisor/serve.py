@@ -32,7 +32,6 @@ from ops.supervisor.output import (
     LineStream,
     LineWriter,
     PartOutput,
-    json_line,
     parsed,
 )
 from ops.supervisor.parts import (
@@ -54,7 +53,7 @@ from ops.supervisor.serve_record import (
     write_record,
 )
 from ops.supervisor.startup_banner import StartupBanner, without_password
-from ops.supervisor.supervisor import Outlets, Supervisor
+from ops.supervisor.supervisor import Supervisor
 from ops.terminal_text import visible, visible_line
 
 _COLOURS = {BROKER: "35", WORKER: "33", API: "36"}
@@ -134,7 +133,6 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
         log_url=without_password(settings.log_url),
         database=f"SQLite {sqlite_version()}" if is_sqlite(settings.log_url) else "PostgreSQL",
     )
-    outlets = Outlets(banner=banner, logger=logger, output=output)
 
     async def main() -> ExitCode:
         supervisor = Supervisor(
@@ -142,7 +140,9 @@ def _run(settings: Settings, parts: Parts, choice: Mapping[str, str]) -> ExitCod
             parts,
             record=record,
             prepare=lambda: upgrade(settings.log_url),
-            outlets=outlets,
+            banner=banner,
+            logger=logger,
+            output=output,
             extra_environment=choice,
         )
         return await supervisor.run()
@@ -162,7 +162,7 @@ def _output(settings: Settings) -> PartOutput:
     show = _console_line(coloured=on_terminal) if is_console else _as_it_is
     files = LineWriter(LogFiles(settings.logs_dir))
     add_json_lines("serve", files.put)
-    return PartOutput(LineWriter(error_stream()), show, files=files, record=json_line)
+    return PartOutput(LineWriter(error_stream()), show, files=files)
 
 
 def error_stream() -> LineStream:

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -63,21 +63,6 @@ _ALLOCATION: Final = MappingProxyType({WORKER: LARGE_ARRAYS, API: MANY_THREADS})
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlets:
-    """Where a supervisor writes.
-
-    Attributes:
-        banner: To the terminal.
-        logger: To the log.
-        output: Output lines of the parts.
-    """
-
-    banner: StartupBanner
-    logger: Logger
-    output: PartOutput
-
-
 class Supervisor:
     """Runs the parts until a signal, or until one of them cannot be kept alive.
 
@@ -86,7 +71,9 @@ class Supervisor:
         parts: The parts to run.
         record: The first record for ``semantic status``.
         prepare: Upgrades the tables of the event log; called in a thread.
-        outlets: Where the supervisor writes.
+        banner: Writes to the terminal.
+        logger: Writes to the log.
+        output: Takes the output lines of the parts.
         extra_environment: Further variables for every part.
     """
 
@@ -97,7 +84,9 @@ class Supervisor:
         *,
         record: ServeRecord,
         prepare: Callable[[], object],
-        outlets: Outlets,
+        banner: StartupBanner,
+        logger: Logger,
+        output: PartOutput,
         extra_environment: Mapping[str, str],
     ) -> None:
         self._settings = settings
@@ -107,7 +96,9 @@ class Supervisor:
         self._parts = parts
         self._record = record
         self._prepare = prepare
-        self._out = outlets
+        self._banner = banner
+        self._logger = logger
+        self._output = output
         self._extra_environment = extra_environment
         self._monitors: dict[str, ProcessMonitor] = {}
         self._standby = self._standby_slot() if parts.worker.standby_argv else None
@@ -148,7 +139,7 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         if not self._ended.is_set():
             self._finish(ExitCode.OK)
-            self._out.banner.stopping()
+            self._banner.stopping()
         elif number == signal.SIGINT:
             self._hurry.set()
 
@@ -164,18 +155,18 @@ class Supervisor:
             self._broker_url = await self._wait_broker()
         self._note(broker_url=self._broker_url)
         server = find_server()
-        self._out.banner.broker(
+        self._banner.broker(
             self._broker_url or "",
             broker.pid if broker else None,
             server.name if server else "",
         )
         worker, api = self._keep(self._parts.worker), self._keep(self._parts.api)
-        self._out.banner.parts(worker.pid, self._record.base_url, api.pid)
+        self._banner.parts(worker.pid, self._record.base_url, api.pid)
         model = await self._wait_ready(began)
         if command := awake_command():
             self._keep_awake(command)
         self._note(ready=True, model=model.id)
-        self._out.banner.ready(
+        self._banner.ready(
             self._record.base_url,
             model,
             time.monotonic() - began,
@@ -185,7 +176,7 @@ class Supervisor:
     def _keep_awake(self, command: Sequence[str]) -> None:
         """Prevent sleep while jobs run."""
         runs_jobs = partial(asyncio.to_thread, has_running_jobs, self._client())
-        power = PowerAssertion(command, runs_jobs=runs_jobs, logger=self._out.logger)
+        power = PowerAssertion(command, runs_jobs=runs_jobs, logger=self._logger)
         task = asyncio.create_task(power.follow(), name="keep awake")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -208,7 +199,7 @@ class Supervisor:
                 raise StartTimedOut(f"the service was not ready within {START_MAX_S / 3600:.0f} h")
             if now - noted >= LOADING_NOTE_S:
                 noted = now
-                self._out.banner.not_ready_yet(why, now - began)
+                self._banner.not_ready_yet(why, now - began)
             # Each probe takes some milliseconds of computing from the load that it waits for.
             await asyncio.sleep(min(max(_POLL_S, (now - began) * _POLL_SHARE), _POLL_MAX_S))
         model = await asyncio.to_thread(served_model, client)
@@ -224,7 +215,7 @@ class Supervisor:
             launch=self._launch,
             on_start=lambda child: self._on_start(child),
             on_give_up=self._on_give_up,
-            logger=self._out.logger,
+            logger=self._logger,
         )
         self._monitors[part.name] = monitor
         return monitor.start()
@@ -234,7 +225,7 @@ class Supervisor:
             self._parts.worker,
             launch=partial(self._start_child, standby=True),
             on_change=self._note_standby,
-            logger=self._out.logger,
+            logger=self._logger,
         )
 
     def _launch(self, part: Part) -> Child:
@@ -262,7 +253,7 @@ class Supervisor:
             part,
             environment=environment,
             lifeline=self._lifeline,
-            put=partial(self._out.output.put, part.name),
+            put=partial(self._output.put, part.name),
             standby=standby,
         )
 
@@ -299,13 +290,13 @@ class Supervisor:
                 return
             self._broker_url = url
             self._note(broker_url=url)
-            self._out.logger.warning("the broker has a new address, restarting its users", url=url)
+            self._logger.warning("the broker has a new address, restarting its users", url=url)
             for part in (self._parts.worker, self._parts.api):
                 if (monitor := self._monitors.get(part.name)) and monitor.child:
                     monitor.child.terminate()
 
     def _on_give_up(self, part: Part, decision: GiveUp) -> None:
-        self._out.logger.error("stopping the service", because_of=part.name, reason=decision.reason)
+        self._logger.error("stopping the service", because_of=part.name, reason=decision.reason)
         self._finish(decision.exit_code)
 
     def _note(self, **changes: object) -> None:
@@ -313,7 +304,7 @@ class Supervisor:
         try:
             write_record(self._settings.data_dir, self._record)
         except OSError as error:  # a full disk must not prevent the restart of a part
-            self._out.logger.warning("serve.json is out of date", why=str(error))
+            self._logger.warning("serve.json is out of date", why=str(error))
 
     async def _drain(self) -> None:
         """Stop the parts in turn, the api first."""

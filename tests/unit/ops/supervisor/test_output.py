@@ -16,7 +16,6 @@ from ops.supervisor.output import (
     BoundedFile,
     LineWriter,
     PartOutput,
-    json_line,
     parsed,
     pump,
 )
@@ -57,7 +56,8 @@ def test_lines_get_their_prefix_and_long_ones_are_cut() -> None:
     read_end, write_end = os.pipe()
     terminal = io.StringIO()
     writer = LineWriter(terminal)
-    output = PartOutput(writer, lambda part, line: f"{part} | {line}", record=json_line)
+    files = LineWriter(io.StringIO())
+    output = PartOutput(writer, lambda part, line: f"{part} | {line}", files=files)
     thread = pump(os.fdopen(read_end, "rb"), "api", partial(output.put, "api"))
     with os.fdopen(write_end, "wb") as source:
         source.write(b"one\n" + b"x" * (LINE_BYTES_MAX + 3) + b"\nbad \xff\nlast without an end")
@@ -140,9 +140,7 @@ def test_bounded_file_is_emptied_when_it_is_full(tmp_path: Path) -> None:
 
 def test_files_get_json_and_the_terminal_what_it_shows() -> None:
     terminal, file = io.StringIO(), io.StringIO()
-    output = PartOutput(
-        LineWriter(terminal), lambda _, line: line[:5], files=LineWriter(file), record=json_line
-    )
+    output = PartOutput(LineWriter(terminal), lambda _, line: line[:5], files=LineWriter(file))
     output.put("api", '{"message": "listening", "part": "api"}')
     output.put("worker", "Traceback (most recent call last):")
     output.close()

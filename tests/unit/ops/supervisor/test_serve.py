@@ -19,7 +19,7 @@ from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts
 from ops.supervisor.serve import error_stream, serve
 from ops.supervisor.serve_record import CannotServe, ServeRecord, StartTimedOut
 from ops.supervisor.startup_banner import StartupBanner
-from ops.supervisor.supervisor import Outlets, Supervisor
+from ops.supervisor.supervisor import Supervisor
 
 
 def _sleeper(name: str) -> Part:
@@ -69,11 +69,6 @@ def test_broker_that_does_not_answer_is_a_start_that_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "BROKER_START_MAX_S", 0.0)
-    outlets = Outlets(
-        banner=StartupBanner(Console(quiet=True)),
-        logger=structlog.stdlib.get_logger(),
-        output=PartOutput(LineWriter(io.StringIO()), json_line, record=json_line),
-    )
 
     async def run() -> ExitCode:
         return await Supervisor(
@@ -81,7 +76,11 @@ def test_broker_that_does_not_answer_is_a_start_that_timed_out(
             Parts(broker=_sleeper(BROKER), worker=_sleeper(WORKER), api=_sleeper(API)),
             record=ServeRecord(pid=1, base_url="http://x", started_at="now"),
             prepare=lambda: None,
-            outlets=outlets,
+            banner=StartupBanner(Console(quiet=True)),
+            logger=structlog.stdlib.get_logger(),
+            output=PartOutput(
+                LineWriter(io.StringIO()), json_line, files=LineWriter(io.StringIO())
+            ),
             extra_environment={},
         ).run()
 
