@@ -266,7 +266,7 @@ class MachineService:
             OSError: The file cannot be written.
         """
         wanted = self.render(unit)
-        is_same = self.path.exists() and self.path.read_text(encoding="utf-8") == wanted
+        is_same = self.path.exists() and self.path.read_bytes() == wanted.encode()
         is_running = self.is_running()
         if is_same and is_running:
             return False
