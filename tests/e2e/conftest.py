@@ -1,4 +1,4 @@
-"""One running service for the tests that leave it intact, and a factory for the others."""
+"""Running services that tests share, and a factory for a service of one's own."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running = Service(tmp_path_factory.mktemp("service") / "data").start()
     yield running
     assert running.stop() == 0, running.log()
+
+
+@pytest.fixture(scope="session")
+def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("mortal") / "data").start()
+    yield running
+    if running.process.poll() is None:
+        assert running.stop() == 0, running.log()
+
+
+@pytest.fixture
+def mortal(_mortal: Service) -> Service:
+    """A service whose parts a test may kill, and which it may stop: each test finds it ready."""
+    if _mortal.process.poll() is not None:
+        _mortal.start()
+    _mortal.wait_ready()
+    return _mortal
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.redis
 
 _log = logging.getLogger(__name__)
 
-TOKENS = 400
-#: More than run at once, so that some wait in the broker.
-JOBS = 4
+TOKENS = 300
+#: More than the worker takes, so that one waits in the broker.
+JOBS = 3
 
 
 @pytest.fixture(scope="module")

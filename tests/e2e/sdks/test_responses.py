@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -189,16 +189,15 @@ def test_background_is_cancelled(endless: Service) -> None:
 
 
 @pytest.fixture
-def own_oai(own_service: Callable[..., Service]) -> Iterator[tuple[Service, openai.OpenAI]]:
-    service = own_service()
+def own_oai(mortal: Service) -> Iterator[tuple[Service, openai.OpenAI]]:
     with openai.OpenAI(
-        base_url=f"{service.base_url}/v1",
+        base_url=f"{mortal.base_url}/v1",
         api_key="local",
         max_retries=4,
         timeout=scaled(60),
         _strict_response_validation=True,
     ) as client:
-        yield service, client
+        yield mortal, client
 
 
 def test_conversation_goes_on_after_a_restart(own_oai: tuple[Service, openai.OpenAI]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,8 @@ def _job(
     return str(job["id"])
 
 
-def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[..., Service]) -> None:
-    service = own_service()
-    data = service.data_dir
+def test_deleted_bytes_are_gone_while_the_service_runs(mortal: Service) -> None:
+    data = mortal.data_dir
     secrets = {name: f"the secret of the {name}, 7391" for name in ("file", "agent", "writer")}
     kept = "what the reader asked, 2648"
 
@@ -54,15 +52,15 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     names["model"] = "claude-of-the-writer-7391"
 
     upload = {"file": (names["file"], secrets["file"].encode() * 100)}
-    file = _ask(service, "POST", "/v1/files", data={"purpose": "batch"}, files=upload)
-    _ask(service, "POST", "/v1/agents", json={"id": "guide", "max_tokens": 6})
-    turn = _ask(service, "POST", "/v1/agents/guide/generate", json={"prompt": secrets["agent"]})
+    file = _ask(mortal, "POST", "/v1/files", data={"purpose": "batch"}, files=upload)
+    _ask(mortal, "POST", "/v1/agents", json={"id": "adviser", "max_tokens": 6})
+    turn = _ask(mortal, "POST", "/v1/agents/adviser/generate", json={"prompt": secrets["agent"]})
     written = _job(
-        service, secrets["writer"], "writer", client=names["client"], model=names["model"]
+        mortal, secrets["writer"], "writer", client=names["client"], model=names["model"]
     )
-    read = _job(service, kept, "reader")
-    assert _ask(service, "GET", f"/v1/files/{file['id']}")["filename"] == names["file"]
-    story = _ask(service, "GET", f"/v1/jobs/{written}/timeline")
+    read = _job(mortal, kept, "reader")
+    assert _ask(mortal, "GET", f"/v1/files/{file['id']}")["filename"] == names["file"]
+    story = _ask(mortal, "GET", f"/v1/jobs/{written}/timeline")
     assert names["client"] in story["steps"][0]["text"]
     assert names["model"] in story["steps"][0]["text"]
     for secret in (*secrets.values(), *names.values(), kept):
@@ -71,9 +69,9 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     for key in items.values():
         wait_until(partial(_is_there, data / "broker", key))
 
-    _ask(service, "DELETE", f"/v1/files/{file['id']}")
-    _ask(service, "DELETE", "/v1/agents/guide")
-    report = command(service, "log", "erase", "--agent", "writer", "--yes")
+    _ask(mortal, "DELETE", f"/v1/files/{file['id']}")
+    _ask(mortal, "DELETE", "/v1/agents/adviser")
+    report = command(mortal, "log", "erase", "--agent", "writer", "--yes")
     assert report["jobs"] == 1
     for secret in (*secrets.values(), *names.values()):
         wait_until(partial(_is_gone, data, secret), within_s=ERASED_WITHIN_S)
@@ -82,14 +80,14 @@ def test_deleted_bytes_are_gone_while_the_service_runs(own_service: Callable[...
     assert holders(data / "broker", items[read])
     assert holders(data, kept)
 
-    verified = command(service, "log", "verify")
+    verified = command(mortal, "log", "verify")
     assert verified["ok"]
     assert verified["texts_erased"] >= 4
-    assert _ask(service, "GET", f"/v1/jobs/{read}")["status"] == "completed"
-    swept = command(service, "log", "erase", "--dry-run", "--text-days", "0")
+    assert _ask(mortal, "GET", f"/v1/jobs/{read}")["status"] == "completed"
+    swept = command(mortal, "log", "erase", "--dry-run", "--text-days", "0")
     assert swept["texts"] > 0
     assert swept["stored"]["texts"] > 0
     assert holders(data, kept), "a dry run erases nothing"
-    assert command(service, "log", "erase", "--text-days", "0")["texts"] == swept["texts"]
+    assert command(mortal, "log", "erase", "--text-days", "0")["texts"] == swept["texts"]
     assert not holders(data, kept)
-    assert command(service, "log", "verify")["ok"]
+    assert command(mortal, "log", "verify")["ok"]

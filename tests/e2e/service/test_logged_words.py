@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -41,8 +40,7 @@ def _bodies() -> list[dict[str, Any]]:
     return bodies
 
 
-def test_words_of_requests_are_in_no_file_of_logs(own_service: Callable[..., Service]) -> None:
-    service = own_service()
+def test_words_of_requests_are_in_no_file_of_logs(service: Service) -> None:
     headers = {"user-agent": MARK, "x-request-id": MARK}
     with httpx.Client(base_url=service.base_url, headers=headers, timeout=scaled(120)) as http:
         replies = [http.post("/v1/chat/completions", json=body) for body in _bodies()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -90,11 +89,8 @@ def _assert_goes_on(before: anthropic.types.Message, after: anthropic.types.Mess
     assert (after.usage.cache_read_input_tokens or 0) >= said - 2, (before.usage, after.usage)
 
 
-def test_no_turn_is_read_twice_neither_after_a_restart(
-    own_service: Callable[..., Service],
-) -> None:
-    service = own_service()
-    client = Client(service, "What is the weather in Paris?")
+def test_no_turn_is_read_twice_neither_after_a_restart(mortal: Service) -> None:
+    client = Client(mortal, "What is the weather in Paris?")
     first = client.ask()
     assert first.stop_reason == "tool_use", first
     client.give_results(first, "Sunny, 21 degrees.")
@@ -103,13 +99,13 @@ def test_no_turn_is_read_twice_neither_after_a_restart(
     client.say("Say hello.")
     third = client.ask()
     _assert_goes_on(second, third)
-    assert service.stop() == 0
-    service.start()
+    assert mortal.stop() == 0
+    mortal.start()
     client.say("What is the capital of France?")
     fourth = client.ask()
     _assert_goes_on(third, fourth)
     counted = httpx.get(
-        f"{service.base_url}/v1/jobs", params={"limit": 1}, timeout=scaled(WITHIN_S)
+        f"{mortal.base_url}/v1/jobs", params={"limit": 1}, timeout=scaled(WITHIN_S)
     ).json()["data"][0]
     assert counted["usage"]["cached_tokens"] == fourth.usage.cache_read_input_tokens
 

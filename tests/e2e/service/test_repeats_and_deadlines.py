@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -65,18 +65,3 @@ def test_caller_may_wait_for_the_end(http: httpx.Client) -> None:
     reply = http.post("/v1/jobs", json=body, headers={"prefer": "wait=30"})
     assert reply.status_code == 200
     assert reply.json()["status"] == "completed"
-
-
-def test_key_is_remembered_by_the_next_api(own_service: Callable[..., Service]) -> None:
-    service = own_service()
-    headers = {"idempotency-key": "order-66"}
-    body = {"prompt": "Say hello.", "max_tokens": 8}
-    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
-        first = http.post("/v1/jobs", json=body, headers=headers).json()["id"]
-        service.kill_part("api")
-        service.wait_ready()
-        again = http.post("/v1/jobs", json=body, headers=headers)
-        assert again.json()["id"] == first
-        refused = http.post("/v1/jobs", json=body | {"max_tokens": 9}, headers=headers)
-        assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
-    assert service.stop() == 0

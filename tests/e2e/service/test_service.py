@@ -125,14 +125,11 @@ def test_client_that_leaves_ends_its_generation(endless_http: httpx.Client) -> N
     assert "JobCancelRequested" in kinds
 
 
-def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
-    own_service: Callable[..., Service],
-) -> None:
-    service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
+def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(mortal: Service) -> None:
+    with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
         undisturbed = http.post("/v1/jobs", json=LONGER).json()["id"]
         expected = ended(http, undisturbed)["output"]["text"]
-        worker = service.part("worker")
+        worker = mortal.part("worker")
         job_id = http.post("/v1/jobs", json=LONGER).json()["id"]
         events = []
         with http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
@@ -145,39 +142,46 @@ def test_killed_worker_is_a_pause_and_the_text_is_the_uninterrupted_one(
         job = ended(http, job_id)
         assert job["status"] == "completed"
         assert job["attempt"] == 2
-    assert service.stop() == 0
 
 
-def test_killed_api_loses_nothing_and_comes_back(own_service: Callable[..., Service]) -> None:
-    service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
+def test_killed_api_loses_nothing_and_comes_back(mortal: Service) -> None:
+    with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
         job_id = http.post("/v1/jobs", json=LONG).json()["id"]
-        service.kill_part("api")
-        service.wait_ready()
+        mortal.kill_part("api")
+        mortal.wait_ready()
         assert ended(http, job_id)["status"] == "completed"
-    assert service.stop() == 0
 
 
-def test_sigkill_of_the_supervisor_leaves_no_orphan(own_service: Callable[..., Service]) -> None:
-    service = own_service()
-    children = service.descendants()
+def test_key_is_remembered_by_the_next_api(mortal: Service) -> None:
+    headers = {"idempotency-key": "order-66"}
+    body = {"prompt": "Say hello.", "max_tokens": 8}
+    with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
+        first = http.post("/v1/jobs", json=body, headers=headers).json()["id"]
+        mortal.kill_part("api")
+        mortal.wait_ready()
+        again = http.post("/v1/jobs", json=body, headers=headers)
+        assert again.json()["id"] == first
+        refused = http.post("/v1/jobs", json=body | {"max_tokens": 9}, headers=headers)
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
+
+
+def test_sigkill_of_the_supervisor_leaves_no_orphan(mortal: Service) -> None:
+    children = mortal.descendants()
     assert len(children) >= 3
-    os.kill(service.process.pid, signal.SIGKILL)
-    service.process.wait(scaled(10))
+    os.kill(mortal.process.pid, signal.SIGKILL)
+    mortal.process.wait(scaled(10))
     _, alive = psutil.wait_procs(children, timeout=scaled(30))
     assert alive == []
 
 
-def test_restart_continues_the_same_log(own_service: Callable[..., Service]) -> None:
-    service = own_service()
-    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
+def test_restart_continues_the_same_log(mortal: Service) -> None:
+    with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
         job_id = http.post("/v1/jobs", json=LONG | {"max_tokens": 5}).json()["id"]
         ended(http, job_id)
-    assert service.stop() == 0
-    service.start()
-    with httpx.Client(base_url=service.base_url, timeout=scaled(60)) as http:
+    assert mortal.stop() == 0
+    mortal.start()
+    with httpx.Client(base_url=mortal.base_url, timeout=scaled(60)) as http:
         assert http.get(f"/v1/jobs/{job_id}").json()["status"] == "completed"
-    assert service.stop() == 0
 
 
 def test_bundled_broker_serves_and_survives_the_death_of_the_worker(

@@ -35,11 +35,21 @@ kinds = pytest.mark.parametrize("architecture", KINDS, ids=lambda a: a.name)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 
 
+#: By network, prompt, tokens and rules.
+_said: dict[tuple[object, ...], list[int]] = {}
+
+
 def alone(
     bench: MakeBench, architecture: Architecture, prompt: list[int], count: int, rules: Sampling
 ) -> list[int]:
-    """Return what a sequence says with nobody beside it, without limit and without reuse."""
-    return bench(architecture, budget_bytes=None).run_alone(prompt, count, rules).tokens
+    """Return what a sequence says with nobody beside it, without limit and without reuse.
+
+    It is the same in every test, so it is computed once.
+    """
+    asked = (architecture.name, tuple(prompt), count, rules)
+    if asked not in _said:
+        _said[asked] = bench(architecture, budget_bytes=None).run_alone(prompt, count, rules).tokens
+    return _said[asked]
 
 
 @kinds
