@@ -28,7 +28,6 @@ from ops.adapters.log_admin.verify import verify_log, verify_payloads
 from tests.support.clients.service_log import ended
 from tests.support.processes.service import Service
 
-DATA_DIR: Final = "data"
 _REQUESTS: Final = 12
 _AT_ONCE: Final = 4
 _ENDS_WITHIN_S: Final = 300.0
@@ -56,14 +55,13 @@ class ServicePromises:
 
 def record_service(directory: Path) -> Recording:
     """Run a service under load, record it, and kill it."""
+    # The data directory itself is recorded: it is there before the service starts.
     root, journal = directory.resolve() / "root", directory.resolve() / "journal"
-    root.mkdir()
+    root.mkdir(mode=0o700)
     library = compile_recorder(directory)
     model = make_exact_model(directory / "model")
     recorded = recorded_environment(library, root=root, journal=journal)
-    service = Service(root / DATA_DIR, env=environment(model) | recorded)
-    service.log_file = directory / "service.log"
-    service.start()
+    service = Service(root, env=environment(model) | recorded).start()
     try:
         requests = sample_requests(1, _REQUESTS)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -116,11 +114,14 @@ def _broken(
     root: Path, model: Path, promises: ServicePromises, expected: dict[int, str]
 ) -> Iterator[Violation]:
     """Start a service on a rebuilt directory, and wait for the end of every accepted job."""
-    service = Service(root / DATA_DIR, env=environment(model))
+    service = Service(root, env=environment(model))
     try:
         service.start()
         with httpx.Client(base_url=service.base_url, timeout=_DEADLINES_S) as client:
             for job, number in promises.accepted.items():
+                if client.get(f"/v1/jobs/{job}").status_code == httpx.codes.NOT_FOUND:
+                    yield Violation("every accepted job ends", job, "is not there")
+                    continue
                 found = ended(client, job, within_s=_ENDS_WITHIN_S)
                 text = (found.get("output") or {}).get("text")
                 if found.get("status") != "completed" or text != expected[number]:
@@ -132,7 +133,7 @@ def _broken(
     finally:
         if service.process.poll() is None:
             service.kill()
-    engine = reader_engine(f"sqlite:///{root / DATA_DIR / 'events.sqlite3'}")
+    engine = reader_engine(f"sqlite:///{root / 'events.sqlite3'}")
     try:
         verify_log(engine)
         verify_payloads(engine)
