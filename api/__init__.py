@@ -1,1 +1,1 @@
-"""HTTP in: the socket's server, the routes and the wire protocols. Never imports ``worker``."""
+"""HTTP in: the shield, the operations and the wire dialects. Never imports ``worker``."""

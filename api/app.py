@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from api.access.job_limits import JobLimits
+from api.access.limits import AgentLimits, BatchLimits, JobLimits, WebhookPolicy
 from api.access.ownership import OwnershipCheck
-from api.access.rate_limits import AgentLimits
-from api.access.webhook_policy import WebhookPolicy
 from api.calls import Background, BlockingCalls, BoundedCalls
-from api.dialects.agents.turns import AgentTurns
-from api.dialects.batches.batch_lines import BatchLines
-from api.dialects.batches.names import BatchLimits
-from api.dialects.openai_responses.reader import AgentReader, ResponseReader
-from api.job_commands import JobCommands, ModelBinding
-from api.loops.live_rates import LiveRates
-from api.operate.health_checks import HealthChecks
-from api.operate.log_metrics import AgentTotals, FleetMetrics, LogMetrics
-from api.operate.metrics import ApiMetrics, MetricPorts, MetricsService
-from api.operate.openapi import OpenApiDocument
-from api.operate.overview_service import OverviewService
-from api.parsed_request import RequestDefaults
+from api.generation import RequestDefaults
+from api.http_server.shield import RequestCounts
+from api.loops.forecasts import LiveRates
 from api.streaming.feed import Feed
 from api.streaming.readers import ConnectionRegistry, JobReaders
-from api.submit import Submission
 from domain.agent.views import AgentViews
 from domain.batch.ports import BatchViews
 from domain.engine.control import EngineValues
 from domain.job.eta import EtaSource
-from domain.job.listing import JobViews
+from domain.job.listing import JobViews, QueueViews
 from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
 from domain.model.presence import LoadedModels
 from domain.model.registry import InspectFiles, ModelRegistry
 from domain.ports import Clock, IdSource
+from domain.usage.figures import UsageViews
 from domain.usecases.agent_contexts import AgentContexts
 from domain.usecases.agents import AgentRecords
 from domain.usecases.batches.batches import BatchRecords
@@ -51,16 +41,42 @@ from domain.usecases.jobs.prepare_prompt import TokenCounter
 from domain.usecases.jobs.submit import JobSubmission
 from domain.usecases.model_stock import ModelStock, ServingModels
 from domain.usecases.model_swaps import ModelSwaps
-from domain.usecases.recent_ends import RecentEnds
 from domain.usecases.recorded_answers import JobRecords
 from domain.usecases.webhooks import WebhookRetry
-from domain.webhook.delivery import WebhookStore
+from domain.webhook.delivery import WebhookState, WebhookStore
 from ops.adapters.data_dir.free_space import DiskFloor
-from ops.metrics.counter_file import ProcessMetrics
+from ops.metrics.counter_file import CounterFile, Figures
 from ops.models.hub_cache import inspect_files
+
+T = TypeVar("T")
 
 #: Most seconds of silence on a stream.
 PING_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPorts:
+    """The sources of metrics.
+
+    Attributes:
+        queue: The open jobs.
+        usage: Sums and histograms of ended jobs.
+        writer: Returns what the log writer of this process has done.
+        counters: Totals of the api processes before this one.
+        agents_max: Agents with samples of their own; 0: agents have no samples of their own.
+        aliases: Whether metrics are repeated under the names of vLLM.
+        requests: Counts of the HTTP server.
+        tries: Tries of webhooks by their outcome.
+    """
+
+    queue: QueueViews
+    usage: UsageViews
+    writer: Callable[[], Figures] = dict
+    counters: CounterFile = field(default_factory=lambda: CounterFile(None))
+    agents_max: int = 0
+    aliases: bool = False
+    requests: RequestCounts = field(default_factory=RequestCounts)
+    tries: Counter[WebhookState] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +110,6 @@ class App:
         counts: Runs token counts, which wait for a worker.
         background: Runs cancellations whose request has ended.
         batch_views: Batches and their jobs.
-        batch_lines: Parses and renders the lines of batches.
         wake_batches: Wakes the batch driver.
         shares_blocks: Whether prompts of different keys share cached blocks.
         webhook_policy: Which URLs a request may name.
@@ -140,7 +155,6 @@ class App:
     counts: BoundedCalls
     background: Background = field(default_factory=Background)
     batch_views: BatchViews
-    batch_lines: BatchLines
     wake_batches: Callable[[], None]
     batch_limits: BatchLimits = BatchLimits()
     webhook_store: WebhookStore
@@ -161,6 +175,17 @@ class App:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     draining: threading.Event = field(default_factory=threading.Event)
     disk: DiskFloor = DiskFloor(measure=lambda: 2**40)
+    _made: dict[Callable[[App], Any], Any] = field(default_factory=dict, init=False)
+
+    def once(self, make: Callable[[App], T]) -> T:
+        """Return what a function makes of the app; each function is called once.
+
+        For what handlers keep between requests: it belongs to their module, not to this one.
+        """
+        if make not in self._made:
+            self._made.setdefault(make, make(self))
+        made: T = self._made[make]
+        return made
 
     @cached_property
     def call(self) -> BlockingCalls:
@@ -200,37 +225,8 @@ class App:
         )
 
     @cached_property
-    def submission(self) -> Submission:
-        """Accepts jobs and opens their items."""
-        models = ModelBinding(registry=self.registry, loaded=self.models)
-        return Submission(
-            log=self.log,
-            payloads=self.payloads,
-            views=self.views,
-            jobs=self.job_submission,
-            ids=self.ids,
-            clock=self.clock,
-            eta=self.eta,
-            require_admission=self.controls.require_admission,
-            limits=self.job_limits,
-            agents=self.agents,
-            models=models,
-            commands=JobCommands(
-                limits=self.job_limits,
-                agents=self.agents,
-                webhook_policy=self.webhook_policy,
-                models=models,
-                ownership=self.ownership,
-                clock=self.clock,
-            ),
-            call=self.call,
-            background=self.background,
-            feed=self.feed,
-            readers=self._readers,
-        )
-
-    @cached_property
-    def _readers(self) -> JobReaders:
+    def readers(self) -> JobReaders:
+        """The connections that wait for each job."""
         return JobReaders(
             connections=self.connections,
             cancellation=self.cancellation,
@@ -241,11 +237,6 @@ class App:
         )
 
     @cached_property
-    def response_reader(self) -> ResponseReader:
-        """The recorded responses."""
-        return ResponseReader(records=self.records, ownership=self.ownership)
-
-    @cached_property
     def agent_records(self) -> AgentRecords:
         """The agents that keep their own history."""
         return AgentRecords(
@@ -254,18 +245,6 @@ class App:
             payloads=self.payloads,
             ids=self.ids,
             listing=self.agent_views,
-        )
-
-    @cached_property
-    def agent_reader(self) -> AgentReader:
-        """The agents as clients see them."""
-        return AgentReader(agents=self.agent_records, records=self.records)
-
-    @cached_property
-    def agent_turns(self) -> AgentTurns:
-        """Adds turns to agents."""
-        return AgentTurns(
-            submission=self.submission, records=self.agent_records, defaults=self.defaults
         )
 
     @cached_property
@@ -293,66 +272,4 @@ class App:
         """The registered models and their states."""
         return ModelStock(
             log=self.log, serving=self.serving, registry=self.registry, inspect=self.inspect_model
-        )
-
-    @cached_property
-    def health(self) -> HealthChecks:
-        """The checks behind ``/health/*``."""
-        return HealthChecks(
-            log=self.log,
-            pulses=self.pulses,
-            swaps=self.swaps,
-            controls=self.controls,
-            draining=self.draining,
-            disk=self.disk,
-        )
-
-    @cached_property
-    def openapi(self) -> OpenApiDocument:
-        """The document of all operations."""
-        return OpenApiDocument(self.version)
-
-    @cached_property
-    def overview(self) -> OverviewService:
-        """What the service does now."""
-        return OverviewService(
-            views=self.views,
-            eta=self.eta,
-            pulses=self.pulses,
-            models=self.models,
-            controls=self.controls,
-            swaps=self.swaps,
-            ends=RecentEnds(self.log, self.views, self.records.diagnose),
-            rates=self.rates,
-            usage=self.metrics.usage,
-            disk_floor=self.disk,
-            clock=self.clock,
-            version=self.version,
-        )
-
-    @cached_property
-    def metrics_page(self) -> MetricsService:
-        """All sources of a scrape."""
-        sources = self.metrics
-        return MetricsService(
-            log=LogMetrics(
-                log=self.log,
-                usage=sources.usage,
-                agents=AgentTotals(sources.usage, self.clock, sources.agents_max),
-                queue=sources.queue,
-                webhooks=self.webhook_store,
-                controls=self.controls,
-                clock=self.clock,
-            ),
-            fleet=FleetMetrics(self.pulses),
-            api=ApiMetrics(
-                version=self.version,
-                requests=sources.requests,
-                tries=sources.tries,
-                writer=sources.writer,
-                counters=sources.counters,
-                disk=self.disk,
-                process=ProcessMetrics(),
-            ),
-            aliases=sources.aliases,
         )

@@ -1,8 +1,10 @@
-"""The table of operations; the routes and the OpenAPI document both derive from it."""
+"""The table of operations, their routes, and the replies to requests without a route."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from api.access.ownership import require_scope
 from api.app import App
@@ -11,27 +13,36 @@ from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
 from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
+from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS
+from api.dialects.jobs.timeline import TIMELINE_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
-from api.dialects.openai_chat.routes import COMPLETION_OPERATIONS
+from api.dialects.openai_chat.routes import CHAT_OPERATIONS
+from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
+from api.errors import TransportError
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import Place
+from api.http.operation import Operation, Place
 from api.operate.engine import ENGINE_OPERATIONS
-from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS, TIMELINE_OPERATIONS
+from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS
 from api.operate.health import HEALTH_OPERATIONS
+from api.operate.metrics import METRIC_OPERATIONS
 from api.operate.models import CLIENT_OPERATIONS, MODEL_OPERATIONS
+from api.operate.openapi import OpenApiDocument
 from api.operate.overview import OVERVIEW_OPERATIONS
-from api.operate.status import METRIC_OPERATIONS, STATUS_OPERATIONS, USAGE_OPERATIONS
+from api.operate.status import STATUS_OPERATIONS, USAGE_OPERATIONS
 from api.operate.swaps import SWAP_OPERATIONS
 from api.ui.page import page_routes
+
+
+def _document(app: App) -> OpenApiDocument:
+    return OpenApiDocument(app.version)
 
 
 async def get_openapi(app: App, request: Request) -> Reply:
     """Return the OpenAPI document."""
     del request
-    return Reply(body=await app.call(app.openapi.read, OPERATIONS))
+    return Reply(body=await app.call(app.once(_document).read, OPERATIONS))
 
 
 OPENAPI_OPERATIONS: Final = (
@@ -46,7 +57,9 @@ OPENAPI_OPERATIONS: Final = (
 #: All operations.
 OPERATIONS: Final = (
     *MESSAGE_OPERATIONS,
-    *COMPLETION_OPERATIONS,
+    *CHAT_OPERATIONS,
+    *TEXT_OPERATIONS,
+    *EMBEDDING_OPERATIONS,
     *RESPONSE_OPERATIONS,
     *MESSAGE_BATCH_OPERATIONS,
     *FILE_OPERATIONS,
@@ -99,3 +112,57 @@ def _bind(operation: Operation, app: App) -> Handler:
         return await operation.endpoint(app, request)
 
     return handle
+
+
+class RouteTable:
+    """Replies to requests that have no route.
+
+    Args:
+        routes: All routes.
+    """
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._patterns = [(_segments(route.pattern), route.method) for route in routes]
+
+    def allowed(self, route_path: str) -> tuple[str, ...]:
+        """Return the methods of a path, sorted; none where the path does not exist.
+
+        Args:
+            route_path: Encoded, as ``api.http_server.request_head.RequestTarget`` spells it.
+        """
+        path = [unquote(segment) for segment in _segments(route_path)]
+        methods = {method for pattern, method in self._patterns if _matches(pattern, path)}
+        if not methods:
+            return ()
+        if "GET" in methods:
+            methods.add("HEAD")
+        return tuple(sorted(methods | {"OPTIONS"}))
+
+    def unrouted(self, method: str, route_path: str) -> Reply:
+        """Reply to a request without a route.
+
+        Raises:
+            TransportError: 404, or 405 with ``allow``.
+        """
+        if method == "OPTIONS" and route_path in ("*", "%2A"):
+            every = {method for _, method in self._patterns} | {"HEAD", "OPTIONS"}
+            return Reply(status=204, headers={"allow": ", ".join(sorted(every))})
+        methods = self.allowed(route_path)
+        if not methods:
+            raise TransportError(404, "not_found", "there is nothing at this path")
+        allow = {"allow": ", ".join(methods)}
+        if method == "OPTIONS":
+            return Reply(status=204, headers=allow)
+        message = f"this path answers {', '.join(methods)}"
+        raise TransportError(405, "method_not_allowed", message, headers=allow)
+
+
+def _segments(path: str) -> list[str]:
+    return path.removeprefix("/").rstrip("/").split("/")
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    return len(pattern) == len(path) and all(
+        (bool(part) if wanted.startswith("{") else wanted == part)
+        for wanted, part in zip(pattern, path, strict=True)
+    )

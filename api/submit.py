@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from api.access.job_limits import JobLimits
-from api.access.rate_limits import AgentLimits
-from api.calls import Background, BlockingCalls
+from api.app import App
+from api.generation import ParsedRequest
 from api.http.messages import Request
-from api.http.request_headers import is_retry
-from api.job_commands import JobCommands, ModelBinding
-from api.parsed_request import ParsedRequest
-from api.streaming.feed import Feed, OpenJob
-from api.streaming.readers import CLIENT_GONE, JobReaders, JobReading
+from api.http.operation import IDEMPOTENCY_KEY, is_retry
+from api.streaming.feed import OpenJob
+from api.streaming.readers import CLIENT_GONE, JobReading
 from domain.chat.request import ChatRequest
+from domain.chat.schema_bounds import require_bounded_schemas
 from domain.errors import QueueUnavailable, SemanticError
-from domain.job.eta import EtaSource
-from domain.job.listing import JobViews
-from domain.job.new_job import NewJob
+from domain.events.job import JobSubmitted
+from domain.job.new_job import UNSEALED, NewJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.job.state import Job
-from domain.log.ports import EventLog, PayloadStore
-from domain.ports import Clock, IdSource
 from domain.usecases.history_matching import match_history
 from domain.usecases.jobs.submit import (
     Accepted,
-    JobSubmission,
+    idempotency_digest,
     require_room,
     require_share,
 )
@@ -39,7 +34,7 @@ from domain.values import AgentId, Digest, JobId, Owner, Priority, digest_of, rf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
+class _PreparedRequest:
     """A parsed request and the earlier jobs that it may repeat.
 
     Attributes:
@@ -79,348 +74,424 @@ def asking(command: NewJob, asked: Digest) -> NewJob:
 ALIKE_MAX: Final = 16
 
 Parse = Callable[[], ParsedRequest]
-SubmittedT = TypeVar("SubmittedT", "Accepted", "PreparedRequest")
+SubmittedT = TypeVar("SubmittedT", "Accepted", "_PreparedRequest")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """Accepts jobs: log first, queue second.
+def _bound_model(app: App, parsed: ParsedRequest) -> str | None:
+    """Return the model that a request is bound to; ``None`` if it follows the loaded one.
 
-    Attributes:
-        log: Recorded jobs, for history matching.
-        payloads: Texts of requests and answers.
-        views: The jobs projection.
-        jobs: Records and enqueues jobs.
-        ids: Fresh ids.
-        clock: For deadlines.
-        eta: The time until the queue has room.
-        require_admission: Raises ``Draining`` while no new jobs are accepted.
-        limits: Limits of every job.
-        agents: Limits of every agent.
-        models: Binds requests to models.
-        commands: Makes the jobs of requests.
-        call: Runs what blocks.
-        background: Finishes submissions whose client left.
-        feed: Opens the items of a job.
-        readers: The connections of each job.
+    Raises:
+        InvalidRequest: The model is of another kind.
+        ModelNotFound: The name is unknown.
     """
+    if not parsed.names_model:
+        return None
+    return app.registry().bind(parsed.chat.model, embeds=parsed.chat.embedding is not None)
 
-    log: EventLog
-    payloads: PayloadStore
-    views: JobViews
-    jobs: JobSubmission
-    ids: IdSource
-    clock: Clock
-    eta: EtaSource
-    require_admission: Callable[[], None]
-    limits: JobLimits
-    agents: AgentLimits
-    models: ModelBinding
-    commands: JobCommands
-    call: BlockingCalls
-    background: Background
-    feed: Feed
-    readers: JobReaders
 
-    def accept(self, parse: Parse, request: Request, *, protocol: str) -> Accepted:
-        """Record a job and enqueue it, or return the job of the same idempotency key; blocks.
+def _require_model(app: App, command: NewJob) -> None:
+    """Refuse a request that cannot wait for its model; blocks.
 
-        Raises:
-            InvalidRequest: The request is not valid.
-            IdempotencyKeyReused: The key belongs to another request.
-            LogUnavailable: No job was accepted.
-            ModelNotFound: There is no model of that name.
-            Overloaded: Too many jobs are waiting.
-            RateLimited: The agent sends too many requests.
-        """
-        parsed = parse()
-        command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=True)
-        accepted = self.submit(command, self.ids.job_id(), seeded=parsed.seeded)
-        attached, joined = accepted.attached, accepted.joined_trace
-        request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
-        return accepted
+    Raises:
+        ModelNotLoaded: No worker has the model.
+    """
+    if command.submitted.bound_model is not None and not command.submitted.waits_for_model:
+        embeds = command.request.embedding is not None
+        app.models.require(command.submitted.bound_model, embeds=embeds)
 
-    async def open(
-        self, parse: Parse, request: Request, *, protocol: str
-    ) -> tuple[ParsedRequest, OpenJob]:
-        """Submit a request that wants one answer, or join its earlier job; open the items.
 
-        The job is cancelled when its last connection ends early and no repeat joins it in time.
+def _require_present(app: App, job: Job | None) -> None:
+    """Refuse to read a job that waits for its model; blocks.
 
-        Raises:
-            InvalidRequest: The request is not valid.
-            IdempotencyKeyReused: The key belongs to another request.
-            LogUnavailable: No job was accepted.
-            ModelNotFound: There is no model of that name.
-            ModelNotLoaded: The request is bound to a model that no worker has.
-            Overloaded: Too many jobs are waiting.
-            QueueUnavailable: The job cannot be enqueued; it was accepted and cancelled again.
-            RateLimited: The agent sends too many requests.
-        """
-        prepared, job = await self.open_first(parse, request, protocol=protocol)
-        assert job is not None, "a request for several answers belongs to open_choices"  # noqa: S101
-        return prepared.parsed, job
+    Raises:
+        ModelNotLoaded: No worker has the model.
+    """
+    if job is not None and job.submitted.bound_model is not None and not job.status.is_terminal:
+        app.models.require(job.submitted.bound_model, embeds=job.kind == "embedding")
 
-    async def open_first(
-        self, parse: Parse, request: Request, *, protocol: str
-    ) -> tuple[PreparedRequest, OpenJob | None]:
-        """Prepare a request and open its job; see ``open``.
 
-        A request without earlier equal ones takes one call of the executor.
+def _of_same_model(app: App, jobs: Iterable[Job], command: NewJob) -> tuple[Job, ...]:
+    """Return the jobs of the same binding that do not wait for their model; blocks."""
+    bound = command.submitted.bound_model
+    return tuple(
+        job
+        for job in jobs
+        if job.submitted.bound_model == bound and not app.models.awaits_model(job)
+    )
 
-        Returns:
-            No job where the request wants several answers; nothing is recorded then.
-        """
-        job_id = self.ids.job_id()
-        blocking = partial(self._prepare_and_submit, parse, request, protocol, job_id)
-        prepared, job = await self._call_subscribed(job_id, blocking, request)
-        if prepared.accepted is not None:
-            return prepared, await self._open(prepared.accepted, job, request)
-        await job.close()
-        if prepared.parsed.more:
-            return prepared, None
-        target = await self.find_joining(prepared.command, prepared.repeat, alike=prepared.alike)
-        if target is not None:
-            return prepared, await self.join(target, request)
-        return prepared, await self.open_new(
-            partial(self.submit, prepared.command, seeded=prepared.parsed.seeded), request
-        )
 
-    async def open_new(self, submit_as: Callable[[JobId], Accepted], request: Request) -> OpenJob:
-        """Open the items of the job that ``submit_as`` records; see ``open``."""
-        job_id = self.ids.job_id()
-        accepted, job = await self._call_subscribed(job_id, partial(submit_as, job_id), request)
-        return await self._open(accepted, job, request)
+#: Characters of a User-Agent that are kept.
+CLIENT_CHARS_MAX: Final = 256
+#: The dialect whose requests give agents their names; others send sessions of their clients.
+_NAMING_PROTOCOL: Final = "jobs"
 
-    async def find_joining(
-        self,
-        command: NewJob,
-        repeat: RequestRepeat,
-        *,
-        alike: Sequence[Job] | None = None,
-    ) -> JoinTarget | None:
-        """Return the earlier job that a request should join, if there is one.
 
-        The caller must call ``join`` before it awaits anything else.
+def job_of(
+    app: App, parsed: ParsedRequest, request: Request, *, protocol: str, waits_for_model: bool
+) -> NewJob:
+    """Return the job of a request, without its digest; blocks.
 
-        Args:
-            command: The job to submit otherwise; one with an idempotency key joins nothing here.
-            repeat: Whether the request may join a job.
-            alike: From ``PreparedRequest``; ``None`` reads them.
-        """
-        if (
-            command.submitted.asked is None
-            or command.submitted.idempotency is not None
-            or not repeat.may_join
-        ):
-            return None
-        state = self.readers.connections.state
-        if alike is None:
-            alike = await self.call(self._alike, command)
+    Raises:
+        AgentExists: The agent belongs to another key.
+        InvalidRequest: The idempotency key, the webhook or a strict schema is not valid.
+        ModelNotFound: There is no model of that name.
+        RateLimited: The agent sends too many requests.
+    """
+    client = request.headers.get("user-agent")
+    key = IDEMPOTENCY_KEY.read(request)
+    ignored = require_bounded_schemas(parsed.chat)
+    request.marks.warning = "; ".join(ignored) or None
+    limits = app.job_limits
+    is_named = protocol == _NAMING_PROTOCOL
+    identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
+    app.agents.count_request(identity.agent)
+    submitted = JobSubmitted(
+        protocol=protocol,
+        model=parsed.chat.model,
+        request=UNSEALED,
+        sampling=parsed.chat.sampling,
+        max_tokens=parsed.chat.max_tokens,
+        priority=parsed.priority,
+        agent=identity.agent,
+        attempts_max=limits.attempts_max,
+        worker_deaths_max=limits.worker_deaths_max,
+        idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
+        deadline=_instant_in(app, parsed.start_within_s),
+        finish_deadline=_instant_in(app, parsed.finish_within_s),
+        webhook=None if parsed.webhook is None else app.webhook_policy.url_of(parsed.webhook),
+        bound_model=_bound_model(app, parsed),
+        waits_for_model=waits_for_model,
+        trace=str(request.trace),
+        owner=identity.owner,
+        cache_owner=identity.cache_owner,
+    )
+    return NewJob(
+        submitted=submitted,
+        request=parsed.chat,
+        correlation_id=request.id,
+        client=client[:CLIENT_CHARS_MAX] if client else None,
+        wire=parsed.wire,
+        keyspace=identity.keyspace,
+    )
+
+
+def _instant_in(app: App, seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return rfc3339(app.clock.now() + timedelta(seconds=seconds))
+
+
+def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Accepted:
+    """Record a job and enqueue it, or return the job of the same idempotency key; blocks.
+
+    Raises:
+        InvalidRequest: The request is not valid.
+        IdempotencyKeyReused: The key belongs to another request.
+        LogUnavailable: No job was accepted.
+        ModelNotFound: There is no model of that name.
+        Overloaded: Too many jobs are waiting.
+        RateLimited: The agent sends too many requests.
+    """
+    parsed = parse()
+    command = job_of(app, parsed, request, protocol=protocol, waits_for_model=True)
+    accepted = submit_job(app, command, app.ids.job_id(), seeded=parsed.seeded)
+    attached, joined = accepted.attached, accepted.joined_trace
+    request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
+    return accepted
+
+
+async def open_answer(
+    app: App, parse: Parse, request: Request, *, protocol: str
+) -> tuple[ParsedRequest, OpenJob]:
+    """Submit a request that wants one answer, or join its earlier job; open the items.
+
+    The job is cancelled when its last connection ends early and no repeat joins it in time.
+
+    Raises:
+        InvalidRequest: The request is not valid.
+        IdempotencyKeyReused: The key belongs to another request.
+        LogUnavailable: No job was accepted.
+        ModelNotFound: There is no model of that name.
+        ModelNotLoaded: The request is bound to a model that no worker has.
+        Overloaded: Too many jobs are waiting.
+        QueueUnavailable: The job cannot be enqueued; it was accepted and cancelled again.
+        RateLimited: The agent sends too many requests.
+    """
+    prepared, job = await _open_first(app, parse, request, protocol=protocol)
+    assert job is not None, "a request for several answers belongs to open_answers"  # noqa: S101
+    return prepared.parsed, job
+
+
+async def _open_first(
+    app: App, parse: Parse, request: Request, *, protocol: str
+) -> tuple[_PreparedRequest, OpenJob | None]:
+    """Prepare a request and open its job; see ``open_answer``.
+
+    A request without earlier equal ones takes one call of the executor.
+
+    Returns:
+        No job where the request wants several answers; nothing is recorded then.
+    """
+    job_id = app.ids.job_id()
+    blocking = partial(_prepare_and_submit, app, parse, request, protocol, job_id)
+    prepared, job = await _call_subscribed(app, job_id, blocking, request)
+    if prepared.accepted is not None:
+        return prepared, await _open(app, prepared.accepted, job, request)
+    await job.close()
+    if prepared.parsed.more:
+        return prepared, None
+    target = await _find_joining(app, prepared.command, prepared.repeat, alike=prepared.alike)
+    if target is not None:
+        return prepared, await _join(app, target, request)
+    return prepared, await _open_new(
+        app,
+        partial(submit_job, app, prepared.command, seeded=prepared.parsed.seeded),
+        request,
+    )
+
+
+async def _open_new(app: App, submit_as: Callable[[JobId], Accepted], request: Request) -> OpenJob:
+    """Open the items of the job that ``submit_as`` records; see ``open_answer``."""
+    job_id = app.ids.job_id()
+    accepted, job = await _call_subscribed(app, job_id, partial(submit_as, job_id), request)
+    return await _open(app, accepted, job, request)
+
+
+async def _find_joining(
+    app: App,
+    command: NewJob,
+    repeat: RequestRepeat,
+    *,
+    alike: Sequence[Job] | None = None,
+) -> JoinTarget | None:
+    """Return the earlier job that a request should join, if there is one.
+
+    The caller must call ``_join`` before it awaits anything else.
+
+    Args:
+        command: The job to submit otherwise; one with an idempotency key joins nothing here.
+        repeat: Whether the request may join a job.
+        alike: From ``_PreparedRequest``; ``None`` reads them.
+    """
+    if (
+        command.submitted.asked is None
+        or command.submitted.idempotency is not None
+        or not repeat.may_join
+    ):
+        return None
+    state = app.readers.connections.state
+    if alike is None:
+        alike = await app.call(_alike, app, command)
+    target = job_to_join(alike, repeat, state)
+    if target is None and is_read_by_another(alike, repeat, state):
+        # The client may have closed that connection a moment ago and repeats on another one.
+        await app.readers.connections.wait_for_departure(app.job_limits.dedup_grace_s)
+        alike = await app.call(_alike, app, command)
         target = job_to_join(alike, repeat, state)
-        if target is None and is_read_by_another(alike, repeat, state):
-            # The client may have closed that connection a moment ago and repeats on another one.
-            await self.readers.connections.wait_for_departure(self.limits.dedup_grace_s)
-            alike = await self.call(self._alike, command)
-            target = job_to_join(alike, repeat, state)
-        return target
+    return target
 
-    async def join(self, target: JoinTarget, request: Request) -> OpenJob:
-        """Open the items of an earlier job; the log records who joined it."""
-        # Counted as a reader before the first await, so that the job is not cancelled meanwhile.
-        reading = self.readers.begin(target.job_id)
-        try:
-            joined = await self.call(
-                self.jobs.attach,
-                target.job_id,
-                reason=target.reason,
-                request_id=request.id,
-                trace=str(request.trace),
-            )
-        except BaseException:
-            reading.abandon(CLIENT_GONE)
-            raise
-        return await self._open_existing(target, reading, request, joined.joined_trace)
 
-    def submit(
-        self,
-        command: NewJob,
-        job_id: JobId,
-        *,
-        seeded: bool,
-        claim: Callable[[JobId], None] | None = None,
-    ) -> Accepted:
-        """Record a job and enqueue it if there is room; blocks. See ``domain`` ``submit``."""
-        if command.submitted.asked is None:
-            command = asking(command, asked_of(command, seeded=seeded))
-        matched = self.match_history(command.request, command.submitted.agent, command.answers_to)
-        command = replace(command, request=matched)
-        self.admit([command])
-        return self.record(command, job_id, claim=claim)
-
-    def admit(self, commands: Sequence[NewJob]) -> None:
-        """Refuse the jobs of one request, at least one, where there is no room; blocks.
-
-        Raises:
-            Draining: No new jobs are accepted.
-            ModelNotLoaded: They cannot wait for their model, and no worker has it.
-            Overloaded: Too many jobs are waiting.
-            RateLimited: The agent has too many open jobs, or its key the share of the queue.
-        """
-        views, first = self.views, commands[0]
-        # A job that repeats an idempotency key needs no room.
-        fresh = sum(
-            one.submitted.idempotency is None or views.keyed(one.submitted.idempotency) is None
-            for one in commands
+async def _join(app: App, target: JoinTarget, request: Request) -> OpenJob:
+    """Open the items of an earlier job; the log records who joined it."""
+    # Counted as a reader before the first await, so that the job is not cancelled meanwhile.
+    reading = app.readers.begin(target.job_id)
+    try:
+        joined = await app.call(
+            app.job_submission.attach,
+            target.job_id,
+            reason=target.reason,
+            request_id=request.id,
+            trace=str(request.trace),
         )
-        if not fresh:
-            return
-        self.require_admission()
-        self.models.require(first)
-        limit = self.limits.queue_limit_of(first.submitted.priority)
-        require_room(
+    except BaseException:
+        reading.abandon(CLIENT_GONE)
+        raise
+    return await _open_existing(app, target, reading, request, joined.joined_trace)
+
+
+def submit_job(
+    app: App,
+    command: NewJob,
+    job_id: JobId,
+    *,
+    seeded: bool,
+    claim: Callable[[JobId], None] | None = None,
+) -> Accepted:
+    """Record a job and enqueue it if there is room; blocks. See ``domain`` ``submit``."""
+    if command.submitted.asked is None:
+        command = asking(command, asked_of(command, seeded=seeded))
+    matched = with_history(app, command.request, command.submitted.agent, command.answers_to)
+    command = replace(command, request=matched)
+    _admit(app, [command])
+    return app.job_submission.submit(command, job_id=job_id, claim=claim)
+
+
+def _admit(app: App, commands: Sequence[NewJob]) -> None:
+    """Refuse the jobs of one request, at least one, where there is no room; blocks.
+
+    Raises:
+        Draining: No new jobs are accepted.
+        ModelNotLoaded: They cannot wait for their model, and no worker has it.
+        Overloaded: Too many jobs are waiting.
+        RateLimited: The agent has too many open jobs, or its key the share of the queue.
+    """
+    views, first = app.views, commands[0]
+    # A job that repeats an idempotency key needs no room.
+    fresh = sum(
+        one.submitted.idempotency is None or views.keyed(one.submitted.idempotency) is None
+        for one in commands
+    )
+    if not fresh:
+        return
+    app.controls.require_admission()
+    _require_model(app, first)
+    limit = app.job_limits.queue_limit_of(first.submitted.priority)
+    require_room(
+        first.submitted.priority,
+        jobs_max=limit,
+        views=views,
+        eta=app.eta,
+        jobs=fresh,
+        memory_wait_s=_memory_wait_of(app, first),
+        model=first.submitted.bound_model,
+        has_own_line=app.models.has_own_line,
+    )
+    if first.answers_to is not None:
+        require_share(
             first.submitted.priority,
+            first.answers_to,
             jobs_max=limit,
             views=views,
-            eta=self.eta,
+            eta=app.eta,
             jobs=fresh,
-            memory_wait_s=self._memory_wait_of(first),
             model=first.submitted.bound_model,
-            has_own_line=self.models.loaded.has_own_line,
+            has_own_line=app.models.has_own_line,
         )
-        if first.answers_to is not None:
-            require_share(
-                first.submitted.priority,
-                first.answers_to,
-                jobs_max=limit,
-                views=views,
-                eta=self.eta,
-                jobs=fresh,
-                model=first.submitted.bound_model,
-                has_own_line=self.models.loaded.has_own_line,
-            )
-        self.agents.require_place(first.submitted.agent, views, fresh)
+    app.agents.require_place(first.submitted.agent, views, fresh)
 
-    def _memory_wait_of(self, job: NewJob) -> float:
-        """Return how long others may wait for memory before a job is refused; 0 for any time."""
-        if job.request.embedding is not None:
-            return 0.0  # vectors take no memory of contexts
-        waits = job.submitted.waits_for_model or job.submitted.priority is not Priority.INTERACTIVE
-        return 0.0 if waits else self.limits.memory_wait_s
 
-    def record(
-        self, command: NewJob, job_id: JobId, *, claim: Callable[[JobId], None] | None = None
-    ) -> Accepted:
-        """Record an admitted job and enqueue it; blocks."""
-        return self.jobs.submit(command, job_id=job_id, claim=claim)
+def _memory_wait_of(app: App, job: NewJob) -> float:
+    """Return how long others may wait for memory before a job is refused; 0 for any time."""
+    if job.request.embedding is not None:
+        return 0.0  # vectors take no memory of contexts
+    waits = job.submitted.waits_for_model or job.submitted.priority is not Priority.INTERACTIVE
+    return 0.0 if waits else app.job_limits.memory_wait_s
 
-    def match_history(
-        self, request: ChatRequest, agent: AgentId | None, answers_to: Owner | None
-    ) -> ChatRequest:
-        """Return the request with the origins of its turns; blocks. See ``match_history``."""
-        answers = LoggedAnswers(log=self.log, payloads=self.payloads)
-        return match_history(request, agent, views=self.views, answers=answers, owner=answers_to)
 
-    def _prepare_and_submit(
-        self, parse: Parse, request: Request, protocol: str, job_id: JobId
-    ) -> PreparedRequest:
-        """Parse, and record the job unless an earlier one may be joined or several are wanted."""
-        parsed = parse()
-        command = self.commands.of(parsed, request, protocol=protocol, waits_for_model=False)
-        since = self.clock.now() - timedelta(seconds=self.limits.join_window_s)
-        repeat = RequestRepeat(
-            is_retry=is_retry(request.headers),
-            has_session=parsed.agent is not None,
-            is_repeatable=parsed.is_repeatable,
-            since=rfc3339(since),
-        )
-        prepared = PreparedRequest(parsed=parsed, command=command, repeat=repeat)
-        if parsed.more:
-            return prepared
-        if command.submitted.idempotency is None and repeat.may_join:
-            asked = asked_of(command, seeded=parsed.seeded)
-            command = asking(command, asked)
-            alike = self._alike(command)
-            if alike:
-                # Whether one of them can be joined depends on connections of the event loop.
-                return replace(prepared, command=command, alike=alike)
-        return replace(prepared, accepted=self.submit(command, job_id, seeded=parsed.seeded))
+def with_history(
+    app: App, request: ChatRequest, agent: AgentId | None, answers_to: Owner | None
+) -> ChatRequest:
+    """Return the request with the origins of its turns; blocks. See ``match_history``."""
+    answers = LoggedAnswers(log=app.log, payloads=app.payloads)
+    return match_history(request, agent, views=app.views, answers=answers, owner=answers_to)
 
-    def _alike(self, command: NewJob) -> Sequence[Job]:
-        """Return the jobs of equal requests with the same binding, newest first; blocks."""
-        assert command.submitted.asked is not None  # noqa: S101 - only such a request joins
-        return self.models.same(self.views.alike(command.submitted.asked, limit=ALIKE_MAX), command)
 
-    def _require_model_of(self, job_id: JobId) -> None:
-        self.models.require_present(self.views.get(job_id))
+def _prepare_and_submit(
+    app: App, parse: Parse, request: Request, protocol: str, job_id: JobId
+) -> _PreparedRequest:
+    """Parse, and record the job unless an earlier one may be joined or several are wanted."""
+    parsed = parse()
+    command = job_of(app, parsed, request, protocol=protocol, waits_for_model=False)
+    since = app.clock.now() - timedelta(seconds=app.job_limits.join_window_s)
+    repeat = RequestRepeat(
+        is_retry=is_retry(request.headers),
+        has_session=parsed.agent is not None,
+        is_repeatable=parsed.is_repeatable,
+        since=rfc3339(since),
+    )
+    prepared = _PreparedRequest(parsed=parsed, command=command, repeat=repeat)
+    if parsed.more:
+        return prepared
+    if command.submitted.idempotency is None and repeat.may_join:
+        asked = asked_of(command, seeded=parsed.seeded)
+        command = asking(command, asked)
+        alike = _alike(app, command)
+        if alike:
+            # Whether one of them can be joined depends on connections of the event loop.
+            return replace(prepared, command=command, alike=alike)
+    return replace(prepared, accepted=submit_job(app, command, job_id, seeded=parsed.seeded))
 
-    async def _call_subscribed(
-        self, job_id: JobId, blocking: Callable[[], SubmittedT], request: Request
-    ) -> tuple[SubmittedT, OpenJob]:
-        """Run a submission on the executor, its items subscribed beforehand.
 
-        The submission is not cancelled with its request: a job that is just being recorded then
-        gets its cancellation in the background.
-        """
-        job = OpenJob(job_id, self.feed, request)
-        submitting = asyncio.ensure_future(self.call(blocking))
-        try:
-            return await asyncio.shield(submitting), job
-        except asyncio.CancelledError:
-            self.background.start(self._abandon_after(submitting, job))
-            raise
-        except BaseException:
-            await job.close()
-            raise
+def _alike(app: App, command: NewJob) -> Sequence[Job]:
+    """Return the jobs of equal requests with the same binding, newest first; blocks."""
+    assert command.submitted.asked is not None  # noqa: S101 - only such a request joins
+    return _of_same_model(app, app.views.alike(command.submitted.asked, limit=ALIKE_MAX), command)
 
-    async def _abandon_after(self, submitting: asyncio.Future[SubmittedT], job: OpenJob) -> None:
-        await asyncio.wait([submitting])
-        if submitting.exception() is None:
-            result = submitting.result()
-            accepted = result if isinstance(result, Accepted) else result.accepted
-            if accepted is not None:
-                self.readers.begin(accepted.job_id).abandon(CLIENT_GONE)
+
+def _require_model_of(app: App, job_id: JobId) -> None:
+    _require_present(app, app.views.get(job_id))
+
+
+async def _call_subscribed(
+    app: App, job_id: JobId, blocking: Callable[[], SubmittedT], request: Request
+) -> tuple[SubmittedT, OpenJob]:
+    """Run a submission on the executor, its items subscribed beforehand.
+
+    The submission is not cancelled with its request: a job that is just being recorded then
+    gets its cancellation in the background.
+    """
+    job = OpenJob(job_id, app.feed, request)
+    submitting = asyncio.ensure_future(app.call(blocking))
+    try:
+        return await asyncio.shield(submitting), job
+    except asyncio.CancelledError:
+        app.background.start(_abandon_after(app, submitting, job))
+        raise
+    except BaseException:
         await job.close()
+        raise
 
-    async def _open(self, accepted: Accepted, job: OpenJob, request: Request) -> OpenJob:
-        if accepted.attached is not None:
-            await job.close()
-            await self.call(self._require_model_of, accepted.job_id)
-        reading = self.readers.begin(accepted.job_id)
-        if accepted.attached is not None:
-            target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
-            trace = accepted.joined_trace
-            return await self._open_existing(target, reading, request, trace)
-        request.marks.accept(accepted.job_id)
-        if not accepted.queued:
-            reading.revoke(QueueUnavailable.code)
-            await job.close()
-            raise QueueUnavailable("the queue is not reachable just now")
-        job.start()
-        job.read_by(reading)
-        return job
 
-    async def _open_existing(
-        self, target: JoinTarget, reading: JobReading, request: Request, trace: str | None
-    ) -> OpenJob:
-        try:
-            job = await self.feed.open_job(target.job_id, request)
-        except BaseException:
-            reading.abandon(CLIENT_GONE)
-            raise
-        request.marks.accept(target.job_id, attached=target.reason, joined_trace=trace)
-        job.read_by(reading, attached=target.reason)
-        return job
+async def _abandon_after(app: App, submitting: asyncio.Future[SubmittedT], job: OpenJob) -> None:
+    await asyncio.wait([submitting])
+    if submitting.exception() is None:
+        result = submitting.result()
+        accepted = result if isinstance(result, Accepted) else result.accepted
+        if accepted is not None:
+            app.readers.begin(accepted.job_id).abandon(CLIENT_GONE)
+    await job.close()
+
+
+async def _open(app: App, accepted: Accepted, job: OpenJob, request: Request) -> OpenJob:
+    if accepted.attached is not None:
+        await job.close()
+        await app.call(_require_model_of, app, accepted.job_id)
+    reading = app.readers.begin(accepted.job_id)
+    if accepted.attached is not None:
+        target = JoinTarget(job_id=accepted.job_id, reason=accepted.attached)
+        trace = accepted.joined_trace
+        return await _open_existing(app, target, reading, request, trace)
+    request.marks.accept(accepted.job_id)
+    if not accepted.queued:
+        reading.revoke(QueueUnavailable.code)
+        await job.close()
+        raise QueueUnavailable("the queue is not reachable just now")
+    job.start()
+    job.read_by(reading)
+    return job
+
+
+async def _open_existing(
+    app: App, target: JoinTarget, reading: JobReading, request: Request, trace: str | None
+) -> OpenJob:
+    try:
+        job = await app.feed.open_job(target.job_id, request)
+    except BaseException:
+        reading.abandon(CLIENT_GONE)
+        raise
+    request.marks.accept(target.job_id, attached=target.reason, joined_trace=trace)
+    job.read_by(reading, attached=target.reason)
+    return job
 
 
 #: The reason of a cancellation because another job of the same request was refused.
 OTHERS_REFUSED: Final = "other_answers_refused"
 
 
-async def open_choices(
-    submission: Submission, parse: Parse, request: Request, *, protocol: str
+async def open_answers(
+    app: App, parse: Parse, request: Request, *, protocol: str
 ) -> tuple[ParsedRequest, tuple[OpenJob, ...]]:
-    """Open a job for each answer of a request; see ``Submission.open``.
+    """Open a job for each answer of a request; see ``open_answer``.
 
     Each answer joins the job of the same place in an earlier equal request. If one job is refused,
     those that were accepted before it are cancelled.
@@ -433,39 +504,38 @@ async def open_choices(
         QueueUnavailable: The jobs cannot be enqueued; the accepted ones are cancelled again.
         RateLimited: The agent sends too many requests.
     """
-    prepared, job = await submission.open_first(parse, request, protocol=protocol)
+    prepared, job = await _open_first(app, parse, request, protocol=protocol)
     if job is not None:
         return prepared.parsed, (job,)
-    return prepared.parsed, await _open_each(submission, prepared, request)
+    return prepared.parsed, await _open_each(app, prepared, request)
 
 
-async def _open_each(
-    submission: Submission, prepared: PreparedRequest, request: Request
-) -> tuple[OpenJob, ...]:
-    commands = await submission.call(_commands, prepared, submission)
+async def _open_each(app: App, prepared: _PreparedRequest, request: Request) -> tuple[OpenJob, ...]:
+    commands = await app.call(_commands, app, prepared)
     repeat = prepared.repeat
-    fresh = [one for one in commands if await submission.find_joining(one, repeat) is None]
+    fresh = [one for one in commands if await _find_joining(app, one, repeat) is None]
     if fresh:
-        await submission.call(submission.admit, fresh)
+        await app.call(_admit, app, fresh)
     opened: list[OpenJob] = []
     try:
         for command in commands:
             # Looked up again: the job that was found may have been given up since.
-            target = (
-                await submission.find_joining(command, repeat) if command not in fresh else None
-            )
+            target = await _find_joining(app, command, repeat) if command not in fresh else None
             if target is not None:
-                opened.append(await submission.join(target, request))
+                opened.append(await _join(app, target, request))
             else:
-                record = partial(submission.record, command)
-                opened.append(await submission.open_new(record, request))
+                opened.append(await _open_new(app, partial(_record, app, command), request))
     except BaseException as error:
         await _abandon(opened, error)
         raise
     return tuple(opened)
 
 
-def _commands(prepared: PreparedRequest, submission: Submission) -> list[NewJob]:
+def _record(app: App, command: NewJob, job_id: JobId) -> Accepted:
+    return app.job_submission.submit(command, job_id=job_id)
+
+
+def _commands(app: App, prepared: _PreparedRequest) -> list[NewJob]:
     """Return a command for each answer.
 
     Equal answers of one request do not repeat each other, and a repeat of the request finds the
@@ -475,7 +545,7 @@ def _commands(prepared: PreparedRequest, submission: Submission) -> list[NewJob]
     chats, key = parsed.chats, whole.submitted.idempotency
     asked = [asked_of(replace(whole, request=chat), seeded=parsed.seeded) for chat in chats]
     request = digest_of("\n".join(asked).encode())
-    messages = submission.match_history(chats[0], whole.submitted.agent, whole.answers_to).messages
+    messages = with_history(app, chats[0], whole.submitted.agent, whole.answers_to).messages
     return [
         replace(
             whole,

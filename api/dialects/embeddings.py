@@ -1,19 +1,93 @@
-"""OpenAI embeddings: the body becomes a request, vectors become the reply."""
+"""``POST /v1/embeddings``: the body becomes a request, vectors become the reply."""
 
 from __future__ import annotations
 
 import base64
 import sys
 from array import array
-from collections.abc import Mapping
-from typing import Final, Literal, assert_never
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Final, Literal, assert_never
 
-from api.dialects.completion_bodies import EmbeddingBody, EmbeddingList, EmbeddingObject
-from api.http.bodies import parse_body
-from api.parsed_request import ParsedRequest, RequestDefaults
-from domain.chat.embedding import EmbeddingInputs, EmbeddingText, Vectors
+from pydantic import Field, Tag
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.dialects.generate import (
+    ATTACHED_HEADER,
+    GENERATION_FAILURES,
+    MODEL_HEADER,
+    plain_header,
+)
+from api.dialects.openai_completions import (
+    Ids,
+    _by_form,
+)
+from api.generation import ParsedRequest, RequestDefaults
+from api.http.bodies import Dimensions, Name, RequestBody, parse_body
+from api.http.messages import JOB_HEADER, Reply, Request, json_reply
+from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.streaming.answers import (
+    abandoned_on_error,
+    collect_job,
+)
+from api.submit import open_answer
+from domain.chat.embedding import EMBEDDINGS_PROTOCOL, EmbeddingInputs, EmbeddingText, Vectors
 from domain.chat.request import ChatRequest
-from domain.values import SamplingWish
+from domain.errors import JobNotFound, PayloadMissing
+from domain.job.state import Job
+from domain.values import JobId, SamplingWish
+
+#: Texts of one request, as the vendor documents it.
+TEXTS_MAX: Final = 2048
+
+InputText = Annotated[str, Field(min_length=1)]
+InputTexts = Annotated[list[InputText], Field(min_length=1, max_length=TEXTS_MAX, fail_fast=True)]
+InputIds = Annotated[list[Ids], Field(min_length=1, max_length=TEXTS_MAX, fail_fast=True)]
+
+
+EmbeddingInput = Annotated[
+    Annotated[InputText, Tag("text")]
+    | Annotated[InputTexts, Tag("texts")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[InputIds, Tag("many")],
+    _by_form("input_form"),
+]
+
+
+class EmbeddingBody(RequestBody):
+    """The body of ``POST /v1/embeddings``: texts whose vectors are computed."""
+
+    model: Name
+    input: EmbeddingInput
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Dimensions | None = None
+    user: str | None = None
+
+
+class EmbeddingObject(TypedDict):
+    """The vector of one text; in base64, its elements are little-endian floats of 32 bits."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: Sequence[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    """Token counts of all texts together."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(TypedDict):
+    """The reply of ``POST /v1/embeddings``, in the order of the texts."""
+
+    object: Literal["list"]
+    model: str
+    data: list[EmbeddingObject]
+    usage: EmbeddingUsage
+
 
 #: No vector is drawn at random: equal requests have equal answers.
 _SAMPLING: Final = SamplingWish(temperature=0.0, seed=0)
@@ -111,3 +185,61 @@ def _floats(vector: bytes) -> array[float]:
     if sys.byteorder == "big":
         elements.byteswap()
     return elements
+
+
+async def create_embeddings(app: App, request: Request) -> Reply:
+    """Return the vectors of texts, in their order; the reply repeats the model name."""
+    parsed = partial(parse, request.body, request.headers, app.defaults)
+    _, job = await open_answer(app, parsed, request, protocol=EMBEDDINGS_PROTOCOL)
+    headers: dict[str, str] = {JOB_HEADER: job.id}
+    if job.attached is not None:
+        headers[ATTACHED_HEADER] = job.attached
+    await collect_job(job, is_reply=False)
+    async with abandoned_on_error([job]):
+        view, vectors = await app.call(_vectors_of, job.id, app)
+        if view.answered_by is not None:
+            headers[MODEL_HEADER] = plain_header(view.answered_by)
+        reply = await app.call(_vector_reply, request, view, vectors, headers)
+    job.delivered()
+    return reply
+
+
+def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
+    """Return the job and its vectors; blocks.
+
+    Raises:
+        PayloadMissing: The vectors were erased.
+    """
+    view = app.records.views.get(job_id)
+    if view is None:
+        raise JobNotFound(job_id)
+    stored = app.records.read_stored(view)
+    if stored is None or stored.vectors is None:
+        raise PayloadMissing(view.output or view.id)
+    return view, stored.vectors
+
+
+def _vector_reply(request: Request, view: Job, vectors: Vectors, headers: dict[str, str]) -> Reply:
+    body = read_body(request.body)
+    reply = embedding_list(
+        vectors,
+        model=body.model,
+        prompt_tokens=view.usage.prompt_tokens,
+        encoding=body.encoding_format,
+    )
+    return json_reply(reply, headers=headers)
+
+
+EMBEDDING_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/embeddings",
+        create_embeddings,
+        id="createEmbedding",
+        summary="Return the vectors of texts in OpenAI's format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=EmbeddingBody,
+        example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
+        reply=EmbeddingList,
+        responses=GENERATION_FAILURES,
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,15 +10,19 @@ from urllib.parse import quote
 
 import structlog
 
-from api.answer import AssembledAnswer
 from api.app import App
-from api.dialects.jobs.objects import CACHE_HEADER, cache_header
-from api.http.messages import JOB_HEADER, Reply, StreamReply
-from api.http.sse import json_reply
-from api.streaming.answers import Encoder, JobStream, abandoned_on_error, collect_job
+from api.generation import AssembledAnswer
+from api.http.messages import JOB_HEADER, Reply, StreamReply, json_reply
+from api.streaming.answers import (
+    Encoder,
+    JobStream,
+    abandoned_on_error,
+    collect_job,
+)
 from api.streaming.feed import OpenJob
 from domain.chat.items import Failed, Started, StreamItem
 from domain.errors import SemanticError
+from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import JobId
 
 #: Id of the model that answered.
@@ -124,3 +129,39 @@ async def first_item(job: OpenJob, within_s: float) -> Started | None:
     if isinstance(body, Failed):
         await collect_job(job)
     return body if isinstance(body, Started) else None
+
+
+#: On every reply to a generation whose prompt is known when the headers are sent.
+CACHE_HEADER: Final = "x-semantic-cache"
+#: Characters that a string of RFC 8941 cannot have.
+_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
+
+
+def cache_header(diagnosis: CacheDiagnosis) -> str:
+    """Return the value of the header, a dictionary of RFC 8941 without any text of a prompt."""
+    members = [
+        f"prompt={diagnosis.prompt_tokens}",
+        f"cached={diagnosis.cached_tokens}",
+        f"source={diagnosis.source}",
+    ]
+    if diagnosis.known_tokens > diagnosis.cached_tokens:
+        # Windows and states go on from a checkpoint; 0 is the beginning of the prompt.
+        members += [f"known={diagnosis.known_tokens}", f"checkpoint={diagnosis.cached_tokens}"]
+    if diagnosis.divergence is not None:
+        divergence = diagnosis.divergence
+        members += [
+            f"missed={diagnosis.missed_tokens}",
+            f"cause={divergence.cause.value}",
+            f"place={_string(_without_names(divergence.place))}",
+        ]
+    return ", ".join(members)
+
+
+def _without_names(place: str) -> str:
+    """Return a place without the name of a tool, which is text of the client."""
+    return place.partition(" ")[0] if place.startswith("tools[") else place
+
+
+def _string(text: str) -> str:
+    printable = _UNPRINTABLE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable}"'

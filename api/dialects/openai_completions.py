@@ -1,29 +1,101 @@
-"""OpenAI text completions: the body becomes a request, an answer the choices of a reply."""
+"""``POST /v1/completions``: the body becomes a request, an answer the choices of a reply."""
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final, Literal
 
-from api.answer import AssembledAnswer
-from api.dialects.completion_bodies import CompletionBody
-from api.dialects.logprobs import token_text
-from api.dialects.openai_chat.bodies import TextLogprobs
-from api.dialects.openai_chat.completion_request import completion_request
-from api.dialects.openai_chat.completions import Choice, CompletionKind, finish_reason
-from api.http.bodies import parse_body
-from api.parsed_request import (
-    ParsedRequest,
-    RequestDefaults,
-    clamp_max_tokens,
-    sampling_of,
-    stop_texts,
+from pydantic import Discriminator, Field, Tag
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.dialects.encoding import TextLogprobs, token_text
+from api.dialects.generate import GENERATION_FAILURES
+from api.dialects.openai_chat.bodies import CompletionParameters, OpenAIUsage, TextTop
+from api.dialects.openai_chat.completions import (
+    Choice,
+    CompletionKind,
+    completion_request,
+    finish_reason,
 )
+from api.dialects.openai_chat.routes import create_completion
+from api.dialects.parsing import clamp_max_tokens, sampling_of, stop_texts
+from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
+from api.http.bodies import Answers, TokenId, parse_body
+from api.http.operation import IDEMPOTENCY_KEY, Operation
 from domain.chat.items import Body, Finished, Text
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest
+
+#: Prompts of one request.
+PROMPTS_MAX: Final = 64
+#: Token ids of one prompt, which a JSON body has room for.
+IDS_MAX: Final = 1 << 18
+
+# Validation of each ends at its first error, since a body may have millions of elements.
+Texts = Annotated[list[str], Field(min_length=1, max_length=PROMPTS_MAX, fail_fast=True)]
+Ids = Annotated[list[TokenId], Field(min_length=1, max_length=IDS_MAX, fail_fast=True)]
+ManyIds = Annotated[list[Ids], Field(min_length=1, max_length=PROMPTS_MAX, fail_fast=True)]
+
+
+def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
+    """Return the form of a prompt, so that errors are reported for that form alone."""
+    if isinstance(prompt, str):
+        return "text"
+    if not isinstance(prompt, list):
+        return None
+    if prompt and isinstance(prompt[0], list):
+        return "many"
+    return "texts" if not prompt or isinstance(prompt[0], str) else "ids"
+
+
+def _by_form(error_type: str) -> Discriminator:
+    return Discriminator(
+        _form,
+        custom_error_type=error_type,
+        custom_error_message="must be a text, token ids, or a list of either",
+    )
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[ManyIds, Tag("many")],
+    _by_form("prompt_form"),
+]
+
+
+class CompletionBody(CompletionParameters):
+    """The body of ``POST /v1/completions``: texts to continue, without a chat template."""
+
+    prompt: Prompt
+    best_of: Answers | None = None
+    logprobs: TextTop | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class TextChoice(TypedDict):
+    """One answer to one prompt."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: str | None
+
+
+class TextCompletion(TypedDict):
+    """The reply of ``POST /v1/completions``."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: OpenAIUsage
 
 
 class TextLogprobsRenderer:
@@ -180,4 +252,20 @@ TEXT: Final = CompletionKind(
     parse=parse,
     choice_renderer=TextChoiceRenderer,
     choice=text_choice,
+)
+
+
+TEXT_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/completions",
+        partial(create_completion, kind=TEXT),
+        id="createCompletion",
+        summary="Continue a text in OpenAI's Completions format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=CompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "prompt": "Say hello."},
+        reply=TextCompletion,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
 )

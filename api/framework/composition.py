@@ -11,33 +11,26 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 
-from api.access.job_limits import JobLimits
-from api.access.rate_limits import AgentLimits, KeyJobs, Rate
-from api.access.webhook_policy import WebhookPolicy
-from api.app import App
+from api.access.limits import AgentLimits, JobLimits, KeyJobs, Rate, WebhookPolicy
+from api.app import App, MetricPorts
 from api.calls import BlockingCalls, BoundedCalls
-from api.dialects.batches.batch_lines import BatchLines
-from api.dialects.batches.names import BatchLimits
-from api.dialects.jobs.job_objects import summarise_job
+from api.dialects.batches.lines import lines_of
+from api.dialects.batches.objects import batch_message
+from api.dialects.jobs.objects import summarise_job
 from api.framework.lifecycle import Service, serve
 from api.framework.listener import open_listener_or_exit
 from api.loops.batches import BatchThread, LineThreads
-from api.loops.eta import LiveEta
-from api.loops.live_rates import SAMPLE_S, LiveRates
+from api.loops.forecasts import SAMPLE_S, LiveEta, LiveRates
 from api.loops.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
-from api.loops.webhooks import WebhookThread, batch_message
-from api.operate.metrics import MetricPorts
+from api.loops.webhooks import WebhookThread
 from api.operations import routes
-from api.parsed_request import RequestDefaults
-from domain.batch.ports import BatchViews
 from domain.errors import SemanticError
 from domain.events.event import Event
 from domain.job.ports import WorkerPulses
-from domain.log.ports import PayloadStore
 from domain.model.presence import LoadedModels, OnDemandRules
 from domain.model.registry import ModelRegistry
 from domain.model.wanted_model import DRAIN_S
-from domain.ports import Clock, IdSource
+from domain.ports import Clock
 from domain.usecases.batches.driver import BatchDriver
 from domain.usecases.engine_control import EngineControls
 from domain.usecases.jobs.cancel import JobCancellation, JobRetry
@@ -137,7 +130,6 @@ def build(
         executor=_executor(stack, BLOCKING_CALLS_MAX, "blocking"),
         counts=_counts(stack),
         batch_views=log.batches,
-        batch_lines=_lines(settings, registry, ids=ids, payloads=log, views=log.batches),
         wake_batches=batch_woken.set,
         webhook_store=_webhook_store(settings, stack),
         shares_blocks=settings.cache.share_between_keys,
@@ -275,23 +267,6 @@ def _registry(settings: Settings, serving: ServingModels) -> Callable[[], ModelR
     return RegistryReader(settings, announced=announced).current
 
 
-def _lines(
-    settings: Settings,
-    registry: Callable[[], ModelRegistry],
-    *,
-    ids: IdSource,
-    payloads: PayloadStore,
-    views: BatchViews,
-) -> BatchLines:
-    return BatchLines(
-        payloads=payloads,
-        views=views,
-        defaults=RequestDefaults(ids=ids, max_tokens=settings.jobs.max_tokens_default),
-        registry=registry,
-        lines_max=BatchLimits().file_lines_max,
-    )
-
-
 def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
     threads = LineThreads()
     stack.callback(threads.close)
@@ -303,7 +278,7 @@ def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
         submission=app.job_submission,
         cancellation=app.cancellation,
         clock=app.clock,
-        protocol=app.batch_lines,
+        protocol=lines_of(app),
         spread=threads,
         has_own_line=app.models.has_own_line,
     )

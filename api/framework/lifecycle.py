@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from api.access.access_control import AccessControl
-from api.fallback import RouteTable
 from api.framework.request_spans import RequestSpans
 from api.http.messages import Route
 from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
 from api.http_server.shield import RequestCounts, Shield
+from api.operations import RouteTable
 from ops.logs import Logger
 from ops.setting_groups.service import ServerSettings
 from ops.tracing.span import NoSpans, SpanSink

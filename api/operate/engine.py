@@ -4,25 +4,95 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.bodies import parse_body
-from api.http.messages import Access, Reply, Request
+from api.http.bodies import RequestBody, parse_body, whole
+from api.http.messages import Access, Reply, Request, json_reply
 from api.http.operation import Operation
-from api.http.sse import json_reply
-from api.operate.engine_bodies import (
-    EngineFigures,
-    EngineObject,
-    EngineWorker,
-    ReasonBody,
-    TuningBody,
+from domain.engine.control import (
+    BATCH_SIZE_MAX,
+    BATCH_WINDOW_MS_MAX,
+    GAP_MS_MAX,
+    AdmissionState,
+    EngineControl,
+    EngineTuning,
+    EngineValues,
 )
-from domain.engine.control import AdmissionState, EngineControl, EngineTuning, EngineValues
 from domain.errors import InvalidRequest, QueueUnavailable
 from domain.job.ports import WorkerPulse
 from domain.model.presence import model_of
 from domain.values import Priority
+
+#: Characters of a reason.
+REASON_CHARS_MAX = 200
+BatchSize = Annotated[int, Field(ge=1, le=BATCH_SIZE_MAX), BeforeValidator(whole)]
+
+
+class TuningBody(RequestBody):
+    """The body of ``PATCH /admin/engine``; ``null`` returns to the setting.
+
+    A value that is not named stays as it is, and unknown names are refused.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    batch_window_ms: Annotated[float, Field(ge=0, le=BATCH_WINDOW_MS_MAX)] | None = None
+    max_batch_size: BatchSize | None = None
+    gap_max_ms: Annotated[float, Field(ge=0, le=GAP_MS_MAX)] | None = None
+
+
+class ReasonBody(RequestBody):
+    """The body of the operations on the admission of jobs."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)] | None = None
+
+
+class EngineFigures(TypedDict):
+    """Values of an engine."""
+
+    batch_window_ms: float
+    max_batch_size: int
+    gap_max_ms: float
+
+
+class EngineWorker(TypedDict):
+    """A worker as it last reported: its values, and how many jobs it runs.
+
+    ``place`` names its data directory and stays the same over restarts. ``model`` is the one that
+    it has, loads or swaps to.
+    """
+
+    id: str
+    place: str | None
+    model: str | None
+    state: str
+    admission: Literal["open", "paused", "draining"]
+    running: int
+    values: EngineFigures | None
+
+
+class EngineObject(TypedDict):
+    """What operators have changed while the service runs.
+
+    ``values`` are in force: those in ``tuned`` replace the ``settings``. ``running`` and
+    ``waiting`` count jobs.
+    """
+
+    object: Literal["engine"]
+    admission: Literal["open", "paused", "draining"]
+    reason: str | None
+    since: str | None
+    values: EngineFigures
+    tuned: list[str]
+    settings: EngineFigures
+    running: int
+    waiting: int
+    workers: list[EngineWorker]
+
 
 #: The reason is optional, so the body is as well.
 _NO_BODY: Final = b"{}"

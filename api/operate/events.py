@@ -1,4 +1,4 @@
-"""``/v1/events`` and timelines: events, the check of their chain, and past states."""
+"""``/v1/events``: events, the check of their chain, and past states."""
 
 from __future__ import annotations
 
@@ -7,32 +7,130 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Final, cast
+from typing import Any, Final, Literal, cast
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
+from api.dialects.jobs.bodies import JobObject
 from api.dialects.jobs.objects import job_object
-from api.http.bodies import INT64_MAX, JOB_ID_PATTERN, KNOWN_NAME_PATTERN
-from api.http.messages import Access, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import Place, moment, page_size, path, text, texts, whole_number
-from api.http.sse import Comment, Frame, encode, json_reply
-from api.operate.event_bodies import (
-    ChainCheck,
-    EventList,
-    EventMark,
-    EventObject,
-    JobTimeline,
-    PastStateObject,
-)
-from domain.errors import JobNotFound, SemanticError
-from domain.job.timeline import Timeline, bars_of
+from api.http.bodies import INT64_MAX, KNOWN_NAME_PATTERN
+from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.operation import Operation, Place, moment, page_size, text, texts, whole_number
+from api.http.sse import Comment, Frame, encode
+from domain.errors import SemanticError
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter, LogHead, RecordedEvent
 from domain.usecases.chain_check import check_stretch
-from domain.usecases.jobs.timeline import read_timeline
 from domain.usecases.past_state import read_past_state
-from domain.values import JobId, rfc3339
+from domain.values import rfc3339
+
+
+class EventObject(TypedDict):
+    """An event of the log.
+
+    ``data`` has digests of the texts that a client wrote; ``texts`` has those that are not erased,
+    by the name of their field.
+    """
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    data: dict[str, Any]
+    event_id: str
+    correlation_id: str
+    causation_id: str | None
+    recorded_at: str
+    prev_hash: str
+    hash: str
+    texts: dict[str, Any]
+
+
+class EventList(TypedDict):
+    """A page of events.
+
+    In the order of the log; ``after=<next_after>`` returns the next page. Or, with ``before``,
+    newest first; ``before=<next_before>`` returns the next page of these.
+    """
+
+    object: Literal["list"]
+    data: list[EventObject]
+    has_more: bool
+    next_after: int
+    next_before: int | None
+
+
+class EventMark(TypedDict):
+    """A position of the log and the hash of its event; 0 and zeros before the first."""
+
+    position: int
+    hash: str
+
+
+class ChainFault(TypedDict):
+    """The first event that does not fit, and the reason."""
+
+    position: int
+    message: str
+
+
+class ChainCheck(TypedDict):
+    """The check of a stretch of the hash chain; ``after=<next_after>`` checks the next one.
+
+    ``before`` is the event before the first checked one, ``through`` the last event that fits.
+    Events up to ``archived_through`` are in archives, which ``semantic log verify`` checks.
+    ``has_more`` is false at the end of the log and after a fault.
+    """
+
+    object: Literal["events.check"]
+    ok: bool
+    events: int
+    before: EventMark
+    through: EventMark
+    head: EventMark
+    archived_through: int
+    fault: ChainFault | None
+    has_more: bool
+    next_after: int
+
+
+class PastModel(TypedDict):
+    """A worker and the model that it had loaded."""
+
+    worker: str
+    model: str
+
+
+class PastAgentObject(TypedDict):
+    """An agent of the listed jobs; ``context_tokens`` is the length of its saved context."""
+
+    agent_id: str
+    jobs: int
+    open_jobs: int
+    context_tokens: int | None
+
+
+class PastStateObject(TypedDict):
+    """The state after the event at ``position``.
+
+    ``type`` and ``recorded_at`` are those of the event; ``null`` if it is in an archive.
+    ``jobs`` has the jobs accepted last before it, newest first; ``counts`` counts these by status.
+    """
+
+    object: Literal["events.state"]
+    position: int
+    type: str | None
+    recorded_at: str | None
+    head: EventMark
+    admission: Literal["open", "paused", "draining"]
+    models: list[PastModel]
+    counts: dict[str, int]
+    jobs: list[JobObject]
+    agents: list[PastAgentObject]
+    has_more: bool
+
 
 #: Events that are read from the log at once.
 PAGE_MAX: Final = 1000
@@ -296,62 +394,5 @@ CHECK_OPERATIONS: Final = (
         parameters=(_AT, _JOBS),
         reply=PastStateObject,
         access=Access.READ_ALL,
-    ),
-)
-
-
-_JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
-
-
-async def get_timeline(app: App, request: Request) -> Reply:
-    """Return the steps of a job and the time between them."""
-    job_id = JobId(_JOB_ID.read(request))
-    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
-    if timeline is None:
-        raise JobNotFound(job_id)
-    return json_reply(_timeline(timeline, at=rfc3339(app.clock.now())))
-
-
-def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
-    return {
-        "object": "job.timeline",
-        "job": timeline.job,
-        "at": at,
-        "ended": timeline.ended,
-        "total_ms": timeline.total_ms,
-        "queued_ms": timeline.queued_ms,
-        "attempts": timeline.attempts,
-        "steps": [
-            {
-                "what": step.what,
-                "at": step.at,
-                "after_ms": step.after_ms,
-                "text": step.text,
-                "took_ms": step.took_ms,
-                "attempt": step.attempt,
-                "position": step.position,
-            }
-            for step in timeline.steps
-        ],
-        "bars": [
-            {
-                "kind": bar.kind.value,
-                "attempt": bar.attempt,
-                "from_ms": bar.from_ms,
-                "to_ms": bar.to_ms,
-            }
-            for bar in bars_of(timeline)
-        ],
-    }
-
-
-TIMELINE_OPERATIONS: Final = (
-    Operation(
-        "GET /v1/jobs/{job_id}/timeline",
-        get_timeline,
-        id="getJobTimeline",
-        summary="Return the steps of a job and where its time went",
-        parameters=(_JOB_ID,),
-        reply=JobTimeline,
     ),
 )

@@ -9,16 +9,45 @@ from typing import Final, Literal, cast
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.replies import ModelList, ModelObject
-from api.http.messages import Reply, Request
-from api.http.operation import Operation
-from api.http.parameters import path, text
-from api.http.sse import json_reply
+from api.http.messages import Reply, Request, json_reply
+from api.http.operation import Operation, path, text
 from domain.errors import ModelNotFound
 from domain.model.registry import ModelState, ModelStatus
 from ops.clients.claude_code import ServedModel
 from ops.clients.set_up import KEY_NAME, client_set_ups
 from ops.models.registry import ModelSummaries, model_summaries
+
+# --- shared --------------------------------------------------------------------------------
+
+
+class ModelObject(TypedDict):
+    """A model, with the fields of both Anthropic and OpenAI."""
+
+    id: str
+    object: Literal["model"]
+    type: Literal["model"]
+    display_name: str
+    created: int
+    created_at: str
+    owned_by: str
+    lifecycle: Literal["active"]
+    description: str
+    context_length: int | None
+    max_input_tokens: int | None
+    state: Literal["loaded", "available", "missing", "failed"]
+    size_bytes: int | None
+    digest: str | None
+
+
+class ModelList(TypedDict):
+    """The registered models, the loaded one first."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
 
 _MODEL_ID: Final = path("model_id", example="semantic-demo")
 _OWNER: Final = "semantic"

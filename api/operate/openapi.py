@@ -4,16 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired
 
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.dialects.replies import AnthropicError, Health, OpenAIError, Problem
 from api.errors import dialects_of_path
-from api.http.messages import Dialect
-from api.http.operation import Operation
-from api.http.parameters import Place
-from api.http.sse import json_bytes
+from api.http.messages import Dialect, json_bytes
+from api.http.operation import Operation, Place
+from api.operate.health import Health
+
+# --- errors --------------------------------------------------------------------------------
+
+
+class AnthropicErrorDetail(TypedDict):
+    """The type and the message of an error."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error in Anthropic's format."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str
+
+
+class OpenAIErrorDetail(TypedDict):
+    """The message of an error, its type, and the field that caused it."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(TypedDict):
+    """An error in OpenAI's format."""
+
+    error: OpenAIErrorDetail
+
+
+class Problem(TypedDict):
+    """An error as RFC 9457 problem details.
+
+    A conflict with the turn of an agent has the number of its ``turn`` and its open ``job``.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    field: NotRequired[str]
+    turn: NotRequired[int]
+    job: NotRequired[str | None]
+
 
 _REF_TEMPLATE: Final = "#/components/schemas/{model}"
 #: One event of a stream, in the form that tools for OpenAPI expect.

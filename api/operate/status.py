@@ -1,21 +1,109 @@
-"""``/admin/status``, ``/admin/key``, ``/admin/usage`` and ``/metrics``: figures of the service."""
+"""``/admin/status``, ``/admin/key`` and ``/admin/usage``: figures of the service."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final, Literal
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Access, Reply, Request
-from api.http.operation import Operation
-from api.http.parameters import choice, moment, page_size
-from api.http.sse import json_reply
-from api.operate.engine_bodies import KeyObject, StatusObject
-from api.operate.overview_bodies import UsageObject
+from api.http.messages import Access, Reply, Request, json_reply
+from api.http.operation import Operation, choice, moment, page_size
 from domain.errors import QueueUnavailable
 from domain.usage.figures import UsageGroup
 from domain.usage.report import report_usage
 from domain.values import JobStatus
+
+
+class UsageMeans(TypedDict):
+    """Mean durations in milliseconds; ``null`` where none is known."""
+
+    queue: float | None
+    restore: float | None
+    prefill: float | None
+    first_token: float | None
+    decode: float | None
+    total: float | None
+
+
+class UsageSums(TypedDict):
+    """Sums of ended jobs; an empty ``name`` stands for jobs without an agent or a model."""
+
+    name: str
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    expired: int
+    attempts: int
+    failed_attempts: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    kept_tokens: int
+    hits: int
+    ram_tokens: int
+    disk_tokens: int
+    misses_diverged: int
+    misses_gone: int
+    misses_model_changed: int
+    missed_tokens: int
+    started_jobs: int
+    timed_jobs: int
+    cached_ratio: float
+    mean_ms: UsageMeans
+    decode_tokens_per_s: float | None
+
+
+class UsageObject(TypedDict):
+    """A report of usage; ``total`` has the rows that the limit leaves out, too."""
+
+    object: Literal["usage"]
+    by: str
+    since: str | None
+    data: list[UsageSums]
+    total: UsageSums
+    has_more: bool
+
+
+class LogHeadObject(TypedDict):
+    """The last event of the log: its position and its hash."""
+
+    position: int
+    hash: str
+
+
+class StatusObject(TypedDict):
+    """What ``semantic status`` prints.
+
+    ``jobs`` counts the jobs by status. ``model``, ``cache`` and ``drafts`` are of the first worker
+    that reports them.
+    """
+
+    object: Literal["status"]
+    version: str
+    model: str | None
+    cache: dict[str, Any] | None
+    drafts: dict[str, Any] | None
+    jobs: dict[str, int]
+    queue_depth: int
+    log: LogHeadObject
+
+
+class KeyObject(TypedDict):
+    """The key of a request.
+
+    ``name`` is ``null`` without keys. ``may`` has what the operations of the document name in
+    ``x-semantic-access``. With ``sees_all``, lists and sums hold the things of all keys.
+    """
+
+    object: Literal["key"]
+    name: str | None
+    scope: Literal["admin", "own", "read"]
+    may: list[str]
+    sees_all: bool
 
 
 async def get_status(app: App, request: Request) -> Reply:
@@ -105,23 +193,5 @@ USAGE_OPERATIONS: Final = (
         summary="Return jobs, tokens and times by hour, day, agent or model",
         parameters=(_BY, _SINCE, _LIMIT),
         reply=UsageObject,
-    ),
-)
-
-
-async def get_metrics(app: App, request: Request) -> Reply:
-    """Return all metrics, in the format that the scraper prefers."""
-    body, content_type = await app.call(app.metrics_page.scrape, request.headers.get("accept"))
-    return Reply(body=body, content_type=content_type)
-
-
-METRIC_OPERATIONS: Final = (
-    Operation(
-        "GET /metrics",
-        get_metrics,
-        id="metrics",
-        summary="Return the metrics as Prometheus or OpenMetrics text",
-        media="text/plain",
-        access=Access.READ_ALL,
     ),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Final, Literal
+
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.http.messages import Access, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import path, text, whole_number
-from api.http.sse import Comment, Frame, encode, json_reply
-from api.operate.engine_bodies import SwapObject
-from api.operate.overview_rows import swap_object
+from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.operation import Operation, path, text, whole_number
+from api.http.sse import Comment, Frame, encode
 from domain.errors import (
     ModelNotFound,
     QueueUnavailable,
@@ -27,7 +28,56 @@ from domain.model.registry import ModelKind, require_kind
 from domain.model.wanted_model import (
     DRAIN_S,
     Swap,
+    SwapState,
 )
+
+
+class SwapTimings(TypedDict):
+    """Milliseconds of each phase, ``null`` for those that were not entered or are not over.
+
+    ``notice`` is the time until a worker saw the request, ``restart`` that from the last block on
+    the disk to the load by a new process.
+    """
+
+    notice: float | None
+    drain: float | None
+    save: float | None
+    restart: float | None
+    load: float | None
+    total: float | None
+
+
+class SwapObject(TypedDict):
+    """A change of the loaded model.
+
+    ``before`` is the model that served last, to which the workers return if ``model`` cannot be
+    loaded; ``why`` then has the reason, unless the key sees only what is its own. ``worker`` is the
+    place of the only worker that is meant.
+    """
+
+    id: str
+    object: Literal["model.swap"]
+    model: str
+    worker: str | None
+    before: str | None
+    state: Literal[
+        "requested",
+        "draining",
+        "saving",
+        "restarting",
+        "loading",
+        "done",
+        "rolled_back",
+        "superseded",
+    ]
+    reason: str
+    why: str | None
+    drain_s: float
+    losses: int
+    created_at: str
+    ended_at: str | None
+    timings_ms: SwapTimings
+
 
 #: Longest drain, in seconds.
 DRAIN_S_MAX: Final = 24 * 3600
@@ -161,3 +211,60 @@ SWAP_OPERATIONS: Final = (
         is_streamed=True,
     ),
 )
+
+
+#: The phase that begins with each state.
+_PHASES: Final = {
+    SwapState.REQUESTED: "notice",
+    SwapState.DRAINING: "drain",
+    SwapState.SAVING: "save",
+    SwapState.RESTARTING: "restart",
+    SwapState.LOADING: "load",
+}
+
+
+def swap_object(swap: Swap, *, names_files: bool = True) -> SwapObject:
+    """Return a swap as clients see it.
+
+    Args:
+        names_files: Whether the client may see texts that can name files of this machine.
+    """
+    ended_at = None if swap.state.is_open else swap.times[swap.state]
+    return {
+        "id": swap.id,
+        "object": "model.swap",
+        "model": swap.model,
+        "worker": swap.place or None,
+        "before": swap.before,
+        "state": swap.state.value,
+        "reason": swap.reason,
+        "why": swap.why if names_files else None,
+        "drain_s": swap.drain_s,
+        "losses": swap.losses,
+        "created_at": swap.times[SwapState.REQUESTED],
+        "ended_at": ended_at,
+        "timings_ms": _timings(swap, ended_at),
+    }
+
+
+def _timings(swap: Swap, ended_at: str | None) -> SwapTimings:
+    entered = sorted(swap.times.items(), key=lambda one: one[1])
+    spans = {
+        _PHASES[state]: _ms(begin, end)
+        for (state, begin), (_, end) in pairwise(entered)
+        if state in _PHASES
+    }
+    total = None if ended_at is None else _ms(swap.times[SwapState.REQUESTED], ended_at)
+    return {
+        "notice": spans.get("notice"),
+        "drain": spans.get("drain"),
+        "save": spans.get("save"),
+        "restart": spans.get("restart"),
+        "load": spans.get("load"),
+        "total": total,
+    }
+
+
+def _ms(begin: str, end: str) -> float:
+    passed = datetime.fromisoformat(end) - datetime.fromisoformat(begin)
+    return round(passed.total_seconds() * 1000, 1)

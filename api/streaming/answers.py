@@ -9,8 +9,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 import structlog
 
-from api.answer import AssembledAnswer, ending_or_error
-from api.dialects.openai_chat.completions import ChoiceItem
+from api.generation import AssembledAnswer, ChoiceItem, ending_or_error
 from api.http.messages import Request
 from api.http.sse import Part, encode
 from api.streaming.feed import ClientGone, Feed, OpenJob

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from api.http.operation import Operation
-from api.http.parameters import Place
+from api.http.operation import Operation, Place
 from api.operations import OPERATIONS
 
 #: Levels of bodies that are nested too deep.

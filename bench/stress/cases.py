@@ -13,7 +13,7 @@ from tests.support.processes.planted_constants import with_constants
 #: Places for more requests than the memory has room for.
 _SMALL_MEMORY: Final = with_constants(
     {"SEMANTIC_ENGINE__KV_BUDGET_MB": "5", "SEMANTIC_ENGINE__MAX_BATCH_SIZE": "64"},
-    {"api.access.job_limits.MEMORY_WAIT_S": 1.0},
+    {"api.access.limits.MEMORY_WAIT_S": 1.0},
 )
 _SMALL_CACHES: Final = with_constants(SMALL_CACHES, SHORT_ITEMS)
 _SHORT_QUEUE: Final = {"SEMANTIC_JOBS__QUEUE_LIMIT": str(bursts.QUEUE_LIMIT)}

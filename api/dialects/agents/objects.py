@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from api.dialects.jobs.bodies import (
+from api.app import App
+from api.dialects.agents.bodies import (
     AgentActivity,
     AgentCache,
     AgentContextMaps,
@@ -21,6 +22,10 @@ from api.dialects.jobs.bodies import (
 )
 from api.dialects.jobs.objects import cache_object
 from domain.agent.state import Agent, Profile
+from domain.errors import (
+    AgentNotFound,
+    PayloadMissing,
+)
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentForked, AgentRegistered
 from domain.events.cache import (
     AgentCacheEvicted,
@@ -30,10 +35,10 @@ from domain.events.cache import (
 )
 from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
-from domain.log.record import RecordedEvent
+from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.usecases.agent_contexts import MappedBlock, MappedContext
 from domain.usecases.recent_ends import CacheDiagnosis
-from domain.values import AgentId, JobId, JobStatus
+from domain.values import AgentId, JobId, JobStatus, StreamName
 
 #: Most names of other agents that share blocks with a context.
 SHARED_WITH_MAX: Final = 20
@@ -256,3 +261,63 @@ def _block(block: MappedBlock) -> ContextBlock:
 def _sharing(context: MappedContext) -> list[str]:
     agents = {str(agent) for block in context.blocks for agent in block.agents}
     return sorted(agents)[:SHARED_WITH_MAX]
+
+
+#: Turns of the history of an agent.
+HISTORY_MAX: Final = 20
+
+
+def present_agent(app: App, agent: Agent) -> AgentObject:
+    """Return an agent with its profile and its latest turns."""
+    try:
+        profile = app.agent_records.profile_of(agent)
+    except PayloadMissing:
+        profile = None
+    return full_agent_object(
+        agent,
+        app.agent_records.last_status(agent),
+        profile=profile,
+        history=_history(app, agent),
+    )
+
+
+def load_agent_cache(app: App, agent_id: AgentId) -> AgentCache:
+    """Return the cache state of the context of an agent, registered or not.
+
+    Raises:
+        AgentNotFound: The agent has neither events nor jobs, or was deleted.
+    """
+    recorded = app.records.log.load(StreamName(AGENT_STREAM + agent_id))
+    jobs = app.records.views.page(limit=1, agent=agent_id).jobs
+    latest = jobs[0].id if jobs else None
+    diagnosis = None if latest is None else app.records.diagnose(latest)
+    shown = agent_cache_object(agent_id, recorded, latest, diagnosis)
+    if shown is None or not (recorded or jobs):
+        raise AgentNotFound(agent_id)
+    return shown
+
+
+def is_registered(app: App, agent_id: AgentId) -> bool:
+    """Return whether an agent was created here; others only have events or jobs.
+
+    Raises:
+        AgentNotFound: It has neither.
+    """
+    stream = StreamName(AGENT_STREAM + agent_id)
+    events = app.records.log.read_all(limit=1, stream=stream)
+    if not events and not app.records.views.page(limit=1, agent=agent_id).jobs:
+        raise AgentNotFound(agent_id)
+    try:
+        app.agent_records.load(agent_id)
+    except AgentNotFound:
+        return False
+    return True
+
+
+def _history(app: App, agent: Agent) -> list[ShownTurn]:
+    own = list(enumerate(agent.turns, start=agent.inherited + 1))
+    turns: list[ShownTurn] = []
+    for number, job in own[-HISTORY_MAX:]:
+        view = app.records.views.get(job)
+        turns.append((number, job, JobStatus.EXPIRED if view is None else view.status))
+    return turns

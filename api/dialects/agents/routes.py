@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from api.app import App
-from api.dialects.agents.objects import contexts_object, listed_agent_object
-from api.dialects.agents.turns import AddedTurn
-from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
-from api.dialects.jobs.bodies import (
+from api.dialects.agents.bodies import (
     KNOWN_AGENT_PATTERN,
     AgentBody,
     AgentCache,
@@ -20,16 +17,30 @@ from api.dialects.jobs.bodies import (
     ForkBody,
     TurnBody,
 )
-from api.dialects.jobs.job_objects import load_job
-from api.dialects.jobs.parse import NativeEncoder, profile_of
+from api.dialects.agents.objects import (
+    contexts_object,
+    is_registered,
+    listed_agent_object,
+    load_agent_cache,
+    present_agent,
+)
+from api.dialects.agents.turns import AddedTurn, add_turn, profile_of
+from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
+from api.dialects.jobs.bodies import JobObject
+from api.dialects.jobs.objects import load_job
 from api.dialects.jobs.routes import accepted_reply
-from api.dialects.replies import JobObject
+from api.dialects.jobs.wire import NativeEncoder
 from api.http.bodies import parse_body
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import flag, page_size, path, text
-from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
-from api.http.sse import json_reply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
+from api.http.operation import (
+    IDEMPOTENCY_KEY,
+    PREFERRED_WAIT_S,
+    Operation,
+    flag,
+    page_size,
+    path,
+    text,
+)
 from api.streaming.answers import JobStream
 from domain.agent.state import Agent
 from domain.errors import InvalidRequest
@@ -107,7 +118,7 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     """Add a turn; return its job at once or after its end, or stream its items."""
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
-    added = await app.call(app.agent_turns.add, _agent_id(request), wire, request)
+    added = await app.call(add_turn, app, _agent_id(request), wire, request)
     if wire.stream:
         return await _stream(added, request, app)
     job = await app.call(load_job, app, added.accepted.job_id, request.caller)
@@ -147,7 +158,7 @@ async def _stream(added: AddedTurn, request: Request, app: App) -> StreamReply:
 
 
 async def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:
-    shown = await app.call(app.agent_reader.present, agent)
+    shown = await app.call(present_agent, app, agent)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 
@@ -233,13 +244,13 @@ AGENT_OPERATIONS: Final = (
 
 async def get_cache(app: App, request: Request) -> Reply:
     """Return the cache state of an agent's context, also of an agent that was never registered."""
-    return json_reply(await app.call(app.agent_reader.load_cache, _agent_id(request)))
+    return json_reply(await app.call(load_agent_cache, app, _agent_id(request)))
 
 
 async def forget_cache(app: App, request: Request) -> Reply:
     """Delete the blocks that only this agent's contexts use."""
     agent_id = _agent_id(request)
-    await app.call(app.agent_reader.is_registered, agent_id)
+    await app.call(is_registered, app, agent_id)
     blocks = await app.call(app.agent_contexts.forget, agent_id, correlation_id=request.id)
     body: ForgottenCache = {
         "object": "agent.cache",
@@ -253,7 +264,7 @@ async def forget_cache(app: App, request: Request) -> Reply:
 async def get_blocks(app: App, request: Request) -> Reply:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
-    registered = await app.call(app.agent_reader.is_registered, agent_id)
+    registered = await app.call(is_registered, app, agent_id)
     contexts = await app.call(app.agent_contexts.read, agent_id, request.caller.sees)
     return json_reply(contexts_object(agent_id, contexts, registered=registered))
 

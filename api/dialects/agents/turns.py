@@ -2,23 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from api.dialects.jobs.bodies import TurnBody
-from api.dialects.jobs.parse import parse_turn
+from api.app import App
+from api.dialects.agents.bodies import AgentBody, TurnBody
+from api.dialects.jobs.bodies import OptionsBody
+from api.dialects.jobs.wire import messages_of, queued_request
+from api.dialects.openai_chat.parse import tools_of
+from api.dialects.parsing import clamp_max_tokens, merge_turns, sampling_of, stop_texts
+from api.generation import ParsedRequest, RequestDefaults
 from api.http.messages import Request
-from api.http.request_headers import IDEMPOTENCY_KEY
-from api.parsed_request import ParsedRequest, RequestDefaults
-from api.submit import Submission
-from domain.errors import SemanticError
+from api.http.operation import IDEMPOTENCY_KEY
+from api.submit import job_of, submit_job
+from domain.agent.state import AgentOptions, Profile
+from domain.chat.request import ChatRequest, Message
+from domain.errors import InvalidRequest, SemanticError
 from domain.events.job import JobCancelled, JobCancelRequested
 from domain.job.state import Job
-from domain.usecases.agents import AgentRecords, PlannedTurn
+from domain.usecases.agents import PlannedTurn
 from domain.usecases.jobs.commit import commit
 from domain.usecases.jobs.submit import Accepted, idempotency_digest
 from domain.values import AgentId, JobId, JobStatus, Usage
+
+
+def profile_of(wire: AgentBody) -> Profile:
+    """Return the profile of a new agent."""
+    return Profile(system=wire.system or "", tools=tools_of(wire.tools), options=_options_of(wire))
+
+
+def parse_turn(
+    wire: TurnBody,
+    agent: AgentId,
+    profile: Profile,
+    before: Sequence[Message],
+    defaults: RequestDefaults,
+) -> ParsedRequest:
+    """Return a turn of an agent as a request with the agent's history.
+
+    Args:
+        profile: The profile of the agent.
+        before: The conversation before the turn; empty for the first turn.
+        defaults: Values for fields that neither the turn nor the profile sets.
+
+    Raises:
+        InvalidRequest: The turn begins with an assistant message.
+    """
+    turns = messages_of(wire)
+    if turns[0].role == "assistant":
+        msg = "a turn begins with a message to the agent; the service stores the agent's answers"
+        raise InvalidRequest(msg, field="messages")
+    options = _options_of(wire).over(profile.options)
+    history = [turn for turn in before if turn.role != "system"]
+    chat = ChatRequest(
+        model=options.model or defaults.model,
+        messages=merge_turns([profile.system], [*history, *turns]),
+        max_tokens=clamp_max_tokens(options.max_tokens, defaults.max_tokens),
+        sampling=sampling_of(options, wire.seed, defaults.ids, min_p=options.min_p),
+        tools=profile.tools,
+        stop=options.stop or (),
+        thinking=bool(options.thinking),
+        thinking_limit=defaults.efforts.limit(None, forbidden=options.thinking is False),
+    )
+    return queued_request(
+        chat,
+        wire,
+        agent=agent,
+        stream=bool(wire.stream),
+        names_model=options.model is not None,
+    )
+
+
+def _options_of(wire: OptionsBody) -> AgentOptions:
+    return AgentOptions(
+        model=wire.model,
+        max_tokens=wire.max_tokens,
+        temperature=wire.temperature,
+        top_p=wire.top_p,
+        top_k=wire.top_k,
+        min_p=wire.min_p,
+        stop=None if wire.stop is None else stop_texts(wire.stop),
+        thinking=wire.thinking,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,86 +96,74 @@ class AddedTurn:
     accepted: Accepted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTurns:
-    """Adds turns to agents.
+def add_turn(app: App, agent_id: AgentId, wire: TurnBody, request: Request) -> AddedTurn:
+    """Accept a turn of an agent, or find the one of the same idempotency key; blocks.
 
-    Attributes:
-        submission: Accepts the jobs.
-        defaults: Values for the fields that a turn leaves open.
+    The job is recorded before the turn, so that no turn is ever without one, and is enqueued
+    after it. Of two concurrent turns one is recorded, and the other's job is cancelled.
+
+    Raises:
+        AgentNotFound: There is no such agent.
+        AgentTurnConflict: It has another number of turns than expected, or one is open.
+        InvalidRequest: The turn is not valid.
+        IdempotencyKeyReused: The key belongs to another request.
+        PayloadMissing: The texts of the turns before were erased.
+        LogUnavailable: No turn was accepted.
+        ModelNotFound: There is no model of that name.
+        ModelNotLoaded: A streamed turn is bound to a model that no worker has.
+        Overloaded: Too many jobs are waiting.
+        RateLimited: The agent sends too many requests, or has too many open jobs.
     """
+    planned, parsed = _plan(app, agent_id, wire, request)
+    command = job_of(app, parsed, request, protocol="jobs", waits_for_model=not parsed.stream)
+    accepted = submit_job(
+        app,
+        command,
+        app.ids.job_id(),
+        seeded=parsed.seeded,
+        claim=partial(partial(_claim, app), planned, request),
+    )
+    if accepted.attached is not None:
+        # The process may have died between the job and the turn the first time.
+        _record(app, planned, accepted.job_id, request)
+    return AddedTurn(turn=planned.turn, accepted=accepted)
 
-    submission: Submission
-    records: AgentRecords
-    defaults: RequestDefaults
 
-    def add(self, agent_id: AgentId, wire: TurnBody, request: Request) -> AddedTurn:
-        """Accept a turn of an agent, or find the one of the same idempotency key; blocks.
+def _plan(
+    app: App, agent_id: AgentId, wire: TurnBody, request: Request
+) -> tuple[PlannedTurn, ParsedRequest]:
+    """Return the place of a turn, and the turn together with all turns before it."""
+    key = IDEMPOTENCY_KEY.read(request)
+    planned = app.agent_records.plan_turn(
+        agent_id,
+        expected=wire.expected_turn,
+        key=None if key is None else idempotency_digest(key, request.caller.keyspace),
+    )
+    parsed = parse_turn(
+        wire,
+        agent_id,
+        planned.profile,
+        planned.before,
+        app.defaults,
+    )
+    return planned, parsed
 
-        The job is recorded before the turn, so that no turn is ever without one, and is enqueued
-        after it. Of two concurrent turns one is recorded, and the other's job is cancelled.
 
-        Raises:
-            AgentNotFound: There is no such agent.
-            AgentTurnConflict: It has another number of turns than expected, or one is open.
-            InvalidRequest: The turn is not valid.
-            IdempotencyKeyReused: The key belongs to another request.
-            PayloadMissing: The texts of the turns before were erased.
-            LogUnavailable: No turn was accepted.
-            ModelNotFound: There is no model of that name.
-            ModelNotLoaded: A streamed turn is bound to a model that no worker has.
-            Overloaded: Too many jobs are waiting.
-            RateLimited: The agent sends too many requests, or has too many open jobs.
-        """
-        planned, parsed = self._plan(agent_id, wire, request)
-        submission = self.submission
-        command = submission.commands.of(
-            parsed, request, protocol="jobs", waits_for_model=not parsed.stream
-        )
-        accepted = submission.submit(
-            command,
-            submission.ids.job_id(),
-            seeded=parsed.seeded,
-            claim=partial(self._claim, planned, request),
-        )
-        if accepted.attached is not None:
-            # The process may have died between the job and the turn the first time.
-            self._record(planned, accepted.job_id, request)
-        return AddedTurn(turn=planned.turn, accepted=accepted)
+def _claim(app: App, planned: PlannedTurn, request: Request, job_id: JobId) -> None:
+    """Record the turn of a job that is not enqueued yet; cancel the job if that fails."""
+    log, ids = app.log, app.ids
+    try:
+        _record(app, planned, job_id, request)
+    except SemanticError:
+        request.marks.accept(job_id)
+        with suppress(SemanticError):
+            commit(job_id, JobCancelRequested(reason="turn_taken"), log=log, ids=ids)
+            commit(job_id, _confirm, log=log, ids=ids)
+        raise
 
-    def _plan(
-        self, agent_id: AgentId, wire: TurnBody, request: Request
-    ) -> tuple[PlannedTurn, ParsedRequest]:
-        """Return the place of a turn, and the turn together with all turns before it."""
-        key = IDEMPOTENCY_KEY.read(request)
-        planned = self.records.plan_turn(
-            agent_id,
-            expected=wire.expected_turn,
-            key=None if key is None else idempotency_digest(key, request.caller.keyspace),
-        )
-        parsed = parse_turn(
-            wire,
-            agent_id,
-            planned.profile,
-            planned.before,
-            self.defaults,
-        )
-        return planned, parsed
 
-    def _claim(self, planned: PlannedTurn, request: Request, job_id: JobId) -> None:
-        """Record the turn of a job that is not enqueued yet; cancel the job if that fails."""
-        log, ids = self.submission.log, self.submission.ids
-        try:
-            self._record(planned, job_id, request)
-        except SemanticError:
-            request.marks.accept(job_id)
-            with suppress(SemanticError):
-                commit(job_id, JobCancelRequested(reason="turn_taken"), log=log, ids=ids)
-                commit(job_id, _confirm, log=log, ids=ids)
-            raise
-
-    def _record(self, planned: PlannedTurn, job_id: JobId, request: Request) -> None:
-        self.records.record_turn(planned, job_id, correlation_id=request.id)
+def _record(app: App, planned: PlannedTurn, job_id: JobId, request: Request) -> None:
+    app.agent_records.record_turn(planned, job_id, correlation_id=request.id)
 
 
 def _confirm(job: Job) -> JobCancelled | None:

@@ -1,10 +1,11 @@
-"""The body of ``POST /v1/messages``."""
+"""Bodies and replies of ``/v1/messages``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.http.bodies import (
     Budget,
@@ -124,3 +125,53 @@ class MessagesBody(CountBody):
 
     max_tokens: MaxTokensOrZero
     stream: bool | None = None
+
+
+# --- Anthropic -----------------------------------------------------------------------------
+
+
+class ThoughtTokens(TypedDict):
+    """Details of the output tokens."""
+
+    thinking_tokens: int
+
+
+class AnthropicUsage(TypedDict):
+    """Token counts; the prompt has the sum of the three input counts."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThoughtTokens
+
+
+class TokenCount(TypedDict):
+    """The reply of ``POST /v1/messages/count_tokens``."""
+
+    input_tokens: int
+
+
+class AnthropicBlock(TypedDict):
+    """A content block; its type decides which of the other keys it has."""
+
+    type: Literal["text", "thinking", "tool_use"]
+    text: NotRequired[str]
+    thinking: NotRequired[str]
+    signature: NotRequired[str]
+    id: NotRequired[str]
+    name: NotRequired[str]
+    input: NotRequired[dict[str, Any]]
+
+
+class AnthropicMessage(TypedDict):
+    """The reply of ``POST /v1/messages``."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[AnthropicBlock]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: AnthropicUsage

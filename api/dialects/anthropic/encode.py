@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.answer import AssembledAnswer, Block, BlockKind, ending_or_error, job_hex
-from api.dialects.function_tools import arguments_of
-from api.dialects.reasoning_signature import sign_reasoning
-from api.dialects.replies import AnthropicBlock, AnthropicMessage, AnthropicUsage
+from api.dialects.anthropic.bodies import AnthropicBlock, AnthropicMessage, AnthropicUsage
+from api.dialects.encoding import sign_reasoning
+from api.dialects.parsing import arguments_of
 from api.errors import error_body
+from api.generation import (
+    AssembledAnswer,
+    Block,
+    BlockKind,
+    ThinkingShown,
+    ending_or_error,
+    job_hex,
+)
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
-from api.parsed_request import ThinkingShown
 from domain.chat.items import (
     Failed,
     Finished,

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from api.answer import origin_of
-from api.dialects.agent_hints import agent_of
 from api.dialects.anthropic.bodies import (
     AnthropicTool,
     AnthropicToolChoice,
@@ -19,26 +17,25 @@ from api.dialects.anthropic.bodies import (
     OutputFormat,
     ThinkingSpec,
 )
-from api.dialects.function_tools import Mode, choice_of, function_text, function_tool
-from api.dialects.reasoning_signature import signed_reasoning
-from api.dialects.turns import (
+from api.dialects.encoding import signed_reasoning
+from api.dialects.parsing import (
     IMAGE_NOTE,
     PART_BREAK,
+    Mode,
+    agent_of,
+    choice_of,
+    clamp_max_tokens,
+    effort_of,
+    function_text,
+    function_tool,
     merge_turns,
     newest_of_user,
     refuse_images,
-)
-from api.http.bodies import MAX_TOKENS_CEILING, parse_body
-from api.parsed_request import (
-    Efforts,
-    ParsedRequest,
-    RequestDefaults,
-    ThinkingShown,
-    clamp_max_tokens,
-    effort_of,
     sampling_of,
     stop_texts,
 )
+from api.generation import Efforts, ParsedRequest, RequestDefaults, ThinkingShown, origin_of
+from api.http.bodies import MAX_TOKENS_CEILING, parse_body
 from domain.chat.generation import ThinkingLimit
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 

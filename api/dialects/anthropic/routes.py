@@ -7,14 +7,12 @@ from typing import Final
 
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
-from api.dialects.anthropic.bodies import CountBody, MessagesBody
+from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
 from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
-from api.dialects.replies import AnthropicMessage, TokenCount
-from api.http.messages import Access, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.request_headers import IDEMPOTENCY_KEY
-from api.http.sse import json_reply
+from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.submit import open_answer, with_history
 from domain.errors import ModelNotReady
 
 
@@ -24,7 +22,7 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
     parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
-    parsed, job = await app.submission.open(parse, request, protocol="anthropic")
+    parsed, job = await open_answer(app, parse, request, protocol="anthropic")
     chat = parsed.chat
     return await answer_open(
         job,
@@ -60,10 +58,8 @@ async def count_tokens(app: App, request: Request) -> Reply:
 
 def _count(app: App, request: Request) -> int:
     parsed = anthropic.parse_count(request.body, request.headers, app.defaults)
-    submission = app.submission
-    identify = submission.commands.ownership.identify
-    identity = identify(request.caller, parsed.agent, is_named=False)
-    chat = submission.match_history(parsed.chat, identity.agent, identity.answers_to)
+    identity = app.ownership.identify(request.caller, parsed.agent, is_named=False)
+    chat = with_history(app, parsed.chat, identity.agent, identity.answers_to)
     return app.counter.count(chat)
 
 

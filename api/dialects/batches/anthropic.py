@@ -4,51 +4,142 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.bodies import (
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, lines_of
+from api.dialects.batches.objects import (
+    BATCHES_FULL,
     BatchCounts,
-    DeletedMessageBatch,
-    MessageBatch,
-    MessageBatchBody,
-    MessageBatchList,
-)
-from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH
-from api.dialects.batches.names import (
     Blocks,
     batch_id_of,
+    batch_progress,
+    client_payload,
     find_batch,
     is_reached,
     later,
     new_batch_id,
     wire_id,
 )
-from api.dialects.batches.objects import (
-    MESSAGE_BATCH_PREFIX,
-    batch_counts,
-    message_batch_object,
-    message_batch_status,
-)
 from api.dialects.generate import USER_TURN
-from api.http.bodies import parse_body
-from api.http.json_body import BATCH
-from api.http.messages import Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import page_size, path, text
-from api.http.sse import json_reply
+from api.http.bodies import BATCH, Items, RequestBody, WebhookBody, parse_body
+from api.http.messages import Reply, Request, StreamReply, json_reply
+from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import pack
-from domain.batch.state import Batch
-from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
+from domain.batch.state import Batch, BatchState
+from domain.errors import (
+    BatchNotEnded,
+    BatchNotFound,
+    InvalidRequest,
+    NotFound,
+)
 from domain.events.batch import BatchSubmitted
-from domain.job.new_job import text_bytes
-from domain.values import Digest, digest_of
 
-#: Characters of a User-Agent that are stored.
-CLIENT_CHARS_MAX: Final = 256
+# --- Anthropic -----------------------------------------------------------------------------
+
+
+class BatchRequest(RequestBody):
+    """One request; an error in its ``params`` becomes its result."""
+
+    custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    params: dict[str, Any]
+
+
+class MessageBatchBody(RequestBody):
+    """The body of ``POST /v1/messages/batches``: requests to answer within a day."""
+
+    requests: Annotated[Items[BatchRequest], Field(min_length=1)]
+    webhook: WebhookBody | None = None
+
+
+class MessageBatch(TypedDict):
+    """An Anthropic batch.
+
+    In ``request_counts`` all requests are ``processing`` until the batch has ended. ``progress``
+    is an addition: the counts as they are now.
+    """
+
+    id: str
+    type: Literal["message_batch"]
+    processing_status: Literal["in_progress", "canceling", "ended"]
+    request_counts: BatchCounts
+    progress: BatchCounts
+    created_at: str
+    expires_at: str
+    ended_at: str | None
+    cancel_initiated_at: str | None
+    archived_at: str | None
+    results_url: str | None
+
+
+class MessageBatchList(TypedDict):
+    """A page, newest first."""
+
+    data: list[MessageBatch]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class DeletedMessageBatch(TypedDict):
+    """The reply to the deletion of a batch."""
+
+    id: str
+    type: Literal["message_batch_deleted"]
+
+
+MESSAGE_BATCH_PREFIX: Final = "msgbatch_"
+
+_MESSAGE_BATCH_STATUS: Final = {
+    BatchState.CANCELING: "canceling",
+    BatchState.ENDED: "ended",
+    BatchState.FAILED: "ended",
+}
+
+
+def message_batch_status(batch: Batch) -> str:
+    """Return the status of a batch in Anthropic's words."""
+    return _MESSAGE_BATCH_STATUS.get(batch.state, "in_progress")
+
+
+def message_batch_object(
+    batch: Batch, counts: BatchCounts, *, archived_at: str | None, origin: str
+) -> MessageBatch:
+    """Return a batch in Anthropic's format.
+
+    Args:
+        counts: Its requests by state as they are now.
+        archived_at: When its results were archived, if they were.
+        origin: Origin of the URL of the results.
+    """
+    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
+    has_results = batch.state.is_terminal and archived_at is None
+    none_done: BatchCounts = {
+        "processing": batch.facts.lines,
+        "succeeded": 0,
+        "errored": 0,
+        "canceled": 0,
+        "expired": 0,
+    }
+    return {
+        "id": name,
+        "type": "message_batch",
+        "processing_status": message_batch_status(batch),  # type: ignore[typeddict-item]  # one of three
+        "request_counts": counts if batch.state.is_terminal else none_done,
+        "progress": counts,
+        "created_at": batch.created_at,
+        "expires_at": batch.facts.expires_at,
+        "ended_at": batch.ended_at,
+        "cancel_initiated_at": batch.cancel_requested_at,
+        "archived_at": archived_at,
+        "results_url": f"{origin}{MESSAGES_PATH}/batches/{name}/results" if has_results else None,
+    }
+
+
 JSONL: Final = "application/x-jsonl"
-#: For the document: the failure with status 429 of both operations that create batches.
-BATCHES_FULL: Final = "Too many batches are open; Retry-After has the seconds to wait"
 
 _ID: Final = f"^{MESSAGE_BATCH_PREFIX}[0-9a-f]{{32}}$"
 _BATCH_ID: Final = path("batch_id", example=MESSAGE_BATCH_PREFIX + "0" * 32)
@@ -104,7 +195,7 @@ async def message_batch_results(app: App, request: Request) -> StreamReply:
     if _archived_at(batch, app) is not None:
         msg = f"the results of batch {name} have expired"
         raise NotFound(msg)
-    lines = (line for _, line in app.batch_lines.results(batch))
+    lines = (line for _, line in lines_of(app).results(batch))
     return StreamReply(pieces=Blocks(lines, app.call), content_type=JSONL)
 
 
@@ -142,12 +233,6 @@ def _accept(app: App, request: Request) -> Batch:
         payloads={**packed.payloads, **client},
         is_checked=True,
     )
-
-
-def client_payload(request: Request) -> dict[Digest, bytes]:
-    """Return the text that names the client by its digest; empty if it sends none."""
-    name = text_bytes(request.headers.get("user-agent", "")[:CLIENT_CHARS_MAX])
-    return {digest_of(name): name} if name else {}
 
 
 def _line(custom_id: str, params: dict[str, Any]) -> bytes:
@@ -191,11 +276,6 @@ def _object(batch: Batch, request: Request, app: App) -> MessageBatch:
         archived_at=_archived_at(batch, app),
         origin=_origin(request),
     )
-
-
-def batch_progress(batch: Batch, app: App) -> BatchCounts:
-    """Return the numbers of requests by state as they are now; blocks."""
-    return batch_counts(batch, None if batch.counts else app.batch_records.views.tally(batch.id))
 
 
 def _archived_at(batch: Batch, app: App) -> str | None:

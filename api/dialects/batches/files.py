@@ -5,30 +5,116 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Annotated, Final, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.bodies import (
-    DeletedFile,
-    FileForm,
-    FileList,
-    FileObject,
-    FileUpload,
-)
-from api.dialects.batches.names import Blocks, later, new_file_id
-from api.dialects.batches.objects import file_object
+from api.dialects.batches.lines import lines_of
+from api.dialects.batches.objects import Blocks, later, new_file_id
 from api.errors import TransportError
-from api.http.bodies import parse_body
-from api.http.messages import Reply, Request, StreamReply
+from api.generation import unix_seconds
+from api.http.bodies import KeptSeconds, RequestBody, parse_body
+from api.http.messages import Reply, Request, StreamReply, json_reply
 from api.http.multipart import parse_upload
-from api.http.operation import Operation
-from api.http.parameters import Order, choice, page_size, path, text
-from api.http.sse import json_reply
-from domain.batch.jsonl import pack, read_content
+from api.http.operation import Operation, Order, choice, page_size, path, text
+from domain.batch.jsonl import pack, read_content, read_filename
 from domain.batch.ports import FileId, StoredFile
 from domain.batch.state import BatchId
-from domain.errors import FileNotFound
+from domain.errors import TEXT_LOST, FileNotFound
 from domain.events.batch import FileCreated
+from domain.values import Digest
+
+# --- OpenAI --------------------------------------------------------------------------------
+
+
+class KeptFor(RequestBody):
+    """Time until the files of the results expire."""
+
+    anchor: Literal["created_at"]
+    seconds: KeptSeconds
+
+
+class FileForm(RequestBody):
+    """The fields of an upload; the file is a part of its own."""
+
+    purpose: Literal["batch", "assistants", "fine-tune", "vision", "user_data"]
+    expires_after_anchor: Annotated[Literal["created_at"], Field(alias="expires_after[anchor]")] = (
+        "created_at"
+    )
+    expires_after_seconds: Annotated[KeptSeconds, Field(alias="expires_after[seconds]")] = (
+        30 * 24 * 3600
+    )
+
+
+class FileUpload(FileForm):
+    """The form of an upload, for the document; the parser does not read the file as a field."""
+
+    file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
+
+
+class FileObject(TypedDict):
+    """A file."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: NotRequired[int]
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+    status_details: NotRequired[str]
+
+
+class FileList(TypedDict):
+    """A page of files."""
+
+    object: Literal["list"]
+    data: list[FileObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class DeletedFile(TypedDict):
+    """The reply to the deletion of a file."""
+
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+#: The name of a file that was uploaded without one.
+_UNNAMED: Final = "file"
+
+
+def file_object(file: StoredFile, get: Callable[[Digest], bytes]) -> FileObject:
+    """Return a file; ``get`` returns a payload."""
+    facts = file.facts
+    shown: FileObject = {
+        "id": file.id,
+        "object": "file",
+        "bytes": facts.bytes,
+        "created_at": unix_seconds(file.created_at),
+        "filename": _filename(facts, get),
+        "purpose": facts.purpose,
+        "status": "processed",
+    }
+    if facts.expires_at is not None:
+        shown["expires_at"] = unix_seconds(facts.expires_at)
+    return shown
+
+
+def _filename(facts: FileCreated, get: Callable[[Digest], bytes]) -> str:
+    if facts.content is None:
+        return f"{facts.batch}_{facts.part}.jsonl"
+    try:
+        return read_filename(facts.content, get) or _UNNAMED
+    except TEXT_LOST:
+        return _UNNAMED
+
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
 _DIGITS: Final = re.compile(r"[0-9]{1,10}")
@@ -145,7 +231,7 @@ def _content(file: StoredFile, app: App) -> Iterator[bytes]:
     if facts.content is not None:
         return read_content(facts.content, app.payloads.get)
     batch = app.batch_records.load(BatchId(facts.batch or ""))
-    results = app.batch_lines.results(batch)
+    results = lines_of(app).results(batch)
     return (line for part, line in results if part == facts.part)
 
 

@@ -1,15 +1,15 @@
-"""Lines of Anthropic and OpenAI batches: their endpoints, requests and results."""
+"""Lines of Anthropic and OpenAI batches: their endpoints, requests and results in the store."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from api.answer import AssembledAnswer, job_hex, unix_seconds
+from api.app import App
 from api.dialects import embeddings
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import CountBody
@@ -21,24 +21,31 @@ from api.dialects.openai_chat.parse import CHAT
 from api.dialects.openai_completions import TEXT
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import ResponsesBody
-from api.dialects.openai_responses.response_object import (
-    PROTOCOL,
-    RequestedFields,
-    ResponseEnvelope,
-    ended_response,
-)
+from api.dialects.openai_responses.encode import PROTOCOL, ResponseEnvelope, ended_response
+from api.dialects.openai_responses.parse import RequestedFields
 from api.errors import error_body, status_of
-from api.http.bodies import parse_body
-from api.http.json_body import load_json
-from api.http.messages import Dialect
-from api.http.sse import json_bytes
-from api.parsed_request import ParsedRequest, RequestDefaults, ThinkingShown
-from domain.batch.ports import BatchLine
+from api.generation import (
+    AssembledAnswer,
+    ParsedRequest,
+    RequestDefaults,
+    ThinkingShown,
+    ending_or_error,
+    job_hex,
+    unix_seconds,
+)
+from api.http.bodies import load_json, parse_body
+from api.http.messages import Dialect, json_bytes
+from domain.batch.jsonl import read_lines
+from domain.batch.ports import BatchLine, BatchViews
 from domain.batch.state import Batch
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL
-from domain.errors import InvalidRequest, SemanticError
+from domain.chat.items import Failed
+from domain.chat.stored_answer import StoredAnswer
+from domain.errors import TEXT_LOST, InvalidRequest, ModelNotFound, SemanticError
 from domain.job.state import Job
-from domain.values import JobStatus
+from domain.log.ports import PayloadStore
+from domain.model.registry import ModelRegistry
+from domain.values import Digest, JobStatus
 
 #: Protocol of an Anthropic batch, and the endpoint of all its lines.
 ANTHROPIC: Final = "anthropic"
@@ -384,3 +391,99 @@ def _has_cache_control(raw: bytes) -> bool:
         return has_cache_control(parse_body(CountBody, json.dumps(params).encode()))
     except InvalidRequest:
         return False
+
+
+#: Lines whose jobs are looked up together.
+LINES_AT_ONCE: Final = 100
+
+
+def lines_of(app: App) -> BatchLines:
+    """Return the lines of all batches; a line that names no model follows the loaded one."""
+    return BatchLines(
+        payloads=app.payloads,
+        views=app.batch_views,
+        defaults=replace(app.defaults, model=""),
+        registry=app.registry,
+        lines_max=app.batch_limits.file_lines_max,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLines:
+    """``domain.batch.ports.LineProtocol`` for Anthropic's batches and OpenAI's.
+
+    Attributes:
+        payloads: Lines and answers.
+        views: The jobs of the lines.
+        defaults: Values for the open fields of a line.
+        registry: Returns the registered models.
+        lines_max: Most lines of one file.
+    """
+
+    payloads: PayloadStore
+    views: BatchViews
+    defaults: RequestDefaults
+    registry: Callable[[], ModelRegistry]
+    lines_max: int
+
+    def read(self, batch: Batch, raw: bytes) -> BatchLine:
+        """See ``LineProtocol.read``."""
+        line = parse_line(batch, raw, self.defaults)
+        if isinstance(line.request, SemanticError):
+            return line
+        try:
+            embeds = line.request.embedding is not None
+            bound = self.registry().bind(line.model, embeds=embeds)
+            return replace(line, bound_model=bound)
+        except (InvalidRequest, ModelNotFound) as error:
+            return replace(line, request=error)
+
+    def faults(
+        self, batch: Batch, lines: Iterable[tuple[int, bytes]]
+    ) -> Sequence[Mapping[str, object]]:
+        """See ``LineProtocol.faults``."""
+        return file_faults(batch, lines, lines_max=self.lines_max)
+
+    def measure(self, batch: Batch) -> Mapping[str, int]:
+        """See ``LineProtocol.measure``."""
+        if batch.facts.protocol == ANTHROPIC:
+            return {}
+        sizes: dict[str, int] = {}
+        for part, text in self.results(batch):
+            sizes[part] = sizes.get(part, 0) + len(text)
+        return sizes
+
+    def results(self, batch: Batch) -> Iterator[tuple[str, bytes]]:
+        """Yield the result of each line, in order, with the part of the results it belongs to.
+
+        Memory holds a chunk of the lines and ``LINES_AT_ONCE`` rows of jobs. After the lines have
+        been erased, the iterator ends early.
+        """
+        try:
+            for number, raw, view in self._lines(batch):
+                yield encode_result(batch, LineResult(number, raw, view, self._answer(view)))
+        except TEXT_LOST:
+            return
+
+    def _lines(self, batch: Batch) -> Iterator[tuple[int, bytes, Job | None]]:
+        views: Mapping[int, Job] = {}
+        for number, raw in enumerate(read_lines(batch.facts.content, self.payloads.get)):
+            if number % LINES_AT_ONCE == 0:
+                views = self.views.line_jobs(batch.id, first=number, limit=LINES_AT_ONCE)
+            yield number, raw, views.get(number)
+
+    def _answer(self, view: Job | None) -> AssembledAnswer | SemanticError | None:
+        """Return the answer of a job, its failure, or ``None`` if the job never ran to an end."""
+        if view is None or view.status in {JobStatus.CANCELLED, JobStatus.EXPIRED}:
+            return None
+        if view.status is not JobStatus.COMPLETED or view.output is None:
+            # The job failed, or was enqueued again after the batch had ended.
+            message = view.error_message or "this line is being tried again"
+            failed = Failed(error=view.error or "internal_error", message=message, retryable=False)
+            end = ending_or_error(failed)
+            return end if isinstance(end, SemanticError) else None
+        try:
+            answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
+        except TEXT_LOST as error:
+            return error
+        return AssembledAnswer.from_stored(view, answer)

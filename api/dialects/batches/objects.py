@@ -1,45 +1,126 @@
-"""Batches and files as clients read them."""
+"""What both kinds of batches share: ids, counts, messages, and streams of lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
 
-from api.answer import unix_seconds
-from api.dialects.batches.bodies import (
-    BatchCounts,
-    BatchFault,
-    BatchObject,
-    BatchUsage,
-    FileObject,
-    MessageBatch,
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.dialects.batches.lines import ANTHROPIC
+from api.http.messages import Request
+from domain.batch.ports import FILE_PREFIX, BatchTally, FileId
+from domain.batch.state import BATCH_PREFIX, Batch, BatchId
+from domain.errors import (
+    BatchNotFound,
 )
-from api.dialects.batches.lines import MESSAGES_PATH
-from api.dialects.batches.names import wire_id
-from domain.batch.jsonl import read_filename
-from domain.batch.ports import BatchTally, StoredFile
-from domain.batch.state import Batch, BatchState
-from domain.errors import TEXT_LOST
-from domain.events.batch import FileCreated
-from domain.values import Digest, JobStatus
+from domain.job.new_job import text_bytes
+from domain.ports import IdSource
+from domain.usecases.batches.batches import BatchRecords
+from domain.usecases.webhooks import batch_event
+from domain.values import Digest, JobStatus, digest_of, rfc3339
 
-MESSAGE_BATCH_PREFIX: Final = "msgbatch_"
-OPENAI_BATCH_PREFIX: Final = "batch_"
+#: Bytes of an answer of many lines that go out together.
+BLOCK_BYTES: Final = 64 * 1024
+_HEX: Final = re.compile(r"[0-9a-f]{32}")
+_JOB_PREFIX: Final = "job-"
 
-_MESSAGE_BATCH_STATUS: Final = {
-    BatchState.CANCELING: "canceling",
-    BatchState.ENDED: "ended",
-    BatchState.FAILED: "ended",
-}
-_OPENAI_STATUS: Final = {
-    BatchState.VALIDATING: "validating",
-    BatchState.IN_PROGRESS: "in_progress",
-    BatchState.CANCELING: "cancelling",
-    BatchState.FINALIZING: "finalizing",
-    BatchState.FAILED: "failed",
-}
-#: The name of a file that was uploaded without one.
-_UNNAMED: Final = "file"
+BlockCall = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+
+
+def new_batch_id(ids: IdSource) -> BatchId:
+    """Return a fresh id that sorts by creation."""
+    return BatchId(BATCH_PREFIX + ids.job_id().removeprefix(_JOB_PREFIX))
+
+
+def new_file_id(ids: IdSource) -> FileId:
+    """Return a fresh id that sorts by creation."""
+    return FileId(FILE_PREFIX + ids.job_id().removeprefix(_JOB_PREFIX))
+
+
+def wire_id(batch_id: BatchId, prefix: str) -> str:
+    """Return the id of a batch as a protocol spells it."""
+    return prefix + batch_id.removeprefix(BATCH_PREFIX)
+
+
+def batch_id_of(name: str, prefix: str) -> BatchId:
+    """Return the batch that a protocol's id means.
+
+    Raises:
+        BatchNotFound: It is no such id.
+    """
+    digits = name.removeprefix(prefix)
+    if not name.startswith(prefix) or not _HEX.fullmatch(digits):
+        raise BatchNotFound(name)
+    return BatchId(BATCH_PREFIX + digits)
+
+
+def find_batch(name: str, prefix: str, protocols: Collection[str], records: BatchRecords) -> Batch:
+    """Return a batch of one of the protocols by its id there; blocks.
+
+    Raises:
+        BatchNotFound: There is none.
+    """
+    try:
+        batch = records.load(batch_id_of(name, prefix))
+    except BatchNotFound as error:
+        raise BatchNotFound(name) from error
+    if batch.facts.protocol not in protocols:
+        raise BatchNotFound(name)
+    return batch
+
+
+def later(moment: datetime, seconds: float) -> str:
+    """Return the instant some seconds after a moment, as the log writes them."""
+    return rfc3339(moment + timedelta(seconds=seconds))
+
+
+def is_reached(at: str, seconds: float, now: datetime) -> bool:
+    """Whether ``seconds`` have passed since the instant ``at``."""
+    return now >= datetime.fromisoformat(at) + timedelta(seconds=seconds)
+
+
+class Blocks:
+    """Lines as the pieces of a ``StreamReply``, made on a thread a block at a time.
+
+    Args:
+        pieces: The lines; at no time is more of them in memory than a block.
+        call: Runs what blocks.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], call: BlockCall) -> None:
+        self._pieces = pieces
+        self._call = call
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        block = await self._call(self._next_block)
+        if not block:
+            raise StopAsyncIteration
+        return block
+
+    def _next_block(self) -> bytes:
+        block = bytearray()
+        for piece in self._pieces:
+            block += piece
+            if len(block) >= BLOCK_BYTES:
+                break
+        return bytes(block)
+
+
+class BatchCounts(TypedDict):
+    """Numbers of requests by state."""
+
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
 
 
 def batch_counts(batch: Batch, tally: BatchTally | None) -> BatchCounts:
@@ -68,141 +149,42 @@ def batch_counts(batch: Batch, tally: BatchTally | None) -> BatchCounts:
     }
 
 
-def message_batch_status(batch: Batch) -> str:
-    """Return the status of a batch in Anthropic's words."""
-    return _MESSAGE_BATCH_STATUS.get(batch.state, "in_progress")
-
-
-def message_batch_object(
-    batch: Batch, counts: BatchCounts, *, archived_at: str | None, origin: str
-) -> MessageBatch:
-    """Return a batch in Anthropic's format.
-
-    Args:
-        counts: Its requests by state as they are now.
-        archived_at: When its results were archived, if they were.
-        origin: Origin of the URL of the results.
-    """
-    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
-    has_results = batch.state.is_terminal and archived_at is None
-    none_done: BatchCounts = {
-        "processing": batch.facts.lines,
-        "succeeded": 0,
-        "errored": 0,
-        "canceled": 0,
-        "expired": 0,
-    }
+def batch_message(batch: Batch) -> dict[str, Any]:
+    """Return the body of a message about a batch; both dialects share it."""
+    prefix = "msgbatch_" if batch.facts.protocol == ANTHROPIC else "batch_"
+    name = wire_id(batch.id, prefix)
+    path = "/v1/messages/batches" if batch.facts.protocol == ANTHROPIC else "/v1/batches"
+    counts = batch.counts
     return {
         "id": name,
-        "type": "message_batch",
-        "processing_status": message_batch_status(batch),  # type: ignore[typeddict-item]  # one of three
-        "request_counts": counts if batch.state.is_terminal else none_done,
-        "progress": counts,
-        "created_at": batch.created_at,
-        "expires_at": batch.facts.expires_at,
-        "ended_at": batch.ended_at,
-        "cancel_initiated_at": batch.cancel_requested_at,
-        "archived_at": archived_at,
-        "results_url": f"{origin}{MESSAGES_PATH}/batches/{name}/results" if has_results else None,
-    }
-
-
-def openai_batch_status(batch: Batch) -> str:
-    """Return the status of a batch in OpenAI's words."""
-    if batch.state is not BatchState.ENDED:
-        cancelling = batch.state is BatchState.FINALIZING and batch.cancel_requested_at
-        return "cancelling" if cancelling else _OPENAI_STATUS[batch.state]
-    if batch.cancel_requested_at is not None:
-        return "cancelled"
-    return "expired" if batch.counts is not None and batch.counts.expired else "completed"
-
-
-def openai_batch_object(
-    batch: Batch,
-    counts: BatchCounts,
-    *,
-    faults: Sequence[BatchFault] | None,
-    output_file: str | None,
-    error_file: str | None,
-) -> BatchObject:
-    """Return a batch in OpenAI's format.
-
-    Args:
-        counts: Its requests by state as they are now.
-        faults: The errors of its input file, if it failed.
-        output_file: Id of the file of the answers, if it has one.
-        error_file: Id of the file of the failures, if it has one.
-    """
-    facts = batch.facts
-    status = openai_batch_status(batch)
-    ended_at = _seconds(batch.ended_at)
-    shown: BatchObject = {
-        "id": wire_id(batch.id, OPENAI_BATCH_PREFIX),
         "object": "batch",
-        "endpoint": facts.endpoint,
-        "errors": None if faults is None else {"object": "list", "data": list(faults)},
-        "input_file_id": facts.input_file or "",
-        "completion_window": "24h",
-        "status": status,  # type: ignore[typeddict-item]  # one of them
-        "output_file_id": output_file,
-        "error_file_id": error_file,
-        "created_at": unix_seconds(batch.created_at),
-        "in_progress_at": _seconds(batch.started_at),
-        "expires_at": unix_seconds(facts.expires_at),
-        "finalizing_at": _seconds(batch.finalizing_at),
-        "completed_at": ended_at if status == "completed" else None,
-        "failed_at": ended_at if status == "failed" else None,
-        "expired_at": ended_at if status == "expired" else None,
-        "cancelling_at": _seconds(batch.cancel_requested_at),
-        "cancelled_at": ended_at if status == "cancelled" else None,
-        "request_counts": {
-            "total": 0 if status in {"validating", "failed"} else facts.lines,
-            "completed": counts["succeeded"],
-            "failed": counts["errored"],
+        "status": batch_event(batch).removeprefix("batch."),
+        "endpoint": batch.facts.endpoint,
+        "lines": batch.facts.lines,
+        "counts": {
+            "succeeded": counts.succeeded if counts else 0,
+            "errored": counts.errored if counts else 0,
+            "canceled": counts.canceled if counts else 0,
+            "expired": counts.expired if counts else 0,
         },
-        "metadata": dict(facts.metadata) if facts.metadata is not None else None,
-    }
-    if batch.state is BatchState.ENDED:
-        shown["usage"] = _usage(batch)
-    return shown
-
-
-def file_object(file: StoredFile, get: Callable[[Digest], bytes]) -> FileObject:
-    """Return a file; ``get`` returns a payload."""
-    facts = file.facts
-    shown: FileObject = {
-        "id": file.id,
-        "object": "file",
-        "bytes": facts.bytes,
-        "created_at": unix_seconds(file.created_at),
-        "filename": _filename(facts, get),
-        "purpose": facts.purpose,
-        "status": "processed",
-    }
-    if facts.expires_at is not None:
-        shown["expires_at"] = unix_seconds(facts.expires_at)
-    return shown
-
-
-def _filename(facts: FileCreated, get: Callable[[Digest], bytes]) -> str:
-    if facts.content is None:
-        return f"{facts.batch}_{facts.part}.jsonl"
-    try:
-        return read_filename(facts.content, get) or _UNNAMED
-    except TEXT_LOST:
-        return _UNNAMED
-
-
-def _usage(batch: Batch) -> BatchUsage:
-    usage = batch.usage
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "created_at": batch.created_at,
+        "ended_at": batch.ended_at,
+        "links": {"self": f"{path}/{name}"},
     }
 
 
-def _seconds(at: str | None) -> int | None:
-    return unix_seconds(at) if at else None
+#: Characters of a User-Agent that are stored.
+CLIENT_CHARS_MAX: Final = 256
+#: For the document: the failure with status 429 of both operations that create batches.
+BATCHES_FULL: Final = "Too many batches are open; Retry-After has the seconds to wait"
+
+
+def client_payload(request: Request) -> dict[Digest, bytes]:
+    """Return the text that names the client by its digest; empty if it sends none."""
+    name = text_bytes(request.headers.get("user-agent", "")[:CLIENT_CHARS_MAX])
+    return {digest_of(name): name} if name else {}
+
+
+def batch_progress(batch: Batch, app: App) -> BatchCounts:
+    """Return the numbers of requests by state as they are now; blocks."""
+    return batch_counts(batch, None if batch.counts else app.batch_records.views.tally(batch.id))

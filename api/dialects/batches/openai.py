@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, NotRequired, cast
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.anthropic import BATCHES_FULL, batch_progress, client_payload
-from api.dialects.batches.bodies import (
-    BatchBody,
-    BatchFault,
-    BatchList,
-    BatchObject,
-)
-from api.dialects.batches.files import find_file
+from api.dialects.batches.files import KeptFor, find_file
 from api.dialects.batches.lines import OPENAI_ENDPOINTS
-from api.dialects.batches.names import (
+from api.dialects.batches.objects import (
+    BATCHES_FULL,
+    BatchCounts,
     batch_id_of,
+    batch_progress,
+    client_payload,
     find_batch,
     later,
     new_batch_id,
     wire_id,
 )
-from api.dialects.batches.objects import (
-    OPENAI_BATCH_PREFIX,
-    openai_batch_object,
-    openai_batch_status,
-)
-from api.http.bodies import parse_body
-from api.http.messages import Reply, Request
-from api.http.operation import Operation
-from api.http.parameters import page_size, path, text
-from api.http.sse import json_reply
+from api.generation import unix_seconds
+from api.http.bodies import Name, RequestBody, WebhookBody, parse_body
+from api.http.messages import Reply, Request, json_reply
+from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
@@ -44,6 +39,203 @@ from domain.errors import (
 )
 from domain.events.batch import BatchSubmitted
 from domain.usecases.batches.driver import file_of_part
+
+#: Limits of the ``metadata`` of an OpenAI batch.
+PAIRS_MAX = 16
+KEY_CHARS_MAX = 64
+VALUE_CHARS_MAX = 512
+
+
+MetadataKey = Annotated[str, Field(max_length=KEY_CHARS_MAX)]
+MetadataValue = Annotated[str, Field(max_length=VALUE_CHARS_MAX)]
+
+
+class BatchBody(RequestBody):
+    """The body of ``POST /v1/batches``: the requests in a file, to answer within a day."""
+
+    input_file_id: Name
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=PAIRS_MAX)] | None = None
+    output_expires_after: KeptFor | None = None
+    webhook: WebhookBody | None = None
+
+
+class BatchFault(TypedDict):
+    """An error in a line, or in the file as a whole."""
+
+    code: str
+    line: int | None
+    message: str
+    param: str | None
+
+
+class BatchFaults(TypedDict):
+    """The errors of a batch that failed."""
+
+    object: Literal["list"]
+    data: list[BatchFault]
+
+
+class BatchRequestCounts(TypedDict):
+    """Numbers of requests by state."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class InputDetails(TypedDict):
+    """Details of the input tokens."""
+
+    cached_tokens: int
+
+
+class OutputDetails(TypedDict):
+    """Details of the output tokens."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(TypedDict):
+    """Token counts of all lines."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class BatchObject(TypedDict):
+    """An OpenAI batch; times are in Unix seconds."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchFaults | None
+    input_file_id: str
+    completion_window: str
+    status: Literal[
+        "validating",
+        "failed",
+        "in_progress",
+        "finalizing",
+        "completed",
+        "expired",
+        "cancelling",
+        "cancelled",
+    ]
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: BatchRequestCounts
+    metadata: dict[str, str] | None
+    usage: NotRequired[BatchUsage]
+
+
+class BatchList(TypedDict):
+    """A page, newest first."""
+
+    object: Literal["list"]
+    data: list[BatchObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+OPENAI_BATCH_PREFIX: Final = "batch_"
+_OPENAI_STATUS: Final = {
+    BatchState.VALIDATING: "validating",
+    BatchState.IN_PROGRESS: "in_progress",
+    BatchState.CANCELING: "cancelling",
+    BatchState.FINALIZING: "finalizing",
+    BatchState.FAILED: "failed",
+}
+
+
+def openai_batch_status(batch: Batch) -> str:
+    """Return the status of a batch in OpenAI's words."""
+    if batch.state is not BatchState.ENDED:
+        cancelling = batch.state is BatchState.FINALIZING and batch.cancel_requested_at
+        return "cancelling" if cancelling else _OPENAI_STATUS[batch.state]
+    if batch.cancel_requested_at is not None:
+        return "cancelled"
+    return "expired" if batch.counts is not None and batch.counts.expired else "completed"
+
+
+def openai_batch_object(
+    batch: Batch,
+    counts: BatchCounts,
+    *,
+    faults: Sequence[BatchFault] | None,
+    output_file: str | None,
+    error_file: str | None,
+) -> BatchObject:
+    """Return a batch in OpenAI's format.
+
+    Args:
+        counts: Its requests by state as they are now.
+        faults: The errors of its input file, if it failed.
+        output_file: Id of the file of the answers, if it has one.
+        error_file: Id of the file of the failures, if it has one.
+    """
+    facts = batch.facts
+    status = openai_batch_status(batch)
+    ended_at = _seconds(batch.ended_at)
+    shown: BatchObject = {
+        "id": wire_id(batch.id, OPENAI_BATCH_PREFIX),
+        "object": "batch",
+        "endpoint": facts.endpoint,
+        "errors": None if faults is None else {"object": "list", "data": list(faults)},
+        "input_file_id": facts.input_file or "",
+        "completion_window": "24h",
+        "status": status,  # type: ignore[typeddict-item]  # one of them
+        "output_file_id": output_file,
+        "error_file_id": error_file,
+        "created_at": unix_seconds(batch.created_at),
+        "in_progress_at": _seconds(batch.started_at),
+        "expires_at": unix_seconds(facts.expires_at),
+        "finalizing_at": _seconds(batch.finalizing_at),
+        "completed_at": ended_at if status == "completed" else None,
+        "failed_at": ended_at if status == "failed" else None,
+        "expired_at": ended_at if status == "expired" else None,
+        "cancelling_at": _seconds(batch.cancel_requested_at),
+        "cancelled_at": ended_at if status == "cancelled" else None,
+        "request_counts": {
+            "total": 0 if status in {"validating", "failed"} else facts.lines,
+            "completed": counts["succeeded"],
+            "failed": counts["errored"],
+        },
+        "metadata": dict(facts.metadata) if facts.metadata is not None else None,
+    }
+    if batch.state is BatchState.ENDED:
+        shown["usage"] = _usage(batch)
+    return shown
+
+
+def _usage(batch: Batch) -> BatchUsage:
+    usage = batch.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _seconds(at: str | None) -> int | None:
+    return unix_seconds(at) if at else None
+
 
 #: Names of the dialects of these batches in the log.
 PROTOCOLS: Final = tuple(kind.protocol for kind in OPENAI_ENDPOINTS.values())

@@ -1,16 +1,16 @@
-"""Bodies of jobs and agents."""
+"""Bodies and replies of ``/v1/jobs`` and ``/v1/webhooks``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Annotated, Literal, NotRequired, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
-from api.dialects.replies import JobCache
 from api.http.bodies import (
     NAME_PATTERN,
     Items,
@@ -24,7 +24,6 @@ from api.http.bodies import (
     TopK,
     TopP,
     WebhookBody,
-    whole,
 )
 
 #: Longest deadline: thirty days.
@@ -88,228 +87,218 @@ class JobBody(PromptBody):
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
 
 
-#: Id of a new agent; without ``/``, since it is a part of a path.
-AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
-#: Id of an agent in a path: also that of the session of a client.
-KNOWN_AGENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}$"
-#: Highest number of a turn in a request.
-TURN_MAX = 1_000_000
-NewAgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
-TurnNumber = Annotated[int, Field(ge=0, le=TURN_MAX), BeforeValidator(whole)]
+class WebhookObject(TypedDict):
+    """A message to one receiver about the end of a job or a batch, and its delivery.
 
-
-class AgentBody(OptionsBody):
-    """The body of ``POST /v1/agents``; the options are the defaults of its turns."""
-
-    id: NewAgentId | None = None
-    system: str | None = None
-    tools: Items[FunctionTool] | None = None
-
-
-class TurnBody(PromptBody):
-    """The body of ``POST /v1/agents/{agent_id}/generate``: a ``prompt`` or ``messages``."""
-
-    expected_turn: TurnNumber | None = None
-    stream: bool | None = None
-
-
-class ForkBody(RequestBody):
-    """The body of ``POST /v1/agents/{agent_id}/fork``; ``from_turn`` defaults to the latest."""
-
-    from_turn: TurnNumber | None = None
-    id: NewAgentId | None = None
-
-
-class AgentTurn(TypedDict):
-    """A turn that was not inherited; ``counts`` is true if it has an answer."""
-
-    turn: int
-    job: str
-    status: str
-    counts: bool
-
-
-class AgentFork(TypedDict):
-    """The agent that an agent was forked from, and its last inherited turn."""
-
-    agent_id: str
-    turn: int
-
-
-class AgentLinks(TypedDict):
-    """Paths of the operations on an agent; one without a history has only ``cache``."""
-
-    cache: str
-    self: NotRequired[str]
-    generate: NotRequired[str]
-    fork: NotRequired[str]
-
-
-class AgentMisses(TypedDict):
-    """Saved contexts that were computed again, by cause."""
-
-    diverged: int
-    gone: int
-    model_changed: int
-
-
-class AgentActivity(TypedDict):
-    """What the jobs of an agent have done; tokens are those of ended jobs.
-
-    ``known_tokens`` are prompt tokens that the cache knew when attempts began. ``context_tokens``
-    is the length of the context that was saved last.
-    """
-
-    first_seen: str
-    last_seen: str
-    jobs: int
-    open_jobs: int
-    last_job: str | None
-    last_model: str | None
-    prompt_tokens: int
-    cached_tokens: int
-    known_tokens: int
-    completion_tokens: int
-    hits: int
-    ram_tokens: int
-    disk_tokens: int
-    misses: AgentMisses
-    missed_tokens: int
-    context_tokens: int
-    context_blocks: int
-
-
-class AgentObject(TypedDict):
-    """An agent; only lists have ``registered`` and ``activity``, and they leave out the rest.
-
-    ``turns`` counts the turns that have an answer, with the inherited ones. ``history`` has the
-    latest turns without them. ``registered`` is false for an agent without a history of its own,
-    such as a session of a client; its ``created_at`` is the instant of its first job.
+    ``error`` and ``status`` belong to the last attempt. During an attempt, ``next_attempt_at`` is
+    the time at which the service considers it lost.
     """
 
     id: str
-    object: Literal["agent"]
+    object: Literal["webhook"]
+    type: str
+    subject: str
+    url: str
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
     created_at: str
-    forked_from: AgentFork | None
-    links: AgentLinks
-    registered: NotRequired[bool]
-    activity: NotRequired[AgentActivity]
-    turns: NotRequired[int]
-    open_job: NotRequired[str | None]
-    system: NotRequired[str | None]
-    tools: NotRequired[list[dict[str, Any]] | None]
-    options: NotRequired[dict[str, Any] | None]
-    history: NotRequired[list[AgentTurn]]
+    last_attempt_at: str | None
+    next_attempt_at: str | None
+    status: int | None
+    error: str | None
 
 
-class AgentList(TypedDict):
-    """A page; ``before=<next_before>`` returns the next one."""
+class WebhookList(TypedDict):
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
 
     object: Literal["list"]
-    data: list[AgentObject]
+    data: list[WebhookObject]
     has_more: bool
     next_before: str | None
 
 
-class DeletedAgent(TypedDict):
-    """The reply to the deletion of an agent."""
+# --- native --------------------------------------------------------------------------------
+
+
+class JobUsage(TypedDict):
+    """Token counts of a job."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    total_tokens: int
+
+
+class JobTimings(TypedDict):
+    """Durations of the phases of a job; ``restore_ms`` is a part of ``prefill_ms``."""
+
+    queued_ms: float
+    admission_ms: float
+    restore_ms: float
+    prefill_ms: float
+    first_token_ms: float
+    decode_ms: float
+
+
+class JobError(TypedDict):
+    """The failure of the latest attempt."""
+
+    code: str
+    message: str
+
+
+class JobToolCall(TypedDict):
+    """A tool call; if it is not complete, its arguments are truncated JSON."""
 
     id: str
-    object: Literal["agent"]
-    deleted: bool
-
-
-class SavedContext(TypedDict):
-    """The context that was saved last; some of its blocks may have been evicted since."""
-
-    job: str
-    at: str
-    tokens: int
-    blocks: int
-    tier: Literal["disk"]
-    fingerprint: str
-
-
-class CacheHit(TypedDict):
-    """The latest job that reused cached blocks."""
-
-    job: str
-    at: str
-    source: str
-    tokens: int
-    disk_tokens: int
-    prompt_tokens: int
-    took_ms: float
-
-
-class CacheMiss(TypedDict):
-    """The latest job that computed saved blocks again."""
-
-    job: str
-    at: str
-    reason: str
-    at_token: int
-    missed_tokens: int
-
-
-class LatestTurn(JobCache):
-    """The cache diagnosis of the latest job."""
-
-    job: str
-
-
-class AgentCache(TypedDict):
-    """The cache state of the context of an agent."""
-
-    object: Literal["agent.cache"]
-    agent_id: str
-    context: SavedContext | None
-    last_hit: CacheHit | None
-    last_miss: CacheMiss | None
-    latest: LatestTurn | None
-
-
-class ContextBlock(TypedDict):
-    """A block of a context; ``shared_with`` counts the other agents that have it.
-
-    ``in_memory`` and ``on_disk`` are ``null`` while no worker with a model answers.
-    """
-
     name: str
-    tokens: int
-    in_memory: bool | None
-    on_disk: bool | None
-    shared_with: int
+    arguments: str
+    is_complete: bool
 
 
-class MappedContextObject(TypedDict):
-    """A saved context; ``shared_with`` has at most 20 of the agents that share blocks with it."""
+class JobOutput(TypedDict):
+    """The answer; ``tool_calls`` only if it has any, the others only if requested.
 
-    job: str
-    at: str
-    fingerprint: str
-    tokens: int
-    blocks: list[ContextBlock]
-    shared_with: list[str]
-
-
-class AgentContextMaps(TypedDict):
-    """The saved contexts of an agent, the last one first; beginnings of others are left out.
-
-    ``registered`` is true for an agent that was created over HTTP, and so can be forked.
+    Each of ``embeddings`` is a vector in base64: little-endian floats of 32 bits.
     """
 
-    object: Literal["agent.blocks"]
-    agent_id: str
-    registered: bool
-    block_tokens: int
-    contexts: list[MappedContextObject]
+    text: str
+    thinking: str
+    tool_calls: NotRequired[list[JobToolCall]]
+    logprobs: NotRequired[list[ResponseLogprob]]
+    embeddings: NotRequired[list[str]]
 
 
-class ForgottenCache(TypedDict):
-    """The reply to the deletion of cached contexts."""
+class JobLinks(TypedDict):
+    """Paths of the operations on a job."""
 
-    object: Literal["agent.cache"]
-    agent_id: str
-    deleted: bool
-    blocks: int
+    self: str
+    stream: str
+    cancel: str
+    retry: str
+
+
+class JobEstimate(TypedDict):
+    """Seconds from now until an open job begins and ends; ``null`` where it is unknown."""
+
+    starts_in_s: float | None
+    finishes_in_s: float | None
+
+
+class JobDivergence(TypedDict):
+    """The first difference of a prompt from the most similar earlier one."""
+
+    at_token: int
+    cause: str
+    place: str
+    before: str
+    now: str
+
+
+class JobCache(TypedDict):
+    """The part of a prompt that was cached when its job began."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    source: str
+    known_tokens: int
+    missed_tokens: int
+    compared_with: str | None
+    divergence: JobDivergence | None
+
+
+WaitingName = Literal["place", "memory", "prefix", "model", "paused"]
+
+
+class JobObject(TypedDict):
+    """A job; lists leave out the optional keys.
+
+    ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
+    the workers. ``waiting_for`` is what a waiting job needs before it runs; if it is ``model``,
+    that is ``bound_model``: the registered model that must answer the job, ``null`` if it follows
+    the loaded model. ``answered_by`` is the model of its latest attempt.
+    """
+
+    id: str
+    object: Literal["job"]
+    status: Literal["queued", "running", "completed", "failed", "cancelled", "expired"]
+    kind: Literal["generation", "embedding"]
+    protocol: str
+    model: str
+    bound_model: str | None
+    answered_by: str | None
+    priority: Literal["interactive", "batch"]
+    agent_id: str | None
+    start_by: str | None
+    finish_by: str | None
+    request_id: str
+    trace_id: str | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    attempt: int
+    cancel_requested: bool
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: JobUsage
+    timings: JobTimings
+    error: JobError | None
+    links: JobLinks
+    queue_position: int | None
+    waiting_for: WaitingName | None
+    estimate: JobEstimate | None
+    output: NotRequired[JobOutput | None]
+    cache: NotRequired[JobCache | None]
+    webhooks: NotRequired[list[WebhookObject]]
+
+
+class JobList(TypedDict):
+    """A page, newest first; ``before=<next_before>`` returns the next one."""
+
+    object: Literal["list"]
+    data: list[JobObject]
+    has_more: bool
+    next_before: str | None
+
+
+class JobStep(TypedDict):
+    """A step of a job; ``position`` is ``null`` for what a worker measured between two events.
+
+    ``after_ms`` counts from the acceptance, ``took_ms`` is the duration where it is known.
+    """
+
+    what: str
+    at: str
+    after_ms: float
+    text: str
+    took_ms: float | None
+    attempt: int | None
+    position: int | None
+
+
+class JobBar(TypedDict):
+    """A stretch of time of an attempt, in milliseconds since the acceptance.
+
+    ``to_ms`` is ``null`` while it lasts. ``run`` stands for phases that are not recorded, because
+    the attempt runs or ended without an answer, ``lost`` for an attempt whose worker died.
+    """
+
+    kind: Literal["queued", "restore", "prefill", "decode", "run", "lost"]
+    attempt: int
+    from_ms: float
+    to_ms: float | None
+
+
+class JobTimeline(TypedDict):
+    """Where the time of a job went; ``at`` is the instant of this reply."""
+
+    object: Literal["job.timeline"]
+    job: str
+    at: str
+    ended: bool
+    total_ms: float
+    queued_ms: float
+    attempts: int
+    steps: list[JobStep]
+    bars: list[JobBar]

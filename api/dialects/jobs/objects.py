@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
+from api.app import App
 from api.dialects.embeddings import base64_of
-from api.dialects.logprobs import response_logprobs
-from api.dialects.replies import (
+from api.dialects.encoding import response_logprobs
+from api.dialects.jobs.bodies import (
     JobCache,
     JobDivergence,
     JobEstimate,
@@ -17,21 +17,20 @@ from api.dialects.replies import (
     JobToolCall,
     WaitingName,
 )
-from api.loops.webhooks import webhook_object
+from api.dialects.jobs.webhooks import webhook_object
+from api.http.messages import Caller
 from domain.chat.divergence import PromptDivergence
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.job.eta import Forecast
+from domain.errors import JobNotFound
+from domain.job.eta import Forecast, awaiting_model
 from domain.job.state import Job
 from domain.log.trace import trace_id_of
 from domain.usecases.recent_ends import CacheDiagnosis
-from domain.values import JobStatus, WaitingFor
-from domain.webhook.delivery import Webhook
-
-#: On every reply to a generation whose prompt is known when the headers are sent.
-CACHE_HEADER: Final = "x-semantic-cache"
-#: Characters that a string of RFC 8941 cannot have.
-_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
+from domain.values import JobId, JobStatus, Priority, WaitingFor
+from domain.webhook.delivery import (
+    Webhook,
+)
 
 
 def cache_object(diagnosis: CacheDiagnosis) -> JobCache:
@@ -56,36 +55,6 @@ def _divergence(diagnosis: CacheDiagnosis, divergence: PromptDivergence) -> JobD
         "before": divergence.before,
         "now": divergence.now,
     }
-
-
-def cache_header(diagnosis: CacheDiagnosis) -> str:
-    """Return the value of the header, a dictionary of RFC 8941 without any text of a prompt."""
-    members = [
-        f"prompt={diagnosis.prompt_tokens}",
-        f"cached={diagnosis.cached_tokens}",
-        f"source={diagnosis.source}",
-    ]
-    if diagnosis.known_tokens > diagnosis.cached_tokens:
-        # Windows and states go on from a checkpoint; 0 is the beginning of the prompt.
-        members += [f"known={diagnosis.known_tokens}", f"checkpoint={diagnosis.cached_tokens}"]
-    if diagnosis.divergence is not None:
-        divergence = diagnosis.divergence
-        members += [
-            f"missed={diagnosis.missed_tokens}",
-            f"cause={divergence.cause.value}",
-            f"place={_string(_without_names(divergence.place))}",
-        ]
-    return ", ".join(members)
-
-
-def _without_names(place: str) -> str:
-    """Return a place without the name of a tool, which is text of the client."""
-    return place.partition(" ")[0] if place.startswith("tools[") else place
-
-
-def _string(text: str) -> str:
-    printable = _UNPRINTABLE.sub("?", text).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{printable}"'
 
 
 def job_object(view: Job, forecast: Forecast | None) -> JobObject:
@@ -212,3 +181,46 @@ def _estimate(view: Job, forecast: Forecast | None) -> JobEstimate | None:
 def rounded(seconds: float | None) -> float | None:
     """Return an estimate in tenths of a second; it is not more accurate than that."""
     return None if seconds is None else round(seconds, 1)
+
+
+def load_job(app: App, job_id: JobId, caller: Caller) -> JobObject:
+    """Return a job with its answer, what it found in the cache, and its webhooks.
+
+    Raises:
+        JobNotFound: There is no such job.
+    """
+    records = app.records
+    view = records.views.get(job_id)
+    if view is None:
+        raise JobNotFound(job_id)
+    return full_job_object(
+        view,
+        wait_of(app, view),
+        answer=records.read_stored(view),
+        # Before its first attempt a job has looked nothing up in the cache.
+        diagnosis=records.diagnose(job_id) if view.attempt else None,
+        # The URLs of the settings belong to the operator.
+        webhooks=[
+            one
+            for one in app.webhook_store.of_subject(job_id, limit=SHOWN_MAX)
+            if caller.sees in {None, one.owner}
+        ],
+    )
+
+
+def summarise_job(app: App, view: Job) -> JobObject:
+    """Return a job without its answer."""
+    return job_object(view, wait_of(app, view))
+
+
+def wait_of(app: App, view: Job) -> Forecast | None:
+    """Return the forecast of an open job."""
+    if view.status.is_terminal:
+        return None
+    if view.status is JobStatus.QUEUED and app.models.awaits_model(view):
+        return awaiting_model(Priority(view.submitted.priority))
+    return app.eta.of(view.id)
+
+
+#: Most webhooks in the object of a job.
+SHOWN_MAX: Final = 20

@@ -14,20 +14,26 @@ from api.dialects.generate import (
     MODEL_UNKNOWN,
     QUEUE_FULL,
 )
-from api.dialects.jobs import parse as native
-from api.dialects.jobs.bodies import JobBody
-from api.dialects.jobs.job_objects import load_job, summarise_job, wait_of
-from api.dialects.jobs.objects import rounded
-from api.dialects.jobs.parse import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.dialects.replies import JobList, JobObject
+from api.dialects.jobs import wire as native
+from api.dialects.jobs.bodies import JobBody, JobList, JobObject
+from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
+from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import choice, header, moment, page_size, path, query, text
-from api.http.request_headers import IDEMPOTENCY_KEY, PREFERRED_WAIT_S
-from api.http.sse import json_reply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
+from api.http.operation import (
+    IDEMPOTENCY_KEY,
+    PREFERRED_WAIT_S,
+    Operation,
+    choice,
+    header,
+    moment,
+    page_size,
+    path,
+    query,
+    text,
+)
 from api.streaming.answers import JobStream, wait_for_end
-from api.submit import Parse
+from api.submit import Parse, accept_job
 from domain.chat.items import Progress, StreamItem
 from domain.errors import SemanticError
 from domain.job.eta import retry_after_s
@@ -195,8 +201,8 @@ def _look_again(job: JobObject) -> str:
 
 
 def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
-    """Accept a job and return it as clients see it; see ``Submission.accept``."""
-    accepted = app.submission.accept(parse, request, protocol="jobs")
+    """Accept a job and return it as clients see it; see ``accept_job``."""
+    accepted = accept_job(app, parse, request, protocol="jobs")
     return accepted, load_job(app, accepted.job_id, request.caller)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from api.app import App
+from api.dialects.jobs.bodies import WebhookList, WebhookObject
 from api.http.bodies import WEBHOOK_ID_PATTERN
-from api.http.messages import Reply, Request
-from api.http.operation import Operation
-from api.http.parameters import choice, page_size, path, text
-from api.http.sse import json_reply
-from api.loops.webhooks import webhook_object
-from api.operate.engine_bodies import WebhookList, WebhookObject
-from domain.webhook.delivery import WebhookId, WebhookState
+from api.http.messages import Reply, Request, json_reply
+from api.http.operation import Operation, choice, page_size, path, text
+from domain.webhook.delivery import (
+    Webhook,
+    WebhookId,
+    WebhookState,
+)
 
 _WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
@@ -67,3 +68,21 @@ WEBHOOK_OPERATIONS: Final = (
         status=202,
     ),
 )
+
+
+def webhook_object(webhook: Webhook) -> WebhookObject:
+    """Return a webhook as clients see it."""
+    return {
+        "id": webhook.id,
+        "object": "webhook",
+        "type": webhook.event,
+        "subject": webhook.subject,
+        "url": webhook.url,
+        "state": webhook.state.value,
+        "attempts": webhook.attempts,
+        "created_at": webhook.created_at,
+        "last_attempt_at": webhook.last_at,
+        "next_attempt_at": webhook.next_at,
+        "status": webhook.status,
+        "error": webhook.error,
+    }

@@ -1,12 +1,13 @@
-"""Bodies of OpenAI's chat completions, and log probabilities."""
+"""Bodies and replies of OpenAI's chat completions."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.dialects.encoding import ChatLogprobs
 from api.http.bodies import (
     NAME_PATTERN,
     Answers,
@@ -31,53 +32,6 @@ TEXT_TOP_MAX: Final = 5
 # The validator is last, so that the schema of the number has the limits.
 TopLogprobs = Annotated[int, Field(ge=0, le=TOP_MAX), BeforeValidator(whole)]
 TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
-
-
-class TokenChance(TypedDict):
-    """A token and the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ResponseLogprob(TokenChance):
-    """A token of an answer, and the most probable ones at its place."""
-
-    top_logprobs: list[TokenChance]
-
-
-class ChatLogprobs(TypedDict):
-    """The tokens of the content of a choice."""
-
-    content: list[ResponseLogprob]
-    refusal: None
-
-
-class DeltaChance(TypedDict):
-    """A token and the natural logarithm of its probability."""
-
-    token: str
-    logprob: float
-
-
-class DeltaLogprob(DeltaChance):
-    """A token of a text delta, and the most probable ones at its place."""
-
-    top_logprobs: list[DeltaChance]
-
-
-class TextLogprobs(TypedDict):
-    """The tokens of a text completion, one list for each property.
-
-    ``top_logprobs`` has the token itself and the most probable ones. ``text_offset`` counts
-    characters from the start of the text of the choice.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
 
 
 def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
@@ -226,3 +180,73 @@ class ChatCompletionBody(CompletionParameters):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
+
+
+# --- OpenAI --------------------------------------------------------------------------------
+
+
+class CachedTokens(TypedDict):
+    """Details of the prompt tokens."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(TypedDict):
+    """Details of the completion tokens."""
+
+    reasoning_tokens: int
+
+
+class OpenAIUsage(TypedDict):
+    """Token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
+
+
+class OpenAIFunction(TypedDict):
+    """The name of a function and its arguments as JSON in a string."""
+
+    name: str
+    arguments: str
+
+
+class OpenAIToolCall(TypedDict):
+    """A tool call."""
+
+    id: str
+    type: Literal["function"]
+    function: OpenAIFunction
+
+
+class OpenAIMessage(TypedDict):
+    """The message of a choice."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[OpenAIToolCall]]
+
+
+class OpenAIChoice(TypedDict):
+    """One answer."""
+
+    index: int
+    message: OpenAIMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChatCompletion(TypedDict):
+    """The reply of ``POST /v1/chat/completions``."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[OpenAIChoice]
+    usage: OpenAIUsage

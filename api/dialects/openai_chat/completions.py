@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from api.answer import AssembledAnswer, ending_or_error, job_hex
-from api.dialects.replies import OpenAIUsage
+from api.dialects.openai_chat.bodies import CompletionParameters, OpenAIUsage
+from api.dialects.parsing import RequestParser, agent_of, repeat_for_answers
 from api.errors import error_body
+from api.generation import AssembledAnswer, ChoiceItem, ParsedRequest, ending_or_error, job_hex
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
-from api.parsed_request import RequestParser
-from domain.chat.items import Body, Failed, Finished, StreamItem
-from domain.errors import SemanticError
+from domain.chat.items import Body, Failed, Finished
+from domain.chat.request import ChatRequest
+from domain.errors import InvalidRequest, SemanticError
 from domain.values import JobId, StopReason, Usage
 
 _FINISH_REASONS: Final[Mapping[StopReason, str]] = {
@@ -94,25 +95,6 @@ class CompletionEnvelope:
             "created": self.created,
             "model": self.model,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceItem:
-    """An item of one of the jobs of a completion.
-
-    Attributes:
-        choice: Index of the job.
-        is_terminal: Whether it is the last item of all jobs.
-    """
-
-    choice: int
-    item: StreamItem
-    is_terminal: bool = False
-
-    @property
-    def n(self) -> int | None:
-        """The number of the item in the stream of its job."""
-        return self.item.n
 
 
 class CompletionEncoder:
@@ -225,3 +207,36 @@ def openai_usage(usage: Usage) -> OpenAIUsage:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+#: Most answers of one request, over all of its prompts; each is a job.
+CHOICES_MAX: Final = 128
+
+
+def completion_request(
+    wire: CompletionParameters, prompts: Sequence[ChatRequest], headers: Mapping[str, str]
+) -> ParsedRequest:
+    """Return a request for ``n`` answers to each prompt.
+
+    Args:
+        wire: The body.
+        prompts: One generation for each prompt, in order.
+        headers: Headers by lower-case name.
+
+    Raises:
+        InvalidRequest: The request asks for more than ``CHOICES_MAX`` answers.
+    """
+    answers = wire.n or 1
+    if len(prompts) * answers > CHOICES_MAX:
+        msg = f"{len(prompts)} prompts with {answers} answers each; {CHOICES_MAX} answers at most"
+        raise InvalidRequest(msg, field="n")
+    chat, *more = (one for prompt in prompts for one in repeat_for_answers(prompt, answers))
+    return ParsedRequest(
+        chat=chat,
+        more=tuple(more),
+        answers_each=answers,
+        stream=bool(wire.stream),
+        include_usage=bool(wire.stream_options and wire.stream_options.include_usage),
+        agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
+        seeded=wire.seed is not None,
+    )

@@ -5,39 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from api.answer import AssembledAnswer, origin_of
-from api.dialects.function_tools import Mode, arguments_of, choice_of, function_tool
-from api.dialects.logprobs import chat_logprobs
+from api.dialects.encoding import chat_logprobs
 from api.dialects.openai_chat.bodies import (
     ChatCompletionBody,
     ChatMessage,
     ChatToolChoice,
     ContentPart,
     FunctionTool,
+    OpenAIMessage,
     ResponseFormat,
     ToolCallSpec,
     logprobs_wanted,
 )
-from api.dialects.openai_chat.completion_request import completion_request
-from api.dialects.openai_chat.completions import Choice, CompletionKind, finish_reason
-from api.dialects.replies import OpenAIMessage
-from api.dialects.turns import (
+from api.dialects.openai_chat.completions import (
+    Choice,
+    CompletionKind,
+    completion_request,
+    finish_reason,
+)
+from api.dialects.parsing import (
     IMAGE_NOTE,
     IMAGE_TYPES,
     PART_BREAK,
+    Mode,
+    arguments_of,
+    choice_of,
+    clamp_max_tokens,
+    effort_of,
+    function_tool,
     merge_turns,
     newest_of_user,
     refuse_images,
-)
-from api.http.bodies import parse_body
-from api.parsed_request import (
-    ParsedRequest,
-    RequestDefaults,
-    clamp_max_tokens,
-    effort_of,
     sampling_of,
     stop_texts,
 )
+from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
+from api.http.bodies import parse_body
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.request import ChatRequest, Message, Role, ToolCall, ToolChoice

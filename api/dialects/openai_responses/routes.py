@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from api.app import App
 from api.dialects.generate import (
@@ -18,22 +21,232 @@ from api.dialects.openai_responses.bodies import (
     ResponseObject,
     ResponsesBody,
 )
-from api.dialects.openai_responses.encode import ResponsesEncoder
-from api.dialects.openai_responses.response_object import (
+from api.dialects.openai_responses.encode import (
     PROTOCOL,
     ResponseEnvelope,
+    ResponsesEncoder,
     ended_response,
+    find_item,
+    response_object,
+    unfinished_status,
 )
+from api.dialects.openai_responses.parse import (
+    Item,
+    RequestedFields,
+    decode_fields,
+    input_items,
+    listed_items,
+    requested_fields,
+)
+from api.generation import AssembledAnswer, ParsedRequest, job_hex, unix_seconds
 from api.http.bodies import INT64_MAX
-from api.http.messages import JOB_HEADER, Reply, Request, StreamReply
-from api.http.operation import Operation
-from api.http.parameters import Order, choice, flag, page_size, path, text, whole_number
-from api.http.request_headers import IDEMPOTENCY_KEY
-from api.http.sse import json_reply
-from api.parsed_request import ParsedRequest
+from api.http.messages import JOB_HEADER, Caller, Reply, Request, StreamReply, json_reply
+from api.http.operation import (
+    IDEMPOTENCY_KEY,
+    Operation,
+    Order,
+    choice,
+    flag,
+    page_size,
+    path,
+    text,
+    whole_number,
+)
 from api.streaming.answers import JobStream, abandoned_on_error, wait_for_end
+from api.submit import accept_job, open_answer
+from domain.chat.items import Failed, Finished
+from domain.chat.stored_answer import StoredAnswer
+from domain.errors import (
+    InvalidRequest,
+    JobNotFound,
+    PayloadMissing,
+    PreviousResponseNotFound,
+    ResponseNotFound,
+)
 from domain.events.job import JobHidden
-from domain.usecases.jobs.commit import commit
+from domain.job.state import Job
+from domain.usecases.jobs.commit import commit, load_job
+from domain.values import JobId, JobStatus, StopReason
+
+
+def current_response(
+    envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
+) -> ResponseObject:
+    """Return a response as it is now.
+
+    Args:
+        envelope: Its request.
+        view: Its job; ``None`` where the projection does not have it yet.
+        stored: The answer of the job, if it has one.
+    """
+    if view is None or not view.status.is_terminal:
+        status = JobStatus.QUEUED if view is None else view.status
+        return response_object(envelope, unfinished_status(envelope, status))
+    answer = AssembledAnswer() if stored is None else AssembledAnswer.from_stored(view, stored)
+    answer.ending = _ending(view)
+    return ended_response(envelope, answer)
+
+
+def _ending(view: Job) -> Finished | Failed:
+    if view.error is not None or view.stop_reason is None:
+        message = view.error_message or "the job failed"
+        return Failed(error=view.error or "failure", message=message, retryable=False)
+    return Finished(
+        stop_reason=StopReason(view.stop_reason),
+        usage=view.usage,
+        stop_sequence=view.stop_sequence,
+    )
+
+
+#: Responses of one conversation; each is read from the log at every turn.
+CHAIN_MAX: Final = 1000
+
+_RESPONSE_NAME: Final = re.compile(RESPONSE_ID_PATTERN)
+_ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """A response in the log.
+
+    Attributes:
+        envelope: Its request.
+        job: The state of its job.
+    """
+
+    envelope: ResponseEnvelope
+    job: Job
+
+
+def load_envelope(app: App, job_id: JobId) -> ResponseEnvelope:
+    """Return the request of a job that was accepted on this connection.
+
+    The client may have asked not to store the response.
+
+    Raises:
+        ResponseNotFound: The job does not exist, or is not of this dialect.
+    """
+    return _load_job(app, job_id).envelope
+
+
+def load_response(app: App, response_id: str) -> StoredResponse:
+    """Return a response that a client may look up.
+
+    Raises:
+        ResponseNotFound: It does not exist, was deleted, or was not to be stored.
+    """
+    if not _RESPONSE_NAME.match(response_id):
+        raise ResponseNotFound(response_id)
+    found = _load_job(app, JobId("job-" + response_id.removeprefix("resp_")))
+    if found.job.hidden or not found.envelope.requested.is_stored:
+        raise ResponseNotFound(response_id)
+    return found
+
+
+def _present(app: App, found: StoredResponse) -> ResponseObject:
+    """Return a response as it is now."""
+    view = app.records.views.get(found.envelope.job_id)
+    stored = None if view is None else app.records.read_stored(view)
+    return current_response(found.envelope, view, stored)
+
+
+def load_object(app: App, response_id: str) -> ResponseObject:
+    """Return a response as it is now by its id; raises as ``load`` does."""
+    return _present(app, load_response(app, response_id))
+
+
+def _resolve(app: App, wire: ResponsesBody, caller: Caller) -> tuple[RequestedFields, list[Item]]:
+    """Return a request without references, and the items of the conversation before it.
+
+    Raises:
+        InvalidRequest: An item is not valid, or the target of a reference does not exist; or
+            the conversation has too many responses, or one of them has not ended.
+        PreviousResponseNotFound: A response of the conversation does not exist.
+    """
+    items = [
+        _resolve_item(app, item, index, caller) for index, item in enumerate(input_items(wire))
+    ]
+    before = _conversation(app, wire.previous_response_id, caller)
+    return requested_fields(wire, items, before), before
+
+
+def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str, Any]]:
+    """Return the input items of a response, with those of the conversation before it.
+
+    Raises:
+        InvalidRequest: As ``resolve`` does for the conversation.
+        PreviousResponseNotFound: As ``resolve`` does.
+        ResponseNotFound: As ``load`` does.
+    """
+    found = load_response(app, response_id)
+    requested = found.envelope.requested
+    before = _conversation(app, requested.previous, caller)
+    return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
+
+
+def _conversation(app: App, last: str | None, caller: Caller) -> list[Item]:
+    """Return the items of a response and of those that it continues, oldest first."""
+    parts: list[Sequence[Item]] = []
+    previous = last
+    while previous is not None:
+        if len(parts) >= CHAIN_MAX:
+            msg = f"the conversation has more than {CHAIN_MAX} responses"
+            raise InvalidRequest(msg, field="previous_response_id")
+        try:
+            found = _load_visible(app, previous, caller)
+        except ResponseNotFound:
+            raise PreviousResponseNotFound(previous) from None
+        parts.append((*found.envelope.requested.items, *_output_of(app, found)))
+        previous = found.envelope.requested.previous
+    return [item for part in reversed(parts) for item in part]
+
+
+def _output_of(app: App, found: StoredResponse) -> Sequence[Item]:
+    if not found.job.status.is_terminal:
+        msg = f"response {found.envelope.id} has not ended"
+        raise InvalidRequest(msg, field="previous_response_id")
+    return _present(app, found)["output"]
+
+
+def _resolve_item(app: App, item: Item, index: int, caller: Caller) -> dict[str, Any]:
+    """Return an item, or the target of a reference."""
+    if item["type"] != "item_reference":
+        return dict(item)
+    named = _ITEM_ID.fullmatch(item["id"])
+    try:
+        found = _load_visible(app, f"resp_{named[1]}", caller) if named else None
+    except ResponseNotFound:
+        found = None
+    target = find_item(_output_of(app, found), item["id"]) if found is not None else None
+    if target is None:
+        msg = f"item {item['id']} does not exist"
+        raise InvalidRequest(msg, field=f"input.{index}.id")
+    return dict(target)
+
+
+def _load_visible(app: App, response_id: str, caller: Caller) -> StoredResponse:
+    """Return a response that the caller may refer to; raises as ``load`` does."""
+    found = load_response(app, response_id)
+    missing = ResponseNotFound(response_id)
+    app.ownership.require(caller, found.envelope.job_id, missing)
+    return found
+
+
+def _load_job(app: App, job_id: JobId) -> StoredResponse:
+    response_id = f"resp_{job_id.removeprefix('job-')}"
+    try:
+        loaded = load_job(job_id, log=app.records.log)
+        submitted = loaded.job.submitted
+        if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
+            raise ResponseNotFound(response_id)
+        requested = decode_fields(app.records.payloads.get(submitted.wire))
+    except (JobNotFound, PayloadMissing):
+        raise ResponseNotFound(response_id) from None
+    envelope = ResponseEnvelope(
+        job_id=job_id, created_s=unix_seconds(loaded.job.created_at), requested=requested
+    )
+    return StoredResponse(envelope=envelope, job=loaded.job)
+
 
 #: Longest wait for the end of a cancelled job, in seconds; a running job ends within a step.
 CANCEL_WAIT_S: Final = 10.0
@@ -56,9 +269,9 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
     parsed, is_background = await app.call(_parse, app, request)
     if is_background:
         return await _in_background(parsed, request, app)
-    _, job = await app.submission.open(lambda: parsed, request, protocol=PROTOCOL)
+    _, job = await open_answer(app, lambda: parsed, request, protocol=PROTOCOL)
     async with abandoned_on_error([job]):
-        envelope = await app.call(app.response_reader.load_envelope, job.id)
+        envelope = await app.call(load_envelope, app, job.id)
     return await answer_open(
         job,
         app,
@@ -73,28 +286,28 @@ async def get_response(app: App, request: Request) -> Reply | StreamReply:
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
     response_id = _RESPONSE_ID.read(request)
     if not is_stream:
-        return json_reply(await app.call(app.response_reader.load_object, response_id))
-    found = await app.call(app.response_reader.load, response_id)
+        return json_reply(await app.call(load_object, app, response_id))
+    found = await app.call(load_response, app, response_id)
     return await _stream(found.envelope, -1 if after is None else after, request, app)
 
 
 async def cancel_response(app: App, request: Request) -> Reply:
     """Cancel a response; one that has ended stays as it is."""
     response_id = _RESPONSE_ID.read(request)
-    found = await app.call(app.response_reader.load, response_id)
+    found = await app.call(load_response, app, response_id)
     await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     await wait_for_end(app.feed, found.envelope.job_id, CANCEL_WAIT_S, request)
-    return json_reply(await app.call(app.response_reader.load_object, response_id))
+    return json_reply(await app.call(load_object, app, response_id))
 
 
 async def delete_response(app: App, request: Request) -> Reply:
     """Delete a response; cancel it first if it has not ended."""
     response_id = _RESPONSE_ID.read(request)
-    found = await app.call(app.response_reader.load, response_id)
+    found = await app.call(load_response, app, response_id)
     if not found.job.status.is_terminal:
         await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
     ids = app.defaults.ids
-    log = app.response_reader.records.log
+    log = app.log
     await app.call(commit, found.envelope.job_id, JobHidden(), log=log, ids=ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
@@ -103,9 +316,7 @@ async def delete_response(app: App, request: Request) -> Reply:
 async def list_input_items(app: App, request: Request) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
     limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-    items = await app.call(
-        app.response_reader.input_items, _RESPONSE_ID.read(request), request.caller
-    )
+    items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
     if order is Order.DESC:
         items.reverse()
     if after is not None:
@@ -125,21 +336,20 @@ async def list_input_items(app: App, request: Request) -> Reply:
 
 def _parse(app: App, request: Request) -> tuple[ParsedRequest, bool]:
     wire = responses.read_body(request.body)
-    requested, before = app.response_reader.resolve(wire, request.caller)
+    requested, before = _resolve(app, wire, request.caller)
     parsed = responses.parse_request(wire, requested, before, request.headers, app.defaults)
     return parsed, requested.is_background
 
 
 async def _in_background(parsed: ParsedRequest, request: Request, app: App) -> Reply | StreamReply:
-    accept = app.submission.accept
-    accepted = await app.call(accept, lambda: parsed, request, protocol=PROTOCOL)
+    accepted = await app.call(accept_job, app, lambda: parsed, request, protocol=PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: accepted.job_id}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
-    envelope = await app.call(app.response_reader.load_envelope, accepted.job_id)
+    envelope = await app.call(load_envelope, app, accepted.job_id)
     if parsed.stream:
         return await _stream(envelope, -1, request, app)
-    body: ResponseObject = await app.call(app.response_reader.load_object, envelope.id)
+    body: ResponseObject = await app.call(load_object, app, envelope.id)
     return json_reply(body, headers=headers)
 
 

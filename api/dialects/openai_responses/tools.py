@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from api.dialects.function_tools import Mode, choice_of, function_text, function_tool
 from api.dialects.openai_responses.bodies import ResponseNamedTool, ResponseTool, ResponseToolChoice
-from api.http.json_body import load_json
+from api.dialects.parsing import Mode, choice_of, function_text, function_tool
+from api.http.bodies import load_json
 from domain.chat.request import ToolChoice
 from domain.errors import InvalidRequest
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from api.dialects.anthropic.encode import AnthropicEncoder
 from api.dialects.anthropic.parse import parse
+from api.generation import RequestDefaults
 from api.http.sse import encode
-from api.parsed_request import RequestDefaults
 from domain.chat.items import (
     Body,
     Finished,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.http.parameters import Place
+from api.http.operation import Place
 from api.operations import OPERATIONS
 from tests.support.polling import scaled
 from tests.support.processes.service import Service

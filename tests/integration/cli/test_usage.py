@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from api.operate.overview_bodies import UsageMeans, UsageSums
+from api.operate.status import UsageMeans, UsageSums
 from domain.events.event import Event
 from domain.events.job import JobFailed
 from domain.usage.figures import UsageFigures, UsageGroup

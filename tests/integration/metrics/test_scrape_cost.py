@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from api.operate.log_metrics import AgentTotals, LogMetrics
+from api.operate.metrics import AgentTotals, LogMetrics
 from domain.usecases.engine_control import EngineControls
 from domain.values import AgentId, StreamName
 from ops.adapters.event_log.migrate import upgrade

@@ -11,14 +11,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from api.access.job_limits import JobLimits
-from api.app import App
+from api.access.limits import BatchLimits, JobLimits
+from api.app import App, MetricPorts
 from api.calls import BoundedCalls
 from api.errors import dialect_of, error_reply
 from api.http.messages import Reply, Request, Route, StreamReply
-from api.loops.eta import LiveEta
-from api.loops.live_rates import LiveRates
-from api.operate.metrics import MetricPorts
+from api.loops.forecasts import LiveEta, LiveRates
 from api.operations import routes
 from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
@@ -45,7 +43,6 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from tests.support.builders.batch_services import batch_lines
 from tests.support.builders.job_events import start_command
 from tests.support.fakes.batches import InMemoryBatchViews
 from tests.support.fakes.broker import FakeBroker
@@ -117,8 +114,8 @@ class FakeApi:
             executor=self.executor,
             counts=self.counts(),
             agent_views=self.log.agents,
-            batch_views=(batch_views := InMemoryBatchViews(self.log)),
-            batch_lines=batch_lines(self.log, batch_views),
+            batch_views=InMemoryBatchViews(self.log),
+            batch_limits=BatchLimits(file_lines_max=100),
             wake_batches=lambda: None,
             webhook_store=InMemoryWebhookStore(),
             version="1.2.3",

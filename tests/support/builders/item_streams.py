@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from api.answer import AssembledAnswer
+from api.generation import AssembledAnswer
 from domain.chat.items import (
     Body,
     Failed,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.operate.health_checks import FILL_DEGRADED
+from api.operate.health import FILL_DEGRADED
 from domain.errors import Overloaded
 from domain.usecases.jobs.submit import require_room
 from domain.values import JobId, Priority, WaitingFor, WaitingJob

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.access.access_control import AccessControl
-from api.access.browser_policy import Hosts
+from api.access.access_control import AccessControl, Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
 from ops.setting_groups.service import ServerSettings

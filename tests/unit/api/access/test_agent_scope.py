@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from api.access.rate_limits import AgentLimits, Rate
+from api.access.limits import AgentLimits, Rate
 from api.http.messages import Reply
 from domain.values import JobId
 from tests.support.builders.api import FakeApi, fake_api

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.access.ownership import session_agent
-from api.dialects.jobs.bodies import AGENT_ID_PATTERN
+from api.dialects.agents.bodies import AGENT_ID_PATTERN
 from api.http.bodies import KNOWN_NAME_PATTERN, NAME_PATTERN
 from api.http.messages import Caller
 from domain.values import AgentId

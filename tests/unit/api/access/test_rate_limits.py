@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.access.rate_limits import NAMES_MAX, NS_PER_S, KeyJobs, Rate
+from api.access.limits import NAMES_MAX, NS_PER_S, KeyJobs, Rate
 from domain.errors import RateLimited
 from domain.values import Owner
 from tests.support.builders.job_events import submitted

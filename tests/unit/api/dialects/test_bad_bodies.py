@@ -8,11 +8,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from api.errors import dialect_of, error_reply
-from api.fallback import RouteTable
 from api.framework.answer import check_content
 from api.http.messages import Reply, Request
 from api.http_server.request import read_target
-from api.operations import routes
+from api.operations import RouteTable, routes
 from bench.fuzz.requests import FuzzRequest, fuzz_requests
 from bench.fuzz.sending import fault_of
 from domain.errors import SemanticError

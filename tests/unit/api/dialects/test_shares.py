@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.dialects.batches.names import BatchLimits
+from api.access.limits import BatchLimits
 from api.http.messages import Caller, Reply, Request
 from ops.setting_groups.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.http import json_body
-from api.http.json_body import BATCH, NESTING_MAX, REQUEST, JsonBounds, load_json
+from api.http import bodies as json_body
+from api.http.bodies import BATCH, NESTING_MAX, REQUEST, JsonBounds, load_json
 from domain.errors import InvalidRequest
 
 

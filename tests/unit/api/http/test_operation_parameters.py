@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from api.http.messages import Reply
-from api.http.operation import Operation
-from api.http.parameters import Parameter, Place
+from api.http.operation import Operation, Parameter, Place
 from api.operations import OPERATIONS
 from tests.support.builders.api import fake_api
 

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from api.http.sse import json_bytes, json_reply
+from api.http.messages import json_bytes, json_reply
 
 
 def test_arrays_are_lists_of_their_numbers() -> None:

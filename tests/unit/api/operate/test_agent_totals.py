@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.operate.log_metrics import OPEN_HOURS, OTHER, AgentTotals
+from api.operate.metrics import OPEN_HOURS, OTHER, AgentTotals
 from domain.values import AgentId, StreamName
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog

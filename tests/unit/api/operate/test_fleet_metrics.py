@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.operate.log_metrics import PLACES_MAX, FleetMetrics
+from api.operate.metrics import PLACES_MAX, FleetMetrics
 from domain.errors import QueueUnavailable
 from domain.job.fair_scheduler import TurnState
 from domain.job.ports import WorkerPulse

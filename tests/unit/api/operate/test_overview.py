@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from api.http.messages import Request, StreamReply
+from api.operate.overview import current_overview
 from domain.engine.control import EngineValues
 from domain.engine.figures import RowFigures, RowPhase, WorkCounts
 from domain.job.fair_scheduler import TurnState
@@ -209,17 +211,17 @@ def test_step_that_does_not_return_shows_the_worker_as_stuck() -> None:
 
 def test_death_shows_for_a_while_and_an_orderly_end_does_not() -> None:
     async def scenario(api: FakeApi) -> None:
-        overview = api.app.overview
+        overview = partial(current_overview, api.app)
         api.broker.pulses.beat(pulse(W1))
         api.broker.pulses.beat(pulse(WorkerId("w2"), state="draining"))
-        assert [one["state"] for one in overview.current()["workers"]] == ["ready", "draining"]
+        assert [one["state"] for one in overview()["workers"]] == ["ready", "draining"]
         api.broker.pulses.fade()
         advance(api, 4)
-        (dead,) = overview.current()["workers"]
+        (dead,) = overview()["workers"]
         assert (dead["id"], dead["state"], dead["age_s"]) == ("w1", "dead", 4.0)
-        assert overview.current()["state"] == "down"
+        assert overview()["state"] == "down"
         advance(api, 57)
-        assert overview.current()["workers"] == []
+        assert overview()["workers"] == []
 
     _run(scenario)
 
@@ -238,17 +240,17 @@ def test_lost_broker_is_a_problem_and_no_error() -> None:
 
 def test_finished_job_says_why_the_cache_missed() -> None:
     async def scenario(api: FakeApi) -> None:
-        overview = api.app.overview
+        overview = partial(current_overview, api.app)
         jobs = [await submit(api, "ann"), await submit(api, "ann"), await submit(api)]
         for job in jobs[:2]:
             api.begin(job)
             api.complete(job, "done")
-        assert [row["job"] for row in overview.current()["finished"]] == [jobs[1], jobs[0]]
+        assert [row["job"] for row in overview()["finished"]] == [jobs[1], jobs[0]]
         await api.json("POST", f"/v1/jobs/{jobs[2]}/cancel")
-        first = overview.current()["finished"][0]
+        first = overview()["finished"][0]
         assert (first["job"], first["outcome"]) == (jobs[2], "cancelled")
         await api.json("POST", f"/v1/jobs/{jobs[2]}/retry", status=202)
-        last, *_ = overview.current()["finished"]
+        last, *_ = overview()["finished"]
         assert (last["job"], last["agent"], last["outcome"]) == (jobs[1], "ann", "completed")
         assert (last["prompt_tokens"], last["cached_tokens"]) == (5, 2)
         assert last["miss"] is None

@@ -106,7 +106,7 @@ def test_reading_that_is_abandoned_and_then_revoked_ends_once() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
             job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
-            reading = api.app.submission.readers.begin(job["id"])
+            reading = api.app.readers.begin(job["id"])
             reading.abandon(CLIENT_GONE)
             reading.revoke(OTHERS_REFUSED)
             assert api.app.connections.state(job["id"]) is Readership.LOST

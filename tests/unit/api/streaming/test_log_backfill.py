@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.answer import Block
+from api.generation import Block
 from api.http.messages import Reply
 from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text

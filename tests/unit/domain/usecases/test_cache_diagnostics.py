@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.dialects.jobs.objects import cache_header, cache_object
+from api.dialects.generate import cache_header
+from api.dialects.jobs.objects import cache_object
 from domain.chat.divergence import Cause
 from domain.chat.generation import PreparedPrompt
 from domain.chat.request import ChatRequest

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.access.rate_limits import AgentLimits, Rate
+from api.access.limits import AgentLimits, Rate
 from api.http.messages import Reply
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from api.dialects.jobs.bodies import TurnBody
+from api.dialects.agents.bodies import TurnBody
+from api.dialects.agents.turns import add_turn
 from api.http.messages import Request
 from domain.agent.state import Profile
 from domain.chat.request import ChatRequest
@@ -61,7 +62,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     def _ask(self, name: str, text: str, expected: int | None) -> JobId:
         wire = TurnBody(prompt=text, expected_turn=expected)
-        added = self.api.app.agent_turns.add(AgentId(name), wire, REQUEST)
+        added = add_turn(self.api.app, AgentId(name), wire, REQUEST)
         return added.accepted.job_id
 
     @rule(name=names)

@@ -15,8 +15,8 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.generation import ThinkingShown
 from api.http.sse import encode
-from api.parsed_request import ThinkingShown
 from domain.chat.items import Body, Failed, Finished
 from domain.values import StopReason, Usage
 from tests.support.builders.item_streams import answer_of

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from api.answer import origin_of
 from api.dialects.anthropic.parse import parse
-from api.dialects.turns import IMAGE_NOTE
+from api.dialects.parsing import IMAGE_NOTE
+from api.generation import RequestDefaults, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING
-from api.parsed_request import RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX

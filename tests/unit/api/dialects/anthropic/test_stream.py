@@ -9,9 +9,9 @@ from hypothesis import given
 from pydantic import TypeAdapter
 
 from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
-from api.dialects.reasoning_signature import sign_reasoning, signed_reasoning
+from api.dialects.encoding import sign_reasoning, signed_reasoning
+from api.generation import ThinkingShown
 from api.http.sse import Part, encode
-from api.parsed_request import ThinkingShown
 from domain.chat.items import (
     Failed,
     Finished,

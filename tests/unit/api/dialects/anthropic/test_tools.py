@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from api.dialects.anthropic.parse import parse, parse_count
-from api.dialects.reasoning_signature import sign_reasoning, signed_reasoning
-from api.dialects.turns import IMAGE_NOTE
-from api.parsed_request import ParsedRequest, RequestDefaults
+from api.dialects.encoding import sign_reasoning, signed_reasoning
+from api.dialects.parsing import IMAGE_NOTE
+from api.generation import ParsedRequest, RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
 from domain.values import JobId

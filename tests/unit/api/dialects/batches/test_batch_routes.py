@@ -11,7 +11,8 @@ import anthropic.types.messages
 import openai.types
 import pytest
 
-from api.dialects.batches.names import BatchLimits, Blocks
+from api.access.limits import BatchLimits
+from api.dialects.batches.objects import Blocks
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
 from domain.job.decisions import failed_attempt
@@ -19,7 +20,7 @@ from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
 from tests.support.builders.api import FakeApi, fake_api, pieces_of
-from tests.support.builders.batch_services import advance
+from tests.support.builders.batch_services import REGISTRY, advance
 from tests.support.fakes.time import FakeClock
 
 DAY_S = 24 * 3600
@@ -30,7 +31,7 @@ ABSENT = "0" * 32
 def scenario(play: Callable[[FakeApi], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         async with fake_api() as api:
-            api.use(ids=RandomIds())
+            api.use(ids=RandomIds(), registry=lambda: REGISTRY)
             await play(api)
 
     asyncio.run(run())

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from api.answer import AssembledAnswer
 from api.dialects.anthropic.encode import assemble_message
-from api.dialects.logprobs import chat_logprobs
+from api.dialects.encoding import chat_logprobs
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import CHAT
+from api.generation import AssembledAnswer
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
 from domain.chat.request import canonical_json
 from domain.chat.stored_answer import StoredAnswer

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.dialects.embeddings import parse
-from api.parsed_request import RequestDefaults
+from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from tests.support.builders.body_schemas import body_validator

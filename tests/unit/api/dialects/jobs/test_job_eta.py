@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply, StreamReply
-from api.loops.eta import FRESH_S
+from api.loops.forecasts import FRESH_S
 from domain.chat.items import Finished, Started, Text
 from domain.events.job import JobCompleted
 from domain.job.fair_scheduler import TurnState

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from api.dialects.jobs.parse import Cursor, NativeEncoder, parse_cursor
+from api.dialects.jobs.wire import Cursor, NativeEncoder, parse_cursor
 from api.http.sse import encode
 from domain.chat.items import Failed, Progress, StreamItem
 from domain.errors import Draining, InvalidRequest

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.access.webhook_policy import WebhookPolicy
-from api.dialects.jobs.job_objects import summarise_job
+from api.access.limits import WebhookPolicy
+from api.dialects.batches.objects import batch_message
+from api.dialects.jobs.objects import summarise_job
 from api.http.messages import Reply
-from api.loops.webhooks import batch_message
 from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState

@@ -9,13 +9,13 @@ from __future__ import annotations
 import pytest
 
 from api.dialects.openai_chat.completions import (
-    ChoiceItem,
     CompletionEncoder,
     CompletionEnvelope,
     CompletionKind,
 )
 from api.dialects.openai_chat.parse import CHAT
 from api.dialects.openai_completions import TEXT
+from api.generation import ChoiceItem
 from api.http.sse import encode
 from domain.chat.items import (
     Body,

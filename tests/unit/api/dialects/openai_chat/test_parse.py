@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from api.dialects.jobs import parse as native
+from api.dialects.jobs import wire as native
 from api.dialects.openai_chat import parse as openai_chat
-from api.dialects.turns import IMAGE_NOTE
-from api.parsed_request import ParsedRequest, RequestDefaults
+from api.dialects.parsing import IMAGE_NOTE
+from api.generation import ParsedRequest, RequestDefaults
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from domain.values import Priority

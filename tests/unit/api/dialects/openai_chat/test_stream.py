@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from api.dialects.openai_chat.completions import (
-    ChoiceItem,
-    CompletionEncoder,
-    CompletionEnvelope,
-    assemble,
-)
+from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import CHAT
+from api.generation import ChoiceItem
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
 from domain.errors import Draining

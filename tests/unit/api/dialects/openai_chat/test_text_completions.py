@@ -11,7 +11,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from api.dialects.openai_chat.completions import (
-    ChoiceItem,
     CompletionEncoder,
     CompletionEnvelope,
     CompletionKind,
@@ -20,8 +19,8 @@ from api.dialects.openai_chat.completions import (
 )
 from api.dialects.openai_chat.parse import CHAT
 from api.dialects.openai_completions import TEXT
+from api.generation import ChoiceItem, RequestDefaults
 from api.http.sse import Part, encode
-from api.parsed_request import RequestDefaults
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest, RawPrompt
 from domain.errors import InvalidRequest

@@ -3,9 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from api.dialects.openai_responses.items import item_turns, listed_items, stored_items
-from api.dialects.openai_responses.parse import read_body
-from api.dialects.reasoning_signature import sign_reasoning
+from api.dialects.encoding import sign_reasoning
+from api.dialects.openai_responses.parse import item_turns, listed_items, read_body, stored_items
 from domain.chat.request import Message, ToolCall
 from domain.values import JobId
 

@@ -18,18 +18,14 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from api.dialects.openai_responses.encode import ResponsesEncoder
-from api.dialects.openai_responses.items import stored_items
+from api.dialects.openai_responses.encode import ResponseEnvelope, ResponsesEncoder, ended_response
 from api.dialects.openai_responses.parse import (
+    RequestedFields,
     decode_fields,
     encode_fields,
     read_body,
     requested_fields,
-)
-from api.dialects.openai_responses.response_object import (
-    RequestedFields,
-    ResponseEnvelope,
-    ended_response,
+    stored_items,
 )
 from api.http.sse import Comment, Frame, Part, encode
 from domain.chat.items import Body, Failed, Finished, StreamItem, Text

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from api.dialects.openai_responses.items import listed_items
 from api.dialects.openai_responses.parse import (
     input_items,
+    listed_items,
     parse_request,
     read_body,
     requested_fields,
 )
 from api.dialects.openai_responses.tools import GRAMMARS_MAX
-from api.parsed_request import ParsedRequest, RequestDefaults
+from api.generation import ParsedRequest, RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
 from tests.support.fakes.time import SequentialIds

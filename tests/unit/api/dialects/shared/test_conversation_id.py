@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.dialects.agent_hints import USER_ID_CHARS_MAX, agent_of
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.openai_chat import parse as openai_chat
-from api.parsed_request import RequestDefaults
+from api.dialects.parsing import USER_ID_CHARS_MAX, agent_of
+from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest, Message
 from domain.usecases.history_matching import content_id
 from domain.values import SamplingWish

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from api.dialects.anthropic import parse as anthropic
-from api.dialects.jobs import parse as native
+from api.dialects.jobs import wire as native
 from api.dialects.openai_chat import parse as openai_chat
 from api.dialects.openai_responses import parse as responses
+from api.generation import Efforts, RequestDefaults
 from api.http.bodies import MAX_TOKENS_CEILING
-from api.parsed_request import Efforts, RequestDefaults
 from domain.chat.generation import ThinkingLimit
 from domain.errors import InvalidRequest
 from tests.support.fakes.time import SequentialIds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.dialects.turns import merge_turns
+from api.dialects.parsing import merge_turns
 from domain.chat.request import Message
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.dialects.turns import IMAGE_NOTE, IMAGE_REFUSED
+from api.dialects.parsing import IMAGE_NOTE, IMAGE_REFUSED
 from api.http.messages import Reply
 from domain.chat.request import ChatRequest
 from domain.values import Digest

@@ -19,19 +19,14 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.dialects import openai_completions
-from api.dialects.logprobs import token_text
+from api.dialects.encoding import token_text
 from api.dialects.openai_chat import parse as openai_chat
-from api.dialects.openai_chat.completions import (
-    ChoiceItem,
-    CompletionEncoder,
-    CompletionEnvelope,
-    assemble,
-)
+from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import CHAT
 from api.dialects.openai_completions import TEXT, TextLogprobsRenderer
 from api.dialects.openai_responses import parse as responses
+from api.generation import ChoiceItem, RequestDefaults
 from api.http.sse import Part, encode
-from api.parsed_request import RequestDefaults
 from domain.chat.items import (
     Body,
     Finished,

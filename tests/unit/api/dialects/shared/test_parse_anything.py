@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.dialects.anthropic import parse as anthropic
-from api.dialects.jobs import parse as native
+from api.dialects.jobs import wire as native
 from api.dialects.openai_chat import parse as openai_chat
-from api.dialects.turns import IMAGE_REFUSED
-from api.parsed_request import RequestDefaults
+from api.dialects.parsing import IMAGE_REFUSED
+from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from domain.values import SEED_MAX

@@ -14,9 +14,10 @@ from typing import Any, Final
 import pytest
 
 from api.dialects.anthropic.encode import assemble_message
-from api.dialects.openai_chat.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
+from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
 from api.dialects.openai_chat.parse import CHAT
 from api.errors import error_body
+from api.generation import ChoiceItem
 from api.http.messages import Dialect
 from api.http.sse import encode
 from domain.chat.items import Body, Finished, Started, Text

@@ -15,7 +15,7 @@ from api.dialects.openai_responses.parse import (
     read_body,
     requested_fields,
 )
-from api.parsed_request import RequestDefaults
+from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest
 from tests.support.fakes.time import SequentialIds
 

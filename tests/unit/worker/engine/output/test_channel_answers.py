@@ -15,8 +15,9 @@ from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
 from api.dialects.anthropic.encode import AnthropicEncoder
-from api.dialects.openai_chat.completions import ChoiceItem, CompletionEncoder, CompletionEnvelope
+from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
 from api.dialects.openai_chat.parse import CHAT
+from api.generation import ChoiceItem
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
 from domain.values import JobId, StopReason, Usage

@@ -13,11 +13,55 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from domain.errors import RateLimited
+from api.http.bodies import WebhookBody
+from domain.errors import InvalidRequest, RateLimited
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
 from domain.job.listing import JobViews
-from domain.values import AgentId, JobStatus, Owner
+from domain.values import (
+    ATTEMPTS_MAX,
+    WORKER_DEATHS_MAX,
+    AgentId,
+    JobStatus,
+    Owner,
+    Priority,
+)
+from domain.webhook.targets import parse_target, refuse_literal
+
+#: How long an interactive job may wait for memory before further ones are refused, in seconds.
+MEMORY_WAIT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """Limits of every job that this process accepts.
+
+    Attributes:
+        max_tokens_default: Most tokens of a request that names no limit.
+        attempts_max: Attempts that may die or fail before the job fails for good.
+        worker_deaths_max: Workers in a row that may die on the job before its first item.
+        queue_limit: Most interactive jobs that may wait.
+        batch_queue_limit: Most batch jobs that may wait.
+        memory_wait_s: As ``MEMORY_WAIT_S``; 0 for any time.
+        disconnect_grace_s: How long a job whose client left waits for the client's next try.
+        dedup_grace_s: How long a repeat waits for the first client to leave.
+        join_window_s: How long after its end a job can be joined.
+    """
+
+    max_tokens_default: int = 4096
+    attempts_max: int = ATTEMPTS_MAX
+    worker_deaths_max: int = WORKER_DEATHS_MAX
+    queue_limit: int = 1000
+    batch_queue_limit: int = 100_000
+    memory_wait_s: float = MEMORY_WAIT_S
+    disconnect_grace_s: float = 1.0
+    dedup_grace_s: float = 0.25
+    join_window_s: float = 600.0
+
+    def queue_limit_of(self, priority: Priority) -> int:
+        """Return the most jobs of a queue that may wait."""
+        return self.queue_limit if priority is Priority.INTERACTIVE else self.batch_queue_limit
+
 
 NS_PER_S: Final = 1_000_000_000
 _MINUTE_NS: Final = 60 * NS_PER_S
@@ -154,3 +198,60 @@ class KeyJobs:
             owner = event.owner if isinstance(event, JobSubmitted) else None
             if owner is not None and self.open_jobs(owner) >= self.at_once:
                 raise RateLimited(f"this key may have {self.at_once} jobs open at once")
+
+
+_FIELD: Final = "webhook.url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookPolicy:
+    """Rules for the webhooks of requests.
+
+    Attributes:
+        from_requests: Whether a request may name a webhook.
+        allow_hosts: Hosts that may have any address.
+    """
+
+    from_requests: bool = True
+    allow_hosts: tuple[str, ...] = ()
+
+    def url_of(self, wire: WebhookBody | None) -> str | None:
+        """Return the URL that a request names, ``None`` if it names none.
+
+        A host name is resolved, and its address checked, at each delivery.
+
+        Raises:
+            InvalidRequest: The URL may not be called.
+        """
+        if wire is None:
+            return None
+        if not self.from_requests:
+            raise InvalidRequest("requests may not name webhooks here", field=_FIELD)
+        try:
+            refuse_literal(parse_target(wire.url), self.allow_hosts)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, field=_FIELD) from error
+        return wire.url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Limits of batches and files.
+
+    Attributes:
+        open_max: Most batches that may be open at once.
+        lines_max: Most requests of an Anthropic batch.
+        file_lines_max: Most lines of an OpenAI batch.
+        file_bytes_max: Most bytes of one file.
+        window_s: How long a batch may take, in seconds.
+        results_kept_s: How long the results of an Anthropic batch can be read after its creation.
+        file_kept_s: How long a file is kept if its owner sets no time.
+    """
+
+    open_max: int = 100
+    lines_max: int = 100_000
+    file_lines_max: int = 50_000
+    file_bytes_max: int = 200_000_000
+    window_s: int = 24 * 3600
+    results_kept_s: int = 29 * 24 * 3600
+    file_kept_s: int = 30 * 24 * 3600

@@ -1,4 +1,4 @@
-"""The assembled answer of a job, and the ids and times that replies give it."""
+"""A request of any dialect after parsing, and its answer before encoding."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Self
 
+from api.http.bodies import MAX_TOKENS_CEILING, WebhookBody
 from domain.chat.embedding import Vectors
-from domain.chat.generation import EmittedCall
+from domain.chat.generation import EmittedCall, ThinkingLimit
 from domain.chat.items import (
     Failed,
     Finished,
@@ -22,6 +23,7 @@ from domain.chat.items import (
     ToolStart,
 )
 from domain.chat.logprobs import TokenLogprob
+from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import (
     EngineFailure,
@@ -40,7 +42,120 @@ from domain.errors import (
     Unavailable,
 )
 from domain.job.state import Job
-from domain.values import JobId, StopReason
+from domain.ports import IdSource
+from domain.values import AgentId, JobId, Priority, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efforts:
+    """Shares of an answer's token limit, each in [0, 1].
+
+    The defaults of the lower efforts are those of the usual routers between these protocols; no
+    vendor defines them. Every other effort may take all tokens except the share of the answer.
+
+    Attributes:
+        minimal: Share of reasoning at effort ``minimal``.
+        low: Share of reasoning at effort ``low``.
+        medium: Share of reasoning at effort ``medium``.
+        answer: Share that every effort leaves to the answer.
+    """
+
+    minimal: float = 0.1
+    low: float = 0.2
+    medium: float = 0.5
+    answer: float = 0.2
+
+    def limit(
+        self, effort: str | None, *, budget: int | None = None, forbidden: bool = False
+    ) -> ThinkingLimit:
+        """Return the limit of reasoning.
+
+        Args:
+            effort: Effort of the request; ``none`` forbids reasoning.
+            budget: Most reasoning tokens of the request, if it sets a budget.
+            forbidden: Whether the request turns reasoning off.
+        """
+        most = 1 - self.answer
+        if forbidden or effort == "none":
+            return ThinkingLimit(tokens=0, share=most)
+        shares: Mapping[str | None, float] = {
+            "minimal": self.minimal,
+            "low": self.low,
+            "medium": self.medium,
+        }
+        tokens = None if budget is None else min(budget, MAX_TOKENS_CEILING)
+        return ThinkingLimit(tokens=tokens, share=min(shares.get(effort, most), most))
+
+
+#: How much of the reasoning a reply shows; ``omitted`` reports its place without the text.
+ThinkingShown = Literal["none", "omitted", "whole"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDefaults:
+    """Values for the fields that a request leaves open.
+
+    Attributes:
+        ids: Draws the seed.
+        max_tokens: Token limit of the answer.
+        model: Name of the model.
+        efforts: Shares of the token limit that reasoning efforts get.
+    """
+
+    ids: IdSource
+    max_tokens: int
+    model: str = ""
+    efforts: Efforts = Efforts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """A request in the domain's terms, and the form of its reply.
+
+    Attributes:
+        chat: The generation, with its seed drawn.
+        stream: Whether the reply is a stream.
+        include_usage: Whether an OpenAI stream ends with a chunk of token counts.
+        priority: The queue of the job.
+        agent: The agent that the request names, if any.
+        seeded: Whether the caller chose the seed.
+        thinking: How much of the reasoning the reply shows.
+        has_cache_control: Whether the request contains ``cache_control``.
+        start_within_s: Seconds after which the job expires if it has not started.
+        finish_within_s: Seconds after which the job expires if it has not finished.
+        webhook: The webhook that reports the end of the job.
+        wire: Fields of the request that the reply repeats, in the words of the dialect.
+        more: Further generations of the same request; each becomes a job.
+        answers_each: Number of consecutive generations in ``chats`` with the same prompt.
+        names_model: Whether the caller named a model; otherwise the loaded one answers.
+    """
+
+    chat: ChatRequest
+    stream: bool = False
+    include_usage: bool = False
+    priority: Priority = Priority.INTERACTIVE
+    agent: AgentId | None = None
+    seeded: bool = False
+    thinking: ThinkingShown = "none"
+    has_cache_control: bool = False
+    start_within_s: float | None = None
+    finish_within_s: float | None = None
+    webhook: WebhookBody | None = None
+    wire: bytes | None = None
+    more: tuple[ChatRequest, ...] = ()
+    answers_each: int = 1
+    names_model: bool = True
+
+    @property
+    def chats(self) -> tuple[ChatRequest, ...]:
+        """All generations of the request, in the order of the answers."""
+        return (self.chat, *self.more)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run of the request would give the same answer."""
+        return self.seeded or self.chat.sampling.temperature == 0
+
 
 BlockKind = Literal["text", "thinking", "tool"]
 
@@ -229,3 +344,22 @@ def job_hex(job_id: JobId) -> str:
 def unix_seconds(instant: str) -> int:
     """Return an RFC 3339 instant of the event log in Unix seconds."""
     return int(datetime.fromisoformat(instant).timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceItem:
+    """An item of one of the jobs of a completion.
+
+    Attributes:
+        choice: Index of the job.
+        is_terminal: Whether it is the last item of all jobs.
+    """
+
+    choice: int
+    item: StreamItem
+    is_terminal: bool = False
+
+    @property
+    def n(self) -> int | None:
+        """The number of the item in the stream of its job."""
+        return self.item.n

@@ -1,26 +1,18 @@
-"""Jobs (``/v1/jobs``) and agents (``/v1/agents``): bodies become requests, items become events."""
+"""The native dialect: bodies become requests, items become events."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from api.dialects.agent_hints import agent_of
-from api.dialects.jobs.bodies import AgentBody, JobBody, OptionsBody, TurnBody
+from api.dialects.jobs.bodies import JobBody, PromptBody
 from api.dialects.openai_chat.parse import tools_of, turns_of
-from api.dialects.turns import merge_turns
+from api.dialects.parsing import agent_of, clamp_max_tokens, merge_turns, sampling_of, stop_texts
+from api.generation import ParsedRequest, RequestDefaults
 from api.http.bodies import parse_body
 from api.http.sse import Comment, Frame, Part
-from api.parsed_request import (
-    ParsedRequest,
-    RequestDefaults,
-    clamp_max_tokens,
-    sampling_of,
-    stop_texts,
-)
-from domain.agent.state import AgentOptions, Profile
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
@@ -28,7 +20,7 @@ from domain.log.codec import item_to_dict
 from domain.values import AgentId, Priority
 
 
-def messages_of(wire: JobBody | TurnBody) -> list[Message]:
+def messages_of(wire: PromptBody) -> list[Message]:
     """Return the messages of a body, or its prompt as a user turn."""
     if wire.messages is None:
         return [Message(role="user", content=wire.prompt or "")]
@@ -37,7 +29,7 @@ def messages_of(wire: JobBody | TurnBody) -> list[Message]:
 
 def queued_request(
     chat: ChatRequest,
-    wire: JobBody | TurnBody,
+    wire: PromptBody,
     *,
     agent: AgentId | None,
     stream: bool,
@@ -88,66 +80,6 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     )
     agent = agent_of(headers, named=wire.agent_id)
     return queued_request(chat, wire, agent=agent, stream=True, names_model=wire.model is not None)
-
-
-def profile_of(wire: AgentBody) -> Profile:
-    """Return the profile of a new agent."""
-    return Profile(system=wire.system or "", tools=tools_of(wire.tools), options=_options_of(wire))
-
-
-def parse_turn(
-    wire: TurnBody,
-    agent: AgentId,
-    profile: Profile,
-    before: Sequence[Message],
-    defaults: RequestDefaults,
-) -> ParsedRequest:
-    """Return a turn of an agent as a request with the agent's history.
-
-    Args:
-        profile: The profile of the agent.
-        before: The conversation before the turn; empty for the first turn.
-        defaults: Values for fields that neither the turn nor the profile sets.
-
-    Raises:
-        InvalidRequest: The turn begins with an assistant message.
-    """
-    turns = messages_of(wire)
-    if turns[0].role == "assistant":
-        msg = "a turn begins with a message to the agent; the service stores the agent's answers"
-        raise InvalidRequest(msg, field="messages")
-    options = _options_of(wire).over(profile.options)
-    history = [turn for turn in before if turn.role != "system"]
-    chat = ChatRequest(
-        model=options.model or defaults.model,
-        messages=merge_turns([profile.system], [*history, *turns]),
-        max_tokens=clamp_max_tokens(options.max_tokens, defaults.max_tokens),
-        sampling=sampling_of(options, wire.seed, defaults.ids, min_p=options.min_p),
-        tools=profile.tools,
-        stop=options.stop or (),
-        thinking=bool(options.thinking),
-        thinking_limit=defaults.efforts.limit(None, forbidden=options.thinking is False),
-    )
-    return queued_request(
-        chat,
-        wire,
-        agent=agent,
-        stream=bool(wire.stream),
-        names_model=options.model is not None,
-    )
-
-
-def _options_of(wire: OptionsBody) -> AgentOptions:
-    return AgentOptions(
-        model=wire.model,
-        max_tokens=wire.max_tokens,
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=wire.top_k,
-        min_p=wire.min_p,
-        stop=None if wire.stop is None else stop_texts(wire.stop),
-        thinking=wire.thinking,
-    )
 
 
 #: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.

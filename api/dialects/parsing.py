@@ -1,0 +1,359 @@
+"""What parsers of dialects share: sampling, turns, images, tools, the agent of a request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, Protocol
+
+from api.generation import ParsedRequest, RequestDefaults
+from api.http.bodies import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING, load_json
+from domain.chat.request import ChatRequest, Message, ToolChoice, canonical_json
+from domain.errors import InvalidRequest
+from domain.ports import IdSource
+from domain.values import SEED_MAX, AgentId, SamplingWish
+
+#: Reasoning efforts that the vendors define.
+_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+
+
+class RequestParser(Protocol):
+    """Parses the body of a request."""
+
+    def __call__(
+        self, body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
+    ) -> ParsedRequest:
+        """Return the request.
+
+        Args:
+            body: The body of the request.
+            headers: Headers by lower-case name.
+            defaults: Values for open fields.
+
+        Raises:
+            InvalidRequest: The error names the first invalid field.
+        """
+        ...
+
+
+class SamplingFields(Protocol):
+    """Sampling parameters that every dialect has."""
+
+    @property
+    def temperature(self) -> float | None:
+        """Temperature."""
+        ...
+
+    @property
+    def top_p(self) -> float | None:
+        """Nucleus sampling."""
+        ...
+
+    @property
+    def top_k(self) -> int | None:
+        """Most candidates per token."""
+        ...
+
+
+def sampling_of(
+    fields: SamplingFields, seed: int | None, ids: IdSource, *, min_p: float | None = None
+) -> SamplingWish:
+    """Return the requested sampling, with a drawn seed if the request has none.
+
+    Parameters that the request leaves out take the model's defaults later.
+
+    Args:
+        fields: Parameters of the request.
+        seed: Seed of the request; the sign bit of a negative one is dropped.
+        ids: Draws a missing seed.
+        min_p: Least probability of a candidate, relative to the likeliest one.
+    """
+    return SamplingWish(
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        top_k=None if fields.top_k is None else min(fields.top_k, TOP_K_CEILING),
+        min_p=min_p,
+        seed=ids.seed() if seed is None else seed & SEED_MAX,
+    )
+
+
+def clamp_max_tokens(wanted: int | None, default: int) -> int:
+    """Return the token limit of the request, lowered to the ceiling if it is larger."""
+    return min(wanted if wanted is not None else default, MAX_TOKENS_CEILING)
+
+
+def effort_of(wanted: str | None) -> str | None:
+    """Return the reasoning effort of a request, ``None`` if no vendor defines it."""
+    return wanted if wanted in _EFFORTS else None
+
+
+def repeat_for_answers(chat: ChatRequest, answers: int) -> tuple[ChatRequest, ...]:
+    """Return a generation ``answers`` times with consecutive seeds.
+
+    The first seed is the given one, so that the first answer equals the answer of a request for a
+    single one.
+    """
+    first = chat.sampling
+    return tuple(
+        replace(chat, sampling=replace(first, seed=(first.seed + number) & SEED_MAX))
+        for number in range(answers)
+    )
+
+
+def stop_texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the distinct stop texts in order, without empty ones."""
+    texts = [stop] if isinstance(stop, str) else stop or ()
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+#: Joins the text parts of one turn.
+PART_BREAK = "\n"
+#: Joins turns.
+TURN_BREAK = "\n\n"
+
+
+def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Message, ...]:
+    """Return one leading system turn, then the other turns; adjacent ones of a role are joined.
+
+    Leading system turns join the system prompt. A later system turn becomes a reminder inside a
+    user turn: templates accept a system turn only first, and a move to the front would change
+    every token after it. One such turn is moved all the same: directly after the first user turn
+    it goes before that turn. Claude Code sends its environment there, equal for every question,
+    so that sessions share it as a prefix and the question stands last.
+
+    Args:
+        system: Texts of the system prompt; empty ones are dropped.
+        turns: The conversation.
+    """
+    texts = [text for text in system if text]
+    merged: list[Message] = []
+    moved = False
+    for turn in turns:
+        if turn.role == "system":
+            if not merged:
+                texts.extend([turn.content] if turn.content else [])
+                continue
+            turn = Message(role="user", content=_reminder(turn.content))  # noqa: PLW2901 - replaced
+            if not moved and len(merged) == 1 and merged[0].role == "user":
+                moved = True
+                merged[0] = _joined(turn, merged[0])
+                continue
+        if merged and _joins(merged[-1], turn):
+            merged[-1] = _joined(merged[-1], turn)
+        else:
+            merged.append(turn)
+    if not merged:
+        # Templates need a user turn; a request with a system text alone is legal.
+        merged.append(Message(role="user", content=""))
+    lead = [Message(role="system", content=TURN_BREAK.join(texts))] if texts else []
+    return (*lead, *merged)
+
+
+def _reminder(text: str) -> str:
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
+def _joins(before: Message, turn: Message) -> bool:
+    # Each tool result stays with its call, and text after a call is a turn of its own.
+    return before.role == turn.role != "tool" and not before.tool_calls
+
+
+def _joined(before: Message, turn: Message) -> Message:
+    return replace(
+        before,
+        content=_join_texts(before.content, turn.content),
+        reasoning=_join_texts(before.reasoning, turn.reasoning),
+        tool_calls=turn.tool_calls,
+        origin="",  # the joined turn comes from two answers
+    )
+
+
+def _join_texts(first: str, second: str) -> str:
+    return TURN_BREAK.join(text for text in (first, second) if text)
+
+
+IMAGE_NOTE: Final = "[image left out: this model reads text only]"
+IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
+#: Types of parts that are images, in any dialect.
+IMAGE_TYPES: Final = frozenset({"image", "image_url", "input_image"})
+
+
+class TypedPart(Protocol):
+    """A part of a content."""
+
+    @property
+    def type(self) -> str:
+        """Its type in its dialect."""
+        ...
+
+
+def newest_of_user(roles: Iterable[str | None]) -> int:
+    """Return the index of the last turn of the user, -1 if there is none."""
+    return max((index for index, role in enumerate(roles) if role == "user"), default=-1)
+
+
+def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None:
+    """Refuse a question with an image.
+
+    Args:
+        content: The newest message of the user.
+        where: Its place in the body.
+
+    Raises:
+        InvalidRequest: The error names the part.
+    """
+    if content is None or isinstance(content, str):
+        return
+    for place, part in enumerate(content):
+        if part.type in IMAGE_TYPES:
+            raise InvalidRequest(IMAGE_REFUSED, field=f"{where}.content.{place}")
+
+
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+
+
+def function_tool(
+    name: str, description: str | None, parameters: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return a tool in function format.
+
+    Args:
+        name: Name by which the model calls the tool.
+        description: Text for the model.
+        parameters: JSON schema of the arguments.
+    """
+    function = {
+        "name": name,
+        "description": description or "",
+        "parameters": parameters or _NO_PARAMETERS,
+    }
+    return {"type": "function", "function": function}
+
+
+def function_text(tool: Mapping[str, Any]) -> str:
+    """Return the description of a tool that a search has found.
+
+    The text stands in the message that reports the search. The beginning of the prompt, with the
+    tools that were known before, stays the same and can be reused from the cache.
+    """
+    text = canonical_json(tool["function"]).decode(errors="replace")
+    return f"<function>{text}</function>"
+
+
+def arguments_of(text: str) -> Mapping[str, Any]:
+    """Return the arguments of a tool call; malformed ones as the member ``unparsed``.
+
+    A malformed call stays in the client's history, so it must not fail every later request.
+    """
+    try:
+        value = load_json(text)
+    except InvalidRequest:
+        value = None
+    return (
+        value if isinstance(value, dict) else {"unparsed": text.encode("utf-8", "replace").decode()}
+    )
+
+
+Mode = Literal["auto", "none", "any", "tool"]
+
+
+def choice_of(
+    mode: Mode,
+    name: str | None,
+    *,
+    parallel: bool,
+    tools: Sequence[Mapping[str, Any]],
+    field: str,
+    allowed: tuple[str, ...] | None = None,
+) -> ToolChoice:
+    """Return the choice after checking that the tools can satisfy it.
+
+    Args:
+        mode: Mode of the request.
+        name: The tool of mode ``tool``.
+        parallel: Whether one answer may contain several calls.
+        tools: The tools of the request, in function format.
+        field: Field of the request that errors name.
+        allowed: Names of the tools that may be called; ``None`` for all.
+
+    Raises:
+        InvalidRequest: The request demands a call that no tool can answer.
+    """
+    if mode == "tool" and name not in {tool["function"]["name"] for tool in tools}:
+        msg = f"there is no tool {name!r} among the tools"
+        raise InvalidRequest(msg, field=field)
+    if mode == "any" and not (tools if allowed is None else allowed):
+        msg = "a call is demanded, but there are no tools"
+        raise InvalidRequest(msg, field=field)
+    return ToolChoice(
+        mode=mode, name=name if mode == "tool" else None, parallel=parallel, allowed=allowed
+    )
+
+
+#: Longest ``metadata.user_id`` that is searched for a session, in characters.
+USER_ID_CHARS_MAX: Final = 4096
+
+_AGENT_ID = re.compile(NAME_PATTERN)
+#: Headers that name a session and a thread or subagent in it: Claude Code, Codex, older Codex,
+#: and opencode, which sends the same value in both.
+_SESSION_HEADERS: Final = (
+    ("x-claude-code-session-id", "x-claude-code-agent-id"),
+    ("session-id", "thread-id"),
+    ("session_id", "conversation_id"),
+    ("x-session-id", "x-session-affinity"),
+)
+_OLD_USER_ID: Final = re.compile(r"user_\w*_account_[\w-]*?_session_([0-9a-f-]{36})")
+
+
+def agent_of(
+    headers: Mapping[str, str],
+    *,
+    named: str | None = None,
+    session: str | None = None,
+    cache_key: str | None = None,
+    user_id: str | None = None,
+) -> AgentId | None:
+    """Return the agent of a request: the first valid id among these.
+
+    For a request without a valid id, ``domain.usecases.history_matching`` derives the agent later.
+    Values that are not valid ids are ignored and never refused.
+
+    Args:
+        headers: Headers by lower-case name; Claude Code and Codex name a session and a subagent.
+        named: The explicit id of the agent, which takes precedence.
+        session: ``session_id`` of the body, an extension of this service.
+        cache_key: OpenAI's ``prompt_cache_key``: requests with the same key share a prefix.
+        user_id: Anthropic's ``metadata.user_id``, in which Claude Code also sends its session.
+    """
+    sessions = (_session_of(headers, *names) for names in _SESSION_HEADERS)
+    for name in (named, *sessions, session, cache_key, _session_in(user_id)):
+        if name and _AGENT_ID.fullmatch(name):
+            return AgentId(name)
+    return None
+
+
+def _session_of(headers: Mapping[str, str], session: str, thread: str) -> str:
+    """Return the joined values of two headers; equal values, as of Codex's main thread, once."""
+    names = dict.fromkeys(headers[name] for name in (session, thread) if name in headers)
+    return "/".join(names)
+
+
+def _session_in(user_id: str | None) -> str | None:
+    """Return the session in a ``user_id`` of Claude Code; other clients send the id of a user.
+
+    Claude Code sends JSON with a ``session_id``; older versions send
+    ``user_…_account_…_session_<uuid>``.
+    """
+    if not user_id or len(user_id) > USER_ID_CHARS_MAX:
+        return None
+    found = _OLD_USER_ID.fullmatch(user_id)
+    if found is not None:
+        return found[1]
+    try:
+        value = json.loads(user_id)
+    except (ValueError, RecursionError):
+        return None
+    session = value.get("session_id") if isinstance(value, dict) else None
+    return session if isinstance(session, str) else None
