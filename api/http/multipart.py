@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import dataclass, field
 from email.message import Message
-from email.parser import HeaderParser
 from typing import Final
 from urllib.parse import unquote
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser
 
 from domain.errors import InvalidRequest
 
@@ -16,8 +20,13 @@ PART_HEAD_BYTES_MAX: Final = 4096
 FIELD_BYTES_MAX: Final = 4096
 #: RFC 2046 §5.1.1.
 BOUNDARY_CHARS_MAX: Final = 70
+#: White space after a boundary, which the parser reads byte by byte.
+PADDING_BYTES_MAX: Final = 64
 #: Of a name in the extended form; any other one would choose a codec of Python by its name.
 _NAME_CHARSETS: Final = frozenset({"utf-8", "us-ascii"})
+
+# It warns of each form that is not valid; the client gets that as the error of its request.
+logging.getLogger("python_multipart.multipart").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +54,13 @@ def parse_upload(content_type: str, body: bytes) -> Upload:
     Raises:
         InvalidRequest: It is no such form, or something in it is larger than its limit.
     """
-    fields: dict[str, str] = {}
-    file: bytes | None = None
-    filename = ""
-    for name, part_name, content in _parts(_boundary(content_type), body):
-        if name == "file":
-            if file is not None:
-                raise InvalidRequest("given more than once", field="file")
-            file, filename = content, part_name or "file"
-        else:
-            fields[name] = _text(name, content)
-    if file is None:
+    boundary = _boundary(content_type)
+    _check_boundaries(b"\r\n--" + boundary, body)
+    form = _Form(boundary)
+    form.read(body)
+    if form.file is None:
         raise InvalidRequest("a part named file with the content is missing", field="file")
-    return Upload(fields=fields, file=file, filename=filename)
+    return Upload(fields=form.fields, file=form.file, filename=form.filename)
 
 
 def _boundary(content_type: str) -> bytes:
@@ -71,30 +74,86 @@ def _boundary(content_type: str) -> bytes:
     return boundary.encode()
 
 
-def _parts(boundary: bytes, body: bytes) -> list[tuple[str, str, bytes]]:
-    """Return name, filename and content of each part."""
-    # A boundary stands at the beginning of a line; the body begins with one.
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, PARTS_MAX + 2)
-    if len(pieces) > PARTS_MAX + 2:
+def _check_boundaries(delimiter: bytes, body: bytes) -> None:
+    """Refuse what would keep the parser busy: it walks through each boundary byte by byte."""
+    if body.count(delimiter) > PARTS_MAX + 1:
         raise InvalidRequest(f"the form has more than {PARTS_MAX} parts")
-    end = next((i for i, piece in enumerate(pieces) if i and piece.startswith(b"--")), None)
-    if end is None:
-        raise InvalidRequest("the form does not end with its boundary")
-    return [_part(piece) for piece in pieces[1:end]]
+    if re.search(re.escape(delimiter) + rb"[ \t]{%d}" % (PADDING_BYTES_MAX + 1), body):
+        raise InvalidRequest("a boundary of the form is not the end of its line")
 
 
-def _part(piece: bytes) -> tuple[str, str, bytes]:
-    padding, found, rest = piece.partition(b"\r\n")
-    head, separator, content = rest.partition(b"\r\n\r\n")
-    if padding.strip(b" \t") or not found or not separator or len(head) > PART_HEAD_BYTES_MAX:
-        raise InvalidRequest("a part of the form has no readable head")
-    headers = HeaderParser().parsestr(head.decode("utf-8", "replace"))
-    name = headers.get_param("name", header="content-disposition")
-    if headers.get_content_disposition() != "form-data" or not isinstance(name, str):
-        raise InvalidRequest("a part of the form has no name")
-    if headers.get("content-transfer-encoding", "binary").lower() not in {"binary", "8bit", "7bit"}:
-        raise InvalidRequest("send the parts of the form as they are", field=name)
-    return name, _filename(headers), content
+class _Form:
+    """The fields and the file of a form, from the callbacks of the parser."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.fields: dict[str, str] = {}
+        self.file: bytes | None = None
+        self.filename = ""
+        self._headers = Message()
+        self._header = b""
+        self._head_bytes = 0
+        self._content: list[memoryview] = []
+        self._parts = 0
+        self._is_whole = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._name_header,
+                "on_header_value": self._add_header,
+                "on_part_data": self._add_content,
+                "on_part_end": self._end,
+                "on_end": self._finish,
+            },
+            max_header_count=PART_HEAD_BYTES_MAX,
+            max_header_size=PART_HEAD_BYTES_MAX,
+        )
+
+    def read(self, body: bytes) -> None:
+        """Read the whole body at once, so that each name, value and content is one slice of it."""
+        try:
+            self._parser.write(body)
+        except FormParserError as error:
+            raise InvalidRequest(f"the form cannot be read: {error}") from error
+        if not self._is_whole:
+            raise InvalidRequest("the form does not end with its boundary")
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise InvalidRequest(f"the form has more than {PARTS_MAX} parts")
+        self._headers, self._head_bytes, self._content = Message(), 0, []
+
+    def _name_header(self, data: bytes, start: int, end: int) -> None:
+        self._header = data[start:end]
+
+    def _add_header(self, data: bytes, start: int, end: int) -> None:
+        self._head_bytes += len(self._header) + end - start
+        if self._head_bytes > PART_HEAD_BYTES_MAX:
+            raise InvalidRequest("a part of the form has no readable head")
+        self._headers[self._header.decode()] = data[start:end].decode("utf-8", "replace")
+
+    def _add_content(self, data: bytes, start: int, end: int) -> None:
+        self._content.append(memoryview(data)[start:end])
+
+    def _end(self) -> None:
+        headers, content = self._headers, self._content
+        name = headers.get_param("name", header="content-disposition")
+        if headers.get_content_disposition() != "form-data" or not isinstance(name, str):
+            raise InvalidRequest("a part of the form has no name")
+        encoding = headers.get("content-transfer-encoding", "binary").lower()
+        if encoding not in {"binary", "8bit", "7bit"}:
+            raise InvalidRequest("send the parts of the form as they are", field=name)
+        filename = _filename(headers)
+        if name != "file":
+            self.fields[name] = _text(name, content)
+        elif self.file is not None:
+            raise InvalidRequest("given more than once", field="file")
+        else:
+            self.file, self.filename = b"".join(content), filename or "file"
+
+    def _finish(self) -> None:
+        self._is_whole = True
 
 
 def _filename(headers: Message) -> str:
@@ -116,10 +175,10 @@ def _filename(headers: Message) -> str:
     return unquote(name).replace("\\", "/").rpartition("/")[2][:255]
 
 
-def _text(name: str, content: bytes) -> str:
-    if len(content) > FIELD_BYTES_MAX:
+def _text(name: str, content: list[memoryview]) -> str:
+    if sum(map(len, content)) > FIELD_BYTES_MAX:
         raise InvalidRequest(f"is longer than {FIELD_BYTES_MAX} bytes", field=name)
     try:
-        return content.decode()
+        return b"".join(content).decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest("is not UTF-8", field=name) from error

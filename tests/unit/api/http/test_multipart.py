@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 
 import httpx
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.http.multipart import FIELD_BYTES_MAX, PARTS_MAX, parse_upload
+from api.http.multipart import FIELD_BYTES_MAX, PADDING_BYTES_MAX, PARTS_MAX, parse_upload
 from domain.errors import InvalidRequest
 
 FORM = "multipart/form-data; boundary=b"
@@ -45,7 +46,8 @@ def part(head: str, content: str = "x") -> bytes:
     return f"--b\r\n{head}\r\n\r\n{content}\r\n".encode()
 
 
-FILE = part('content-disposition: form-data; name="file"; filename="f"')
+FILE_HEAD = 'content-disposition: form-data; name="file"; filename="f"'
+FILE = part(FILE_HEAD)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,8 @@ FILE = part('content-disposition: form-data; name="file"; filename="f"')
         (FORM, b"--b\r\nno head at all\r\n--b--\r\n"),
         (FORM, part("x: " + "y" * 5000) + b"--b--\r\n"),
         (FORM, FILE * (PARTS_MAX + 1) + b"--b--\r\n"),
+        (FORM, part(FILE_HEAD, "\r\n--bx" * (PARTS_MAX + 2)) + b"--b--\r\n"),
+        (FORM, FILE + b"--b" + b" \t" * PADDING_BYTES_MAX + b"\r\n--b--\r\n"),
         (
             FORM,
             FILE
@@ -116,3 +120,20 @@ def test_filename_in_the_extended_form_is_read_as_utf_8() -> None:
 def test_no_body_breaks_the_reader(pieces: list[bytes]) -> None:
     with suppress(InvalidRequest):
         parse_upload(FORM, b"".join(pieces))
+
+
+def test_content_that_begins_like_a_boundary_stays_content() -> None:
+    content = "a\r\n--\r\n--c\r\n--bx\r\n-"
+    assert parse_upload(FORM, part(FILE_HEAD, content) + b"--b--\r\n").file == content.encode()
+
+
+def test_a_file_is_copied_once() -> None:
+    content = b"x" * (1 << 22)
+    content_type, body = form_of(content, "f", {"purpose": "batch"})
+    tracemalloc.start()
+    try:
+        parse_upload(content_type, body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1.5 * len(content)
