@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from api.access.ownership import require_scope
 from api.app import App
 from api.dialects.agents.routes import AGENT_CACHE_OPERATIONS, AGENT_OPERATIONS
 from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
@@ -15,13 +14,12 @@ from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
 from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS
-from api.dialects.jobs.timeline import TIMELINE_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
 from api.errors import TransportError
-from api.http.messages import Handler, Reply, Request, Route, StreamReply
+from api.http.messages import Access, Caller, Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Operation, Place
 from api.operate.engine import ENGINE_OPERATIONS
 from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS
@@ -70,7 +68,6 @@ OPERATIONS: Final = (
     *WEBHOOK_OPERATIONS,
     *EVENT_OPERATIONS,
     *CHECK_OPERATIONS,
-    *TIMELINE_OPERATIONS,
     *ENGINE_OPERATIONS,
     *METRIC_OPERATIONS,
     *MODEL_OPERATIONS,
@@ -98,13 +95,27 @@ def routes(app: App) -> tuple[Route, ...]:
     return (*bound, *page_routes())
 
 
+def _require_scope(caller: Caller, access: Access) -> None:
+    """Refuse an operation that the scope of the key does not have.
+
+    Raises:
+        TransportError: 403.
+    """
+    if not caller.may(access):
+        message = (
+            f"the key {caller.name!a} has the scope {caller.scope.value}, which does not allow"
+            " this; see server.key_scopes"
+        )
+        raise TransportError(403, "insufficient_scope", message)
+
+
 def _bind(operation: Operation, app: App) -> Handler:
     """Return the handler of an operation: it checks the key, and then answers."""
     path_parameters = [one for one in operation.parameters if one.place is Place.PATH]
 
     async def handle(request: Request) -> Reply | StreamReply:
         caller = request.caller
-        require_scope(caller, operation.needs)
+        _require_scope(caller, operation.needs)
         if caller.sees is not None and request.params:
             for parameter in path_parameters:
                 parameter.read(request)  # a name that is not valid is no missing thing

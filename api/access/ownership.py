@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from api.errors import TransportError
 from api.http.bodies import SESSION_MARK
-from api.http.messages import Access, Caller
+from api.http.messages import Caller
 from domain.batch.state import BATCH_PREFIX
 from domain.errors import (
     AgentExists,
@@ -200,17 +199,3 @@ def session_agent(caller: Caller, agent: AgentId) -> AgentId:
     is_short = len(agent) + len(whose) <= _AGENT_CHARS_MAX
     # Marked again: a session of the same key may have the digits of the digest as its name.
     return AgentId(agent + whose if is_short else digest_of(agent.encode()) + SESSION_MARK + whose)
-
-
-def require_scope(caller: Caller, access: Access) -> None:
-    """Refuse an operation that the scope of the key does not have.
-
-    Raises:
-        TransportError: 403.
-    """
-    if not caller.may(access):
-        message = (
-            f"the key {caller.name!a} has the scope {caller.scope.value}, which does not allow"
-            " this; see server.key_scopes"
-        )
-        raise TransportError(403, "insufficient_scope", message)

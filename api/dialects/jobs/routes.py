@@ -15,7 +15,7 @@ from api.dialects.generate import (
     QUEUE_FULL,
 )
 from api.dialects.jobs import wire as native
-from api.dialects.jobs.bodies import JobBody, JobList, JobObject
+from api.dialects.jobs.bodies import JobBody, JobList, JobObject, JobTimeline
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
@@ -35,11 +35,13 @@ from api.http.operation import (
 from api.streaming.answers import JobStream, wait_for_end
 from api.submit import Parse, accept_job
 from domain.chat.items import Progress, StreamItem
-from domain.errors import SemanticError
+from domain.errors import JobNotFound, SemanticError
 from domain.job.eta import retry_after_s
 from domain.job.state import Job
+from domain.job.timeline import Timeline, bars_of
 from domain.usecases.jobs.submit import Accepted
-from domain.values import JobId, JobStatus, Priority, WaitingFor
+from domain.usecases.jobs.timeline import read_timeline
+from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
@@ -210,6 +212,48 @@ def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
     return [summarise_job(app, view) for view in views]
 
 
+async def get_timeline(app: App, request: Request) -> Reply:
+    """Return the steps of a job and the time between them."""
+    job_id = JobId(_JOB_ID.read(request))
+    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
+    if timeline is None:
+        raise JobNotFound(job_id)
+    return json_reply(_timeline(timeline, at=rfc3339(app.clock.now())))
+
+
+def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
+    return {
+        "object": "job.timeline",
+        "job": timeline.job,
+        "at": at,
+        "ended": timeline.ended,
+        "total_ms": timeline.total_ms,
+        "queued_ms": timeline.queued_ms,
+        "attempts": timeline.attempts,
+        "steps": [
+            {
+                "what": step.what,
+                "at": step.at,
+                "after_ms": step.after_ms,
+                "text": step.text,
+                "took_ms": step.took_ms,
+                "attempt": step.attempt,
+                "position": step.position,
+            }
+            for step in timeline.steps
+        ],
+        "bars": [
+            {
+                "kind": bar.kind.value,
+                "attempt": bar.attempt,
+                "from_ms": bar.from_ms,
+                "to_ms": bar.to_ms,
+            }
+            for bar in bars_of(timeline)
+        ],
+    }
+
+
 JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs",
@@ -267,5 +311,13 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
         status=202,
         responses={409: "The job is open, or has its answer"},
+    ),
+    Operation(
+        "GET /v1/jobs/{job_id}/timeline",
+        get_timeline,
+        id="getJobTimeline",
+        summary="Return the steps of a job and where its time went",
+        parameters=(_JOB_ID,),
+        reply=JobTimeline,
     ),
 )
