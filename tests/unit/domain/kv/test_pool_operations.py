@@ -91,6 +91,31 @@ def test_contexts_are_packed_before_they_are_cut() -> None:
     assert context.size_bytes < EIGHT
 
 
+def test_a_packed_context_is_cut_without_room_for_tokens() -> None:
+    pool, arrays = _pool(EIGHT, packs=True)
+    context = _parked(pool, arrays, range(8 * SIZE))
+    while len(context.token_ids) == 8 * SIZE:
+        assert pool.make_room(pool.free_bytes() + 1)
+    assert context.is_packed
+    assert (context.slots, arrays.rows[context].packed) == (0, 2)
+
+
+def test_a_cut_end_takes_windows_and_states_with_it_and_a_cut_beginning_does_not() -> None:
+    ends = HYBRID.live_bytes(4 * SIZE) - HYBRID.full_bytes(4 * SIZE)
+    assert ends
+    both = 2 * HYBRID.live_bytes(4 * SIZE) + HYBRID.checkpoint_bytes
+    pool, arrays = _pool(both, HYBRID)
+    shares = _parked(pool, arrays, range(4 * SIZE))
+    other = _parked(pool, arrays, [*range(2 * SIZE), *range(90, 90 + 2 * SIZE)])
+    assert pool.make_room(1)
+    assert (shares.start, shares.slots) == (2 * SIZE, 2 * SIZE)
+    assert shares.size_bytes == HYBRID.full_bytes(2 * SIZE) + ends
+    pool.free(shares)
+    assert pool.make_room(pool.free_bytes() + 1)
+    assert (len(other.token_ids), other.slots) == (2 * SIZE, 2 * SIZE)
+    assert other.size_bytes == HYBRID.full_bytes(2 * SIZE)
+
+
 def test_names_are_of_the_model_its_blocks_and_its_checkpoints() -> None:
     pool, _ = _pool(EIGHT, HYBRID)
     shared = pack_ids([SHARED_BIT | 1 << ID_BITS | one for one in range(SIZE)])
@@ -173,6 +198,8 @@ def test_a_checkpoint_has_what_it_was_made_of() -> None:
     assert (made.name, made.parent, made.token_ids) == (named.name, named.parent, named.token_ids)
     assert (made.parent, made.token_ids) == (context.names[0], (SIZE,))
     assert (made.kind, made.position, made.is_saved) == (CheckpointKind.ANSWER, SIZE + 1, False)
+    pool.forget([HASHER.of_packed(None, pack_ids([5]))])
+    assert list(pool.checkpoints) == [made]
     pool.forget([context.names[0]])  # a checkpoint goes with the block before it
     pool.collect()
     assert arrays.ends == {}
