@@ -117,7 +117,7 @@ def _read(request: RobynRequest, exchange: Exchange, *, has_route: bool) -> Requ
 
 
 def _body(request: RobynRequest) -> bytes:
-    """Return the body, and let go of Robyn's copy."""
+    """Return the body, and drop the copy that Robyn's request holds."""
     body = request.body
     request.body = b""
     return body.removesuffix(BODY_MARK) if isinstance(body, bytes) else b""

@@ -90,7 +90,7 @@ class BodyShare:
     Args:
         memory: Bytes of all bodies beyond the first ``FREE_BYTES`` of each; keys and addresses have
             shares of it.
-        address: Of the client.
+        address: From which the body comes.
         caller: The holder of the key.
     """
 

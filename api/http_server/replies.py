@@ -84,7 +84,7 @@ class RobynConnection(asyncio.Protocol):
     """A connection over which one request goes at a time.
 
     Robyn runs in this process and frames its replies in two ways only, by length and in a chunk for
-    each piece, so the number of bytes tells their end.
+    each piece, so their end follows from the number of bytes.
 
     Args:
         on_head: Gets the head of each reply, with its empty line.
