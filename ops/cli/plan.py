@@ -29,9 +29,6 @@ _BITS = (2, 3, 4, 5, 6, 8)
 #: and stores no scores for common head sizes.
 _PIECE_TOKENS = 256
 
-Agents = Annotated[int, typer.Option("--agents", min=1, help="Contexts that take turns.")]
-Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of each context.")]
-
 
 def memory_size(text: str) -> int:
     """Return a size such as ``24GB`` in bytes; GB and GiB are both 2^30 bytes.
