@@ -19,34 +19,35 @@ from api.http_server.shield import RequestCounts
 from api.loops.forecasts import LiveRates
 from api.streaming.feed import Feed
 from api.streaming.readers import ConnectionRegistry, JobReaders
+from domain.agent.agents import AgentRecords
+from domain.agent.contexts import AgentContexts
 from domain.agent.views import AgentViews
+from domain.audit.recorded_answers import JobRecords
+from domain.batch.batches import BatchRecords
+from domain.batch.files import FileRecords
 from domain.batch.ports import BatchViews
 from domain.engine.control import EngineValues
+from domain.engine.operate import EngineControls
+from domain.engine.presence import LoadedModels
+from domain.engine.workers import WorkerPulses
+from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.eta import EtaSource
 from domain.job.listing import JobViews, QueueViews
-from domain.job.ports import ItemBacklog, ItemSource, WorkerPulses
+from domain.job.ports import ItemBacklog, ItemSource
+from domain.job.prepare_prompt import TokenCounter
+from domain.job.submit import JobSubmission
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
-from domain.model.presence import LoadedModels
 from domain.model.registry import InspectFiles, ModelRegistry
+from domain.model.stock import ModelStock, ServingModels
+from domain.model.swaps import ModelSwaps
 from domain.ports import Clock, IdSource
 from domain.usage.figures import UsageViews
-from domain.usecases.agent_contexts import AgentContexts
-from domain.usecases.agents import AgentRecords
-from domain.usecases.batches.batches import BatchRecords
-from domain.usecases.batches.files import FileRecords
-from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation, JobRetry
-from domain.usecases.jobs.prepare_prompt import TokenCounter
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.model_stock import ModelStock, ServingModels
-from domain.usecases.model_swaps import ModelSwaps
-from domain.usecases.recorded_answers import JobRecords
-from domain.usecases.webhooks import WebhookRetry
 from domain.webhook.delivery import WebhookState, WebhookStore
-from ops.adapters.data_dir.free_space import DiskFloor
-from ops.metrics.counter_file import CounterFile, Figures
+from domain.webhook.send import WebhookRetry
+from ops.data_dir.free_space import DiskFloor
 from ops.models.hub_cache import inspect_files
+from ops.observe.counter_file import CounterFile, Figures
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from domain.errors import Overloaded, RateLimited
-from domain.usage.shares import Shares
+from domain.shares import Shares
 from domain.values import Owner
 
 P = ParamSpec("P")

@@ -15,21 +15,22 @@ from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY, is_retry
 from api.streaming.feed import OpenJob
 from api.streaming.readers import CLIENT_GONE, JobReading
+from domain.audit.recorded_answers import LoggedAnswers
 from domain.chat.request import ChatRequest
 from domain.chat.schema_bounds import require_bounded_schemas
 from domain.errors import QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
+from domain.job.history_matching import match_history
 from domain.job.new_job import UNSEALED, NewJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.job.state import Job
-from domain.usecases.history_matching import match_history
-from domain.usecases.jobs.submit import (
+from domain.job.stranded import awaits_model
+from domain.job.submit import (
     Accepted,
     idempotency_digest,
     require_room,
     require_share,
 )
-from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId, Digest, JobId, Owner, Priority, digest_of, rfc3339
 
 
@@ -116,7 +117,7 @@ def _of_same_model(app: App, jobs: Iterable[Job], command: NewJob) -> tuple[Job,
     return tuple(
         job
         for job in jobs
-        if job.submitted.bound_model == bound and not app.models.awaits_model(job)
+        if job.submitted.bound_model == bound and not awaits_model(job, app.models)
     )
 
 

@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 
 from bench.figures import percentile
+from domain.job.commit import load_job
 from domain.log.record import GENESIS_HASH, LogHead, verify_link
-from domain.usecases.jobs.commit import load_job
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.verify import verify_log, verify_payloads, verify_whole_log
 from ops.clock import RandomIds, SystemClock
+from ops.log.admin.verify import verify_log, verify_payloads, verify_whole_log
+from ops.log.database import reader_engine
+from ops.log.migrate import upgrade
+from ops.log.reader import LogReader
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 
 WAITERS = (1, 16)

@@ -20,12 +20,12 @@ from unittest.mock import patch
 
 from sqlalchemy import Connection
 
-from domain.usecases.jobs.commit import load_job
+from domain.job.commit import load_job
 from domain.values import JobId, JobStatus, StreamName, digest_of
-from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
+from ops.log.hot_statements import HotStatement
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 
 #: Turns of each way, and seconds that a turn lasts.

@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that ``ops.adapters.event_log.migrate`` hands over.
+"""Runs the migrations on the connection that ``ops.log.migrate`` hands over.
 
 That connection is in a transaction already, so all steps happen or none. Nothing here touches the
 logging configuration.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from ops.adapters.event_log.tables import METADATA
+from ops.log.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

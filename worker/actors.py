@@ -20,13 +20,13 @@ from domain.errors import (
     SemanticError,
 )
 from domain.events.job import AttemptFailed
+from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
+from domain.job.run_attempt import JobRunner, RunResult
 from domain.job.state import Job
-from domain.usecases.jobs.commit import commit, load_job
-from domain.usecases.jobs.run_attempt import JobRunner, RunResult
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import queue_name
-from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
+from ops.broker.client import queue_name
+from ops.broker.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
 
 #: Interactive jobs in a worker's hands at once.
 INTERACTIVE_THREADS: Final = 128

@@ -14,22 +14,22 @@ from domain.chat.request import ChatRequest
 from domain.engine.control import GAP_MS
 from domain.errors import ModelUnusable
 from domain.job.ports import ItemBacklog, ItemSink
+from domain.job.prepare_prompt import PromptCounter
+from domain.job.run_attempt import JobRunner
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
-from domain.usecases.jobs.prepare_prompt import PromptCounter
-from domain.usecases.jobs.run_attempt import JobRunner
 from domain.values import WorkerId
-from ops.adapters.data_dir.free_space import free_bytes
-from ops.adapters.event_log.sql_event_log import SqlEventLog
 from ops.blockstore.blocks import ScanReport
 from ops.blockstore.disk import SpaceFloor
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
-from ops.logs import Logger
+from ops.data_dir.free_space import free_bytes
+from ops.log.sql_event_log import SqlEventLog
 from ops.models.registry import embedding_models
-from ops.settings import Settings
-from ops.tracing.open import open_spans
-from ops.tracing.span import SpanSink
+from ops.observe.logs import Logger
+from ops.observe.open import open_spans
+from ops.observe.span import SpanSink
+from ops.settings.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
-from ops.adapters.data_dir.lock import DataDirLocked
-from ops.adapters.data_dir.permissions import create_private_files, use_own_temporary_directory
+from ops.data_dir.lock import DataDirLocked
+from ops.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
 from ops.liveness.child import watch_lifeline
 from ops.liveness.imports import resting_collector
@@ -23,13 +23,13 @@ SWITCH_INTERVAL_S = 0.0005
 #: What a worker imports before MLX, together with all libraries but MLX.
 PRELOADED: Final = (
     "safetensors",
-    "ops.adapters.event_log.migrate",
-    "ops.adapters.event_log.sql_event_log",
-    "ops.adapters.redis.control",
-    "ops.adapters.redis.worker_requests",
+    "ops.log.migrate",
+    "ops.log.sql_event_log",
+    "ops.broker.control",
+    "ops.broker.worker_requests",
     "ops.broker.address",
-    "ops.logs",
-    "ops.settings",
+    "ops.observe.logs",
+    "ops.settings.settings",
     "worker.actors",
     "worker.cachestore.tier",
     "worker.engine.engine",
@@ -92,8 +92,8 @@ def main() -> int:
     """Run a worker until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
     preload()
     with resting_collector():
-        from ops.logs import configure_logging  # noqa: PLC0415 - imported in this block
-        from ops.settings import load_part_settings  # noqa: PLC0415 - as above
+        from ops.observe.logs import configure_logging  # noqa: PLC0415 - imported in this block
+        from ops.settings.settings import load_part_settings  # noqa: PLC0415 - as above
         from worker.control.worker_drain import RestartAlone  # noqa: PLC0415 - as above
         from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - as above
         from worker.process import WorkerProcess  # noqa: PLC0415 - as above

@@ -13,7 +13,7 @@ from huggingface_hub import hf_hub_download
 
 from domain.errors import InvalidRequest, NotFound, SemanticError
 from domain.kv.plan import DeviceMemory, ModelFootprint, Workload, plan_memory, planned_mac
-from ops.adapters.data_dir.permissions import create_private_files
+from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.loader import from_hub, local_path

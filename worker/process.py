@@ -14,31 +14,32 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from domain.audit.recorded_answers import LoggedAnswers
 from domain.engine.control import AdmissionState
+from domain.engine.operate import EngineControls
+from domain.engine.workers import WorkerState
 from domain.errors import SemanticError
 from domain.events.model import ModelLoadFailed
 from domain.events.worker import WorkerDraining
-from domain.job.ports import ItemSink, WorkerState
+from domain.job.ports import ItemSink
 from domain.model.wanted_model import SwapState
-from domain.usecases.engine_control import EngineControls
-from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import ModelCard, WorkerId
-from ops.adapters.data_dir.lock import DataLock, WorkerIdentity
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.redis.client import BrokerClient, Keys, connect
-from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
-from ops.adapters.redis.dramatiq_queue import BlockingRedisBroker
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
-from ops.adapters.redis.worker_requests import BlockAnswers, TokenCountServer, counts_wait
 from ops.broker.address import resolve_broker_url
+from ops.broker.client import BrokerClient, Keys, connect
+from ops.broker.control import RedisControlSignals, RedisWorkerPulses
+from ops.broker.dramatiq_queue import BlockingRedisBroker
+from ops.broker.items import RedisItemBacklog, RedisItemSink
+from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wait
 from ops.clock import RandomIds, SystemClock, uuid7_hex
+from ops.data_dir.lock import DataLock, WorkerIdentity
 from ops.exit_codes import ExitCode
 from ops.liveness.child import BEAT_S, take_heartbeat
 from ops.liveness.imports import resting_collector
-from ops.logs import Logger
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import embedding_models, first_model, given_choice
-from ops.settings import Settings
+from ops.observe.logs import Logger
+from ops.settings.settings import Settings
 from worker.actors import Consumers, declare_actors
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier

@@ -13,12 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from domain.chat.generation import GenerationTask, PreparedPrompt
-from domain.chat.request import ChatRequest
-from domain.chat.stored_answer import StoredAnswer
-from domain.errors import PayloadDamaged, PayloadMissing, SemanticError
-from domain.events.worker import WorkerStarted
-from domain.job.replay import (
+from domain.audit.recorded_answers import LoggedAnswers
+from domain.audit.replay import (
     Candidate,
     Recording,
     Refusal,
@@ -30,21 +26,25 @@ from domain.job.replay import (
     read_answer,
     read_recording,
 )
+from domain.chat.generation import GenerationTask, PreparedPrompt
+from domain.chat.request import ChatRequest
+from domain.chat.stored_answer import StoredAnswer
+from domain.errors import PayloadDamaged, PayloadMissing, SemanticError
+from domain.events.worker import WorkerStarted
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.log.ports import PayloadStore
-from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StopReason, StreamName, WorkerId
-from ops.adapters.data_dir.permissions import (
+from ops.data_dir.permissions import (
     create_private_files,
     use_own_temporary_directory,
 )
-from ops.adapters.log_admin.archive import AsOfLog, open_as_of
 from ops.exit_codes import ExitCode
-from ops.logs import configure_logging
+from ops.log.admin.archive import AsOfLog, open_as_of
 from ops.models.hub_cache import cached_ids
 from ops.models.registry import first_model, model_registry
-from ops.settings import Settings, load_settings
+from ops.observe.logs import configure_logging
+from ops.settings.settings import Settings, load_settings
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource
 from worker.engine.mlx.rows.running_sequences import piece_tokens
 from worker.engine.mlx.solo import ModelHandles, SoloRun

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from domain.chat.ports import Cancellable
-from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
+from domain.engine.workers import TurnState
+from domain.job.commit import load_job
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.log.ports import EventLog
-from domain.usecases.jobs.commit import load_job
 from domain.values import JobId
 
 #: Slots that batch jobs may not take.

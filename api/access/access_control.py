@@ -14,8 +14,8 @@ from api.errors import TransportError
 from api.http.messages import KEYLESS, UNIDENTIFIED, Caller, Reply
 from api.ui.page import is_page_path
 from domain.errors import RateLimited
-from domain.usage.shares import Shares
-from ops.setting_groups.api_keys import (
+from domain.shares import Shares
+from ops.settings.api_keys import (
     SUPERVISOR_KEY,
     ApiKey,
     KeyScope,
@@ -23,7 +23,7 @@ from ops.setting_groups.api_keys import (
     read_keys,
     scopes_of,
 )
-from ops.setting_groups.service import ServerSettings
+from ops.settings.service import ServerSettings
 
 #: How long a browser may cache the reply to a preflight, in seconds.
 PREFLIGHT_AGE_S: Final = 600

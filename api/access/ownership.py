@@ -25,7 +25,7 @@ from domain.log.ports import Owners
 from domain.log.record import AGENT_STREAM
 from domain.values import AgentId, Owner, StreamName, digest_of
 from domain.webhook.delivery import WebhookId, WebhookStore
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 
 #: Characters of the name of an agent, as ``KNOWN_NAME_PATTERN`` bounds them.
 _AGENT_CHARS_MAX: Final = 256

@@ -20,9 +20,9 @@ from api.streaming.answers import (
     collect_job,
 )
 from api.streaming.feed import OpenJob
+from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.items import Failed, Started, StreamItem
 from domain.errors import SemanticError
-from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import JobId
 
 #: Id of the model that answered.

@@ -317,7 +317,7 @@ def agent_of(
 ) -> AgentId | None:
     """Return the agent of a request: the first valid id among these.
 
-    For a request without a valid id, ``domain.usecases.history_matching`` derives the agent later.
+    For a request without a valid id, ``domain.job.history_matching`` derives the agent later.
     Values that are not valid ids are ignored and never refused.
 
     Args:

@@ -24,53 +24,53 @@ from api.loops.forecasts import SAMPLE_S, LiveEta, LiveRates
 from api.loops.periodic_tasks import ERASE_S, PeriodicTasks, open_sweeper
 from api.loops.webhooks import WebhookThread
 from api.operations import routes
+from domain.batch.driver import BatchDriver
+from domain.engine.operate import EngineControls
+from domain.engine.presence import LoadedModels
+from domain.engine.workers import WorkerPulses
 from domain.errors import SemanticError
 from domain.events.event import Event
-from domain.job.ports import WorkerPulses
-from domain.model.presence import LoadedModels, OnDemandRules
+from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.stranded import ABSENT_S, JobExpiry, StrandedJobs
+from domain.job.submit import JobSubmission
 from domain.model.registry import ModelRegistry
+from domain.model.stock import ServingModels
+from domain.model.swaps import ModelSwaps, OnDemandRules, OnDemandSwaps
 from domain.model.wanted_model import DRAIN_S
 from domain.ports import Clock
-from domain.usecases.batches.driver import BatchDriver
-from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation, JobRetry
-from domain.usecases.jobs.stranded import ABSENT_S, JobExpiry, StrandedJobs
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.model_stock import ServingModels
-from domain.usecases.model_swaps import ModelSwaps, OnDemandSwaps
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner
-from ops.adapters.data_dir.free_space import DiskFloor, floor_of
-from ops.adapters.data_dir.lock import DataDirLocked, DataLock
-from ops.adapters.data_dir.permissions import create_private_files
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.redis.client import BrokerClient, Keys, connect, connect_async
-from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
-from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemHub, RedisItemSink
-from ops.adapters.redis.worker_requests import (
+from domain.webhook.send import WebhookCollector
+from ops.broker.address import resolve_broker_url
+from ops.broker.client import BrokerClient, Keys, connect, connect_async
+from ops.broker.control import RedisControlSignals, RedisWorkerPulses
+from ops.broker.dramatiq_queue import DramatiqJobQueue
+from ops.broker.items import RedisItemBacklog, RedisItemHub, RedisItemSink
+from ops.broker.worker_requests import (
     REPLY_TIMEOUT_S,
     WAITING_MAX,
     RedisBlockPlaces,
     RedisTokenCounter,
 )
-from ops.adapters.webhooks.sender import HttpWebhookSender, check_urls, webhook_secret
-from ops.adapters.webhooks.store import SqlWebhookStore
-from ops.broker.address import resolve_broker_url
 from ops.clock import RandomIds, SystemClock
+from ops.data_dir.free_space import DiskFloor, floor_of
+from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import after_failed_start
 from ops.liveness.child import watch_lifeline
-from ops.logs import Logger, configure_logging
-from ops.metrics.counter_file import CounterFile
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import RegistryReader, first_model
-from ops.setting_groups.models import ModelsSettings
-from ops.setting_groups.service import (
+from ops.observe.counter_file import CounterFile
+from ops.observe.logs import Logger, configure_logging
+from ops.observe.open import open_spans
+from ops.settings.models import ModelsSettings
+from ops.settings.service import (
     ServerSettings,
     WebhookSettings,
 )
-from ops.settings import Settings, load_part_settings
-from ops.tracing.open import open_spans
+from ops.settings.settings import Settings, load_part_settings
+from ops.webhooks.sender import HttpWebhookSender, check_urls, webhook_secret
+from ops.webhooks.store import SqlWebhookStore
 
 #: Threads for blocking calls: appends (group commit makes concurrent waits cheap) and the queue.
 BLOCKING_CALLS_MAX = 32

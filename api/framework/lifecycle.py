@@ -25,9 +25,9 @@ from api.http_server.connection import Connection
 from api.http_server.limits import ServerLimits
 from api.http_server.shield import RequestCounts, Shield
 from api.operations import RouteTable
-from ops.logs import Logger
-from ops.setting_groups.service import ServerSettings
-from ops.tracing.span import NoSpans, SpanSink
+from ops.observe.logs import Logger
+from ops.observe.span import NoSpans, SpanSink
+from ops.settings.service import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
 #: How long Robyn may take until it answers for the first time, in seconds.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ops.exit_codes import ExitCode
-from ops.setting_groups.service import ServerSettings
+from ops.settings.service import ServerSettings
 
 #: Connections that the kernel queues until the server accepts them; it may allow fewer.
 BACKLOG: Final = 1024

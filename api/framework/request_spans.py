@@ -9,7 +9,7 @@ from typing import Final
 from api.http.messages import Request, RequestMarks
 from api.http_server.exchange import Exchange
 from domain.log.trace import TraceContext, parse_traceparent
-from ops.tracing.span import AttributeValue, Span, SpanKind, SpanSink
+from ops.observe.span import AttributeValue, Span, SpanKind, SpanSink
 
 #: Requests of these methods have spans; others only if their client sends a ``traceparent``, so
 #: that pages and commands that poll fill no receiver.

@@ -11,7 +11,7 @@ from api.http.messages import Closable, Dialect, StreamReply
 from api.http_server.exchange import Exchange
 from api.http_server.limits import ServerLimits
 from domain.errors import SemanticError
-from ops.logs import Logger
+from ops.observe.logs import Logger
 
 _EVENT_STREAM: Final = "text/event-stream"
 

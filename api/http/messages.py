@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from domain.log.trace import TraceContext, new_trace
 from domain.values import JobId, Owner
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 
 
 class Access(StrEnum):

@@ -9,7 +9,7 @@ from typing import Final
 
 from api.errors import TransportError
 from api.http.messages import UNIDENTIFIED, Caller
-from domain.usage.shares import Shares
+from domain.shares import Shares
 
 #: Bytes of memory for each byte of a body: Robyn keeps a copy while the handler runs, hands over
 #: another one, and the handler gets the third. By then the shield has none.

@@ -19,8 +19,8 @@ from api.http_server.limits import PeerCounts, ServerLimits
 from api.http_server.replies import RobynConnection
 from api.http_server.request import RequestTarget
 from domain.errors import Draining, SemanticError
-from domain.usage.shares import Shares
-from ops.logs import Logger
+from domain.shares import Shares
+from ops.observe.logs import Logger
 
 #: Part of the drain time in which streams end after they are asked to.
 ENDING_GRACE_S: Final = 2.0

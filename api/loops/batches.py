@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from domain.batch.driver import ROUND_LINES_MAX, BatchDriver
 from domain.errors import SemanticError
-from domain.usecases.batches.driver import ROUND_LINES_MAX, BatchDriver
-from ops.logs import Logger
+from ops.observe.logs import Logger
 
 #: Time between two steps while a batch is open, and while none is, in seconds. A step also finds
 #: the batches of other processes.

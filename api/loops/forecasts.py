@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Final
 
 from domain.engine.control import AdmissionState
+from domain.engine.presence import LoadedModels
 from domain.engine.rates import RateHistory, RatePoint, Rates, Sample
+from domain.engine.workers import TurnState, WorkerPulse, WorkerPulses
 from domain.errors import QueueUnavailable
 from domain.job.eta import (
     MEASURED_JOBS,
@@ -22,10 +24,7 @@ from domain.job.eta import (
     pace_of,
     seconds_until_room,
 )
-from domain.job.fair_scheduler import TurnState
 from domain.job.listing import JobViews, QueueViews
-from domain.job.ports import WorkerPulse, WorkerPulses
-from domain.model.presence import LoadedModels
 from domain.ports import Clock
 from domain.values import JobId, Priority, WorkerId
 

@@ -10,15 +10,15 @@ from typing import Final
 
 from domain.errors import SemanticError
 from domain.kv.places import BlockPlaces
-from ops.adapters.erasing.sweep import PacedSweeps, rules_of
-from ops.adapters.erasing.sweep_process import sweep_in_process
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.items import RedisItemEraser
 from ops.blockstore.maintenance import erase_blocks
 from ops.broker.address import is_private, resolve_broker_url
+from ops.broker.client import Keys, connect
+from ops.broker.items import RedisItemEraser
 from ops.clock import SystemClock
-from ops.logs import Logger
-from ops.settings import Settings
+from ops.log.erase.sweep import PacedSweeps, rules_of
+from ops.log.erase.sweep_process import sweep_in_process
+from ops.observe.logs import Logger
+from ops.settings.settings import Settings
 
 
 class PeriodicTasks:

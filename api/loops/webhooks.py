@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from domain.errors import SemanticError
-from domain.usage.shares import share_of
-from domain.usecases.webhooks import WebhookCollector
+from domain.shares import share_of
 from domain.values import Owner
 from domain.webhook.delivery import (
     AT_ONCE,
@@ -22,7 +21,8 @@ from domain.webhook.delivery import (
     WebhookSender,
     WebhookState,
 )
-from ops.logs import Logger
+from domain.webhook.send import WebhookCollector
+from ops.observe.logs import Logger
 
 #: Time between two reads of the log and of due webhooks, in seconds.
 POLL_S: Final = 0.5

@@ -22,9 +22,9 @@ from domain.engine.control import (
     EngineTuning,
     EngineValues,
 )
+from domain.engine.presence import model_of
+from domain.engine.workers import WorkerPulse
 from domain.errors import InvalidRequest, QueueUnavailable
-from domain.job.ports import WorkerPulse
-from domain.model.presence import model_of
 from domain.values import Priority
 
 #: Characters of a reason.

@@ -18,11 +18,11 @@ from api.http.bodies import INT64_MAX, KNOWN_NAME_PATTERN
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, Place, moment, page_size, text, texts, whole_number
 from api.http.sse import Comment, Frame, encode
+from domain.audit.past_state import read_past_state
 from domain.errors import SemanticError
+from domain.log.chain_check import check_stretch
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter, LogHead, RecordedEvent
-from domain.usecases.chain_check import check_stretch
-from domain.usecases.past_state import read_past_state
 from domain.values import rfc3339
 
 

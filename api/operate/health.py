@@ -14,8 +14,8 @@ from api.app import App
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation
 from domain.engine.control import AdmissionState
+from domain.engine.workers import WorkerPulse, WorkerState
 from domain.errors import QueueUnavailable, SemanticError
-from domain.job.ports import WorkerPulse, WorkerState
 
 #: Share of the memory for contexts from which on the service is degraded. It counts bytes that
 #: cannot be freed at once; contexts that are kept and are on the disk do not count.

@@ -13,10 +13,11 @@ from api.app import App
 from api.http.messages import Access, Reply, Request
 from api.http.operation import Operation
 from domain.engine.control import AdmissionState
+from domain.engine.operate import EngineControls
+from domain.engine.workers import WorkerPulse, WorkerPulses
 from domain.errors import SemanticError
 from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
-from domain.job.ports import WorkerPulse, WorkerPulses
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.model.swap import SwapTotals
@@ -24,13 +25,12 @@ from domain.model.wanted_model import MODELS_STREAM, SwapState
 from domain.ports import Clock
 from domain.usage.figures import BOUNDS_US, Measure, UsageFigures, UsageViews
 from domain.usage.fold import HOUR_CHARACTERS
-from domain.usecases.engine_control import EngineControls
 from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
 from domain.webhook.delivery import WebhookState, WebhookStore
-from ops.metrics.counter_file import Figures, ProcessMetrics, added
-from ops.metrics.exposition import DurationHistogram, Readings, cumulated, render
-from ops.metrics.families import FAMILIES, SWAP_BOUNDS_S
-from ops.metrics.family import Kind
+from ops.observe.counter_file import Figures, ProcessMetrics, added
+from ops.observe.exposition import DurationHistogram, Readings, cumulated, render
+from ops.observe.families import FAMILIES, SWAP_BOUNDS_S
+from ops.observe.family import Kind
 
 #: The label of the agents without sums of their own.
 OTHER: Final = "other"

@@ -36,16 +36,17 @@ from api.operate.overview_rows import (
     worker_state,
 )
 from api.operate.swaps import swap_object
+from domain.audit.recent_ends import RecentEnds
 from domain.engine.control import AdmissionState, EngineControl
 from domain.engine.rates import KEPT_S, RatePoint, Rates
+from domain.engine.workers import WorkerPulse, WorkerState
 from domain.errors import QueueUnavailable, SemanticError
 from domain.job.eta import Forecast, awaiting_model
-from domain.job.ports import WorkerPulse, WorkerState
 from domain.job.state import Job
+from domain.job.stranded import awaits_model
 from domain.model.wanted_model import Swap
 from domain.usage.figures import UsageFigures, UsageGroup
 from domain.usage.report import HOUR_S, hour_name, rates_of_hour
-from domain.usecases.recent_ends import RecentEnds
 from domain.values import JobId, JobStatus, Owner, Priority, WorkerId, rfc3339
 
 #: Rows of running and of waiting jobs, and of those that have ended.
@@ -231,7 +232,7 @@ def _rows(app: App, pulses: Sequence[WorkerPulse], owner: Owner | None) -> JobRo
 
 
 def _wait_of(app: App, view: Job) -> Forecast | None:
-    if app.models.awaits_model(view):
+    if awaits_model(view, app.models):
         return awaiting_model(Priority(view.submitted.priority))
     return app.eta.of(view.id)
 

@@ -11,13 +11,13 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.dialects.jobs.bodies import WaitingName
 from api.dialects.jobs.objects import rounded
 from api.operate.swaps import SwapObject
+from domain.audit.recent_ends import CacheDiagnosis
 from domain.engine.figures import RowFigures
+from domain.engine.presence import model_of
 from domain.engine.rates import RatePoint, Rates
+from domain.engine.workers import WorkerPulse, WorkerState
 from domain.job.eta import Forecast
-from domain.job.ports import WorkerPulse, WorkerState
 from domain.job.state import Job
-from domain.model.presence import model_of
-from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import CacheFigures, WaitingFor
 
 ServiceState = Literal[

@@ -16,6 +16,7 @@ from api.app import App
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, path, text, whole_number
 from api.http.sse import Comment, Frame, encode
+from domain.engine.workers import ControlTopic
 from domain.errors import (
     ModelNotFound,
     QueueUnavailable,
@@ -23,7 +24,6 @@ from domain.errors import (
     SwapNotFound,
     WorkerNotFound,
 )
-from domain.job.ports import ControlTopic
 from domain.model.registry import ModelKind, require_kind
 from domain.model.wanted_model import (
     DRAIN_S,

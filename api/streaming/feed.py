@@ -16,6 +16,7 @@ import structlog
 from api.calls import BlockingCalls
 from api.http.messages import Request
 from api.streaming.readers import CLIENT_GONE, JobReading
+from domain.audit.recorded_answers import JobRecords
 from domain.chat.items import StreamItem, is_output
 from domain.chat.stored_answer import ReaderPosition
 from domain.errors import (
@@ -26,7 +27,6 @@ from domain.errors import (
     SemanticError,
 )
 from domain.job.ports import ItemBacklog, ItemSource
-from domain.usecases.recorded_answers import JobRecords
 from domain.values import JobId
 
 #: Most items in the buffer of one connection.

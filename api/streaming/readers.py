@@ -13,8 +13,8 @@ import structlog
 
 from api.calls import Background, BlockingCalls
 from domain.errors import Draining, SemanticError
+from domain.job.cancel import JobCancellation
 from domain.job.request_dedup import Readership
-from domain.usecases.jobs.cancel import JobCancellation
 from domain.values import JobId
 
 #: Jobs without a reader whose readership is remembered; that of older ones is unknown.

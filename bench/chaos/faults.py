@@ -22,7 +22,7 @@ from bench.chaos.client import SHORTAGE
 from bench.chaos.model import MODELS
 from bench.chaos.plan import Fault, PlannedFault
 from bench.chaos.wire import OpenStreams
-from ops.adapters.event_log.sqlite_driver import driver_module
+from ops.log.sqlite_driver import driver_module
 from tests.support.polling import wait_until
 from tests.support.processes.service import Service
 

@@ -28,8 +28,8 @@ from bench.chaos.plan import PlannedFault
 from bench.chaos.receiver import HookReceiver
 from bench.chaos.wire import OpenStreams
 from domain.values import Digest
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import LogReader
+from ops.log.database import reader_engine
+from ops.log.reader import LogReader
 from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.service import Service
 
@@ -42,9 +42,7 @@ SMALL_CACHES: Final[Mapping[str, str]] = MappingProxyType(
     {"SEMANTIC_ENGINE__KV_BUDGET_MB": "96", "SEMANTIC_CACHE__DISK_BUDGET_GB": "0.1"}
 )
 #: Constants to plant, so that Redis is full of items after a short warm-up too.
-SHORT_ITEMS: Final[Mapping[str, object]] = MappingProxyType(
-    {"ops.adapters.redis.items.ITEMS_TTL_S": 60}
-)
+SHORT_ITEMS: Final[Mapping[str, object]] = MappingProxyType({"ops.broker.items.ITEMS_TTL_S": 60})
 
 
 def environment(model: Path) -> dict[str, str]:

@@ -12,19 +12,19 @@ from bench.power_cut.work import BACKUP, DATA_DIR, SECRET
 from domain.errors import SemanticError
 from domain.log.checkpoints import required_hashes
 from domain.values import Digest, JobId
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.projections.rebuild import ensure_projections
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.backup import verify_copy
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.log_admin.verify import verify_whole_log
-from ops.adapters.webhooks.sender import webhook_secret
 from ops.blockstore.blocks import StoredBlock
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
-from ops.setting_groups.service import WebhookSettings
+from ops.log.admin.backup import verify_copy
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.log.admin.verify import verify_whole_log
+from ops.log.database import reader_engine
+from ops.log.migrate import upgrade
+from ops.log.projections.rebuild import ensure_projections
+from ops.log.reader import LogReader
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.settings.service import WebhookSettings
+from ops.webhooks.sender import webhook_secret
 from tests.support.builders.blocks import FINGERPRINT, make_chain
 
 #: Contexts that the recorded work may have stored.

@@ -23,8 +23,8 @@ from bench.power_cut.cuts import Cut, Recording
 from bench.power_cut.drive import Drive, write_image
 from bench.power_cut.journal import Kind, mark, read_journal
 from bench.power_cut.recorder import compile_recorder, recorded_environment
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.log_admin.verify import verify_log, verify_payloads
+from ops.log.admin.verify import verify_log, verify_payloads
+from ops.log.database import reader_engine
 from tests.support.clients.service_log import ended
 from tests.support.processes.service import Service
 

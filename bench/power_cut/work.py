@@ -19,20 +19,20 @@ from typer.testing import CliRunner
 from bench.power_cut.journal import mark
 from domain.events.cache import AgentCacheSaved
 from domain.values import JobId, StreamName, digest_of, rfc3339
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.backup import back_up, restore
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
-from ops.adapters.webhooks.sender import webhook_secret
 from ops.blockstore.blocks import NewBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.cli.main import build_app
 from ops.clock import RandomIds, SystemClock
-from ops.setting_groups.service import WebhookSettings
+from ops.log.admin.archive import archive_log
+from ops.log.admin.backup import back_up, restore
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
+from ops.log.database import reader_engine
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.sqlite_driver import driver_module
+from ops.settings.service import WebhookSettings
+from ops.webhooks.sender import webhook_secret
 from tests.support.builders.blocks import FINGERPRINT, make_chain
 from tests.support.builders.job_events import completed, draft, started, submitted
 

@@ -11,12 +11,12 @@ from typing import Any
 from bench.tampering.sample import LOG_NAME, url_of
 from domain.errors import SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.archives import DIRECTORY, read_events
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import refuse_newer_program
-from ops.adapters.event_log.sqlite_driver import driver_module, single_spaced
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
-from ops.adapters.log_admin.verify import VerifiedLog, verify_whole_log
+from ops.log.admin.checkpoint_files import CheckpointFiles
+from ops.log.admin.verify import VerifiedLog, verify_whole_log
+from ops.log.archives import DIRECTORY, read_events
+from ops.log.database import reader_engine
+from ops.log.migrate import refuse_newer_program
+from ops.log.sqlite_driver import driver_module, single_spaced
 
 
 class Verdict(StrEnum):

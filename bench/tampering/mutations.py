@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from ops.adapters.event_log.sqlite_driver import driver_module
+from ops.log.sqlite_driver import driver_module
 
 #: Longest run of bytes that one change covers.
 _RUN_BYTES_MAX: Final = 4096

@@ -14,9 +14,9 @@ from pathlib import Path
 from bench.tampering.judge import Judgement, content_of, judge
 from bench.tampering.mutations import change_bytes, change_row
 from bench.tampering.sample import LOG_NAME, record_sample
-from ops.adapters.event_log.archives import DIRECTORY
-from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.log_admin.checkpoint_files import CHECKPOINTS_NAME, KEY_NAME, LAST_NAME
+from ops.log.admin.checkpoint_files import CHECKPOINTS_NAME, KEY_NAME, LAST_NAME
+from ops.log.archives import DIRECTORY
+from ops.log.sqlite_driver import driver_module
 
 #: What is changed, and how often of 100 times.
 TARGETS = {

@@ -14,13 +14,13 @@ from domain.events.job import JobCancelled, JobCancelRequested, JobFailed
 from domain.log.record import Draft
 from domain.values import Digest, JobId, StreamName, Usage, digest_of, rfc3339
 from domain.webhook.delivery import DueHost, Webhook, WebhookId
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.webhooks.store import SqlWebhookStore
 from ops.clock import RandomIds
+from ops.log.admin.archive import archive_log
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.log.database import reader_engine
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.webhooks.store import SqlWebhookStore
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 
 LOG_NAME = "events.sqlite3"

@@ -1,7 +1,7 @@
 """The example files of settings in ``ops/deploy``: ``python -m docs.site.settings_examples``.
 
-Each has every setting of ``ops.settings`` as a comment, with its meaning, limits and default, so
-that an operator copies the file and removes the ``#`` before what is to change.
+Each has every setting as a comment, with its meaning, limits and default, so that an operator
+copies the file and removes the ``#`` before what is to change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from docs.site.settings_reference import COMPUTED, groups, leaves
 from docs.site.tables import Schema, limits
-from ops.settings import Settings
+from ops.settings.settings import Settings
 
 DEPLOY: Final = Path(__file__).parents[2] / "ops" / "deploy"
 COLUMNS: Final = 98

@@ -1,4 +1,4 @@
-"""The page of all settings, from ``ops.settings``."""
+"""The page of all settings, from ``ops.settings.settings``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from docs.site.tables import GENERATED, Schema, code, limits, prose, shape, table
-from ops.settings import Settings
+from ops.settings.settings import Settings
 
 _HEAD = """
 # Settings

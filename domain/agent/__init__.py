@@ -1,1 +1,1 @@
-"""An agent as a fold over its events, and the lists of agents."""
+"""An agent as a fold over its events, the lists of agents, and what is done with agents."""

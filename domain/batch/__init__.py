@@ -1,1 +1,1 @@
-"""A batch as a fold over its events, its files and its line payloads."""
+"""A batch as a fold over its events, its files and lines, and the driver of batches."""

@@ -1,1 +1,1 @@
-"""Values of the engine that operators change while it runs, and the admission of jobs."""
+"""What operators change while the engine runs, and the workers as other parts see them."""

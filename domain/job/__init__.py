@@ -1,1 +1,1 @@
-"""A job as a fold over its events: decisions, lists, queue order and ETA."""
+"""A job as a fold over its events, its decisions, its order, and its life from submit to end."""

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
+from domain.engine.workers import TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, Priority, WaitingFor, WaitingJob
 
 #: Number of recent jobs that the rates are computed from.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from domain.engine.workers import AgentQueueState, TurnState
 from domain.values import JobId, Priority
 
 #: While both queues wait, one turn in so many goes to a batch job.
@@ -48,37 +49,6 @@ def line_of(agent: str | None, owner: str | None) -> str | None:
     if agent is not None or owner is None:
         return agent
     return f"key={owner}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentQueueState:
-    """The queue of a line; ``turns_ago`` is the number of turns since its last one.
-
-    ``agent`` has the name of the line, see ``line_of``.
-    """
-
-    priority: Priority
-    agent: str
-    turns_ago: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnState:
-    """The state of the scheduler without the waiting jobs, small enough for a heartbeat.
-
-    Attributes:
-        slots: Jobs that may run at once.
-        interactive_reserved: Slots that batch jobs may not take.
-        running: The jobs that have a slot.
-        lines: The queues of agents with waiting jobs.
-        passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
-    """
-
-    slots: int
-    interactive_reserved: int
-    running: tuple[JobId, ...] = ()
-    lines: tuple[AgentQueueState, ...] = ()
-    passed_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

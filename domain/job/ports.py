@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Protocol
 
 from domain.chat.items import StreamItem
 from domain.chat.ports import Cancellable
-from domain.engine.control import AdmissionState, EngineValues
-from domain.engine.figures import RowFigures, WorkCounts
-from domain.job.fair_scheduler import TurnState
 from domain.values import (
-    CacheFigures,
-    DraftFigures,
     JobId,
-    ModelCard,
     Priority,
-    WaitingJob,
-    WorkerId,
 )
 
 
@@ -178,33 +169,6 @@ class ItemSource(Protocol):
         ...
 
 
-class ControlTopic(StrEnum):
-    """A part of the log that all workers follow."""
-
-    ENGINE = "engine"
-    MODELS = "models"
-
-
-class ControlSignals(Protocol):
-    """Signals to the workers. They may be lost; the log holds the truth."""
-
-    def nudge_cancel(self, job_id: JobId) -> None:
-        """Signal that the cancellation of a job is recorded.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
-        ...
-
-    def nudge(self, topic: ControlTopic) -> None:
-        """Signal to all workers that a part of the log that they follow has changed.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
-        ...
-
-
 class RunningJobs(Protocol):
     """The jobs that this process runs: cancels reach them here, repeated deliveries are ignored."""
 
@@ -219,107 +183,5 @@ class RunningJobs(Protocol):
             handle: The wait or the generation to cancel.
             attempt: Number of its attempt: a cancellation from before a retry does not reach the
                 attempts after it.
-        """
-        ...
-
-
-class WorkerState(StrEnum):
-    """The phase of a worker process; its pulse carries it."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    SWAPPING = "swapping"
-    UNLOADED = "unloaded"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPulse:
-    """A heartbeat of a worker.
-
-    Attributes:
-        pid: Its process id.
-        state: Its phase, a value of ``WorkerState``; workers of other versions may have more.
-        model: The served model, once it is ready.
-        target: Registered name of the model that it has, loads or swaps to.
-        cache: Figures of its KV cache, once it is ready.
-        drafts: What speculation has done, once it is ready.
-        turns: State of its scheduler, with the places of its batch as slots, once it is ready.
-        waiting: The jobs that wait in its engine, in their order.
-        values: The values of its engine, once it is ready.
-        admission: Whether it starts jobs.
-        counts: What its engine has done so far, once it is ready.
-        slow_step: The step of its engine that takes long, in words; ``None`` if none does.
-        rows: Its running sequences; ``None`` while no overview is watched.
-        place: Identity of its data directory, which all workers of it have in turn.
-        host: Name of its machine.
-        embeds: Names of the embedding models that it computes with, beside its model.
-        metrics: Totals over all workers of the place and present values, by metric family and by
-            the value of the label that the family has beside the worker.
-    """
-
-    worker: WorkerId
-    pid: int
-    state: str
-    model: ModelCard | None
-    target: str | None = None
-    cache: CacheFigures | None = None
-    drafts: DraftFigures | None = None
-    turns: TurnState | None = None
-    waiting: tuple[WaitingJob, ...] = ()
-    values: EngineValues | None = None
-    admission: AdmissionState = AdmissionState.OPEN
-    counts: WorkCounts | None = None
-    slow_step: str | None = None
-    rows: tuple[RowFigures, ...] | None = None
-
-    place: str = ""
-    host: str = ""
-    embeds: tuple[str, ...] = ()
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    @property
-    def running(self) -> int:
-        """The number of jobs that it runs, without those that wait in its engine."""
-        return 0 if self.turns is None else max(0, len(self.turns.running) - len(self.waiting))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PulseReply:
-    """What the broker knew when a heartbeat came.
-
-    Attributes:
-        was_known: Whether the previous heartbeat was there. If not, the broker may have lost more.
-        is_watched: Whether an overview shows the rows of the workers.
-    """
-
-    was_known: bool
-    is_watched: bool = False
-
-
-class WorkerPulses(Protocol):
-    """Heartbeats; one that is not renewed expires within seconds."""
-
-    def beat(self, pulse: WorkerPulse) -> PulseReply:
-        """Renew the heartbeat of a worker.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
-        ...
-
-    def watch(self) -> None:
-        """Ask the workers for their rows; the request expires within seconds.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
-        ...
-
-    def alive(self) -> tuple[WorkerPulse, ...]:
-        """Return the workers that are alive.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...

@@ -1,1 +1,1 @@
-"""Recorded events, their JSON codec, signed checkpoints, and the ports of the event log."""
+"""Recorded events, their codec, signed checkpoints, folded streams, the ports of the log."""

@@ -1,1 +1,1 @@
-"""The models that can be served, and to which of them a request belongs."""
+"""The models that can be served, to which a request belongs, and swaps between them."""

@@ -1,1 +1,1 @@
-"""Sums of ended jobs, histograms of their durations, and the shares of keys in common limits."""
+"""Sums of ended jobs, and histograms of their durations."""

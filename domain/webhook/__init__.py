@@ -1,1 +1,1 @@
-"""Webhook deliveries: names, limits, retry times and allowed targets."""
+"""Webhook deliveries: names, limits, retry times, allowed targets, and the sending."""

@@ -1,7 +1,7 @@
 """The event log, its payloads and archives, its projections and their checkpoints, and webhooks.
 
 The tables are written out and frozen: a later change of the declarations in
-``ops.adapters.event_log.tables`` is a revision of its own.
+``ops.log.tables`` is a revision of its own.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from domain.errors import Unavailable
-from ops.adapters.data_dir.permissions import sync_directory, sync_file
 from ops.blockstore.blocks import draft_path
+from ops.data_dir.permissions import sync_directory, sync_file
 
 #: Most buffers in one system call; every platform takes as many.
 _BUFFERS_AT_ONCE = 512

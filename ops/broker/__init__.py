@@ -1,1 +1,1 @@
-"""The broker process: a private redis-server or valkey-server."""
+"""Redis: its private process, stream items, the job queue, control messages, pulses."""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from types import FrameType
 
 from domain.errors import QueueUnavailable
-from ops.adapters.data_dir.lock import DataDirLocked, DataLock
-from ops.adapters.data_dir.permissions import create_private_files
 from ops.broker.address import forget_url, socket_path, write_url
 from ops.broker.private_redis import PrivateRedis, find_server
+from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from ops.liveness.child import LIFELINE_ENV, watch_lifeline
-from ops.logs import Logger, configure_logging
-from ops.settings import Settings, load_part_settings
+from ops.observe.logs import Logger, configure_logging
+from ops.settings.settings import Settings, load_part_settings
 
 
 def main() -> int:

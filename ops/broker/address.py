@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from domain.errors import QueueUnavailable
-from ops.adapters.data_dir.permissions import replace_file
-from ops.settings import Settings
+from ops.data_dir.permissions import replace_file
+from ops.settings.settings import Settings
 
 #: Time limit of the connection and of the reply, in seconds.
 PROBE_S: Final = 2.0

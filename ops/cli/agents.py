@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from domain.agent.state import Agent
     from domain.agent.views import AgentViews
+    from domain.audit.recent_ends import CacheDiagnosis
     from domain.job.state import Job
-    from domain.usecases.recent_ends import CacheDiagnosis
     from domain.values import JobId
 
 
@@ -231,7 +231,7 @@ def _agent_views(as_of: str | None, data_dir: Path | None) -> Iterator[AgentView
         data_dir: Directory of the log, if not that of the settings.
     """
     from domain.agent.views import fold_agents  # noqa: PLC0415 - ls asks the service
-    from ops.adapters.event_log.projections.agents import SqlAgentViews  # noqa: PLC0415 - ls asks the service
+    from ops.log.projections.agents import SqlAgentViews  # noqa: PLC0415 - ls asks the service
 
     if as_of is None:
         with current_projections(data_dir) as engine:
@@ -279,9 +279,9 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
-    from domain.usecases.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
-    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from domain.audit.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
+    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
 
     found: dict[JobId, CacheDiagnosis | None] = {}
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:

@@ -18,7 +18,7 @@ from ops.blockstore.maintenance import Overview, companions
 from ops.cli.options import DataDir, Json, fail, operator_settings, overrides
 from ops.cli.output import echo, print_json, print_pairs, print_table
 from ops.exit_codes import ExitCode
-from ops.settings import Settings
+from ops.settings.settings import Settings
 
 #: Most blocks that one ``ls --blocks`` prints.
 LS_BLOCKS_MAX = 1_000_000

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ops.cli.options import fail, given_config_file, overrides, settings_or_exit
 from ops.clients.http_client import ANSWER_S, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
-from ops.setting_groups.api_keys import first_sendable
-from ops.setting_groups.places import CONFIG_NAME, HOST, PORT, default_data_dir, user_config_file
+from ops.settings.api_keys import first_sendable
+from ops.settings.places import CONFIG_NAME, HOST, PORT, default_data_dir, user_config_file
 from ops.supervisor.probes import base_url
 from ops.supervisor.serve_record import read_record
 
 if TYPE_CHECKING:
-    from ops.settings import Settings
+    from ops.settings.settings import Settings
 
 _PREFIX: Final = "SEMANTIC_"
 #: Names in the environment that need the parser of the settings.

@@ -20,7 +20,7 @@ from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from domain.job.timeline import Timeline
+    from domain.audit.timeline import Timeline
 
 
 Prompt = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
@@ -259,10 +259,10 @@ def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
 
 
 def _story(job: str, data_dir: Path | None) -> Timeline | None:
-    from domain.usecases.jobs.timeline import read_timeline  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.timeline import read_timeline  # noqa: PLC0415 - most commands ask the service
     from domain.values import JobId  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.archives import archived_stream  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.log.archives import archived_stream  # noqa: PLC0415 - the same
+    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
 
     url = settings_or_exit(overrides(data_dir=data_dir)).log_url
     with log_if_any(url) as engine:
@@ -277,7 +277,7 @@ def _story(job: str, data_dir: Path | None) -> Timeline | None:
 
 
 def _lines(story: Timeline) -> list[str]:
-    from domain.job.timeline import show_duration  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.timeline import show_duration  # noqa: PLC0415 - most commands ask the service
 
     lines = [f"{story.job}, accepted {story.steps[0].at[:19].replace('T', ' ')} UTC"]
     for step in story.steps:

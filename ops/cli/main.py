@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ops.adapters.data_dir.permissions import create_private_files
 from ops.cli.options import EPILOG, ConfigFile, add_config_option, use_config_file
 from ops.cli.output import echo
+from ops.data_dir.permissions import create_private_files
 
 #: Module, panel of the help and first line of the help of each command; the module has a function
 #: of the command's name.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from domain.model.registry import ModelEntry
     from ops.models.pull import HubModel
     from ops.models.registry import ModelSummaries, ModelSummary
-    from ops.settings import Settings
+    from ops.settings.settings import Settings
 
 
 #: Pause between two reads of the swap, in seconds.
@@ -198,10 +198,10 @@ def _asked(data_dir: Path | None) -> ModelSummaries | None:
 
 
 def _found_here(settings: Settings) -> ModelSummaries:
-    from domain.usecases.model_stock import ModelStock  # noqa: PLC0415 - keeps --help fast
-    from ops.adapters.event_log.database import reader_engine  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.migrate import current  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from domain.model.stock import ModelStock  # noqa: PLC0415 - keeps --help fast
+    from ops.log.database import reader_engine  # noqa: PLC0415 - the same
+    from ops.log.migrate import current  # noqa: PLC0415 - the same
+    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
     from ops.models.hub_cache import (  # noqa: PLC0415 - the same
         cached_ids,
         inspect_files,
@@ -257,7 +257,7 @@ def add(
     leave them open.
     """
     from ops.models.config_file import NotEditable, add_table  # noqa: PLC0415 - keeps --help fast
-    from ops.setting_groups.places import user_config_file  # noqa: PLC0415 - the same
+    from ops.settings.places import user_config_file  # noqa: PLC0415 - the same
 
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     values = _given(
@@ -292,7 +292,7 @@ def rm(name: Name) -> None:
         remove_table,
         tables_of,
     )
-    from ops.setting_groups.places import user_config_file  # noqa: PLC0415 - the same
+    from ops.settings.places import user_config_file  # noqa: PLC0415 - the same
 
     settings = settings_or_exit(overrides())
     try:
@@ -316,7 +316,7 @@ def _check(settings: Settings, name: str, values: Mapping[str, Any]) -> None:
     """Exit with one line for each fault that the new table would have."""
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
 
-    from ops.setting_groups.models import (  # noqa: PLC0415 - the same
+    from ops.settings.models import (  # noqa: PLC0415 - the same
         ModelsSettings,
         refuse_repeated_names,
     )

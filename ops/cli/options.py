@@ -20,7 +20,7 @@ from ops.cli.output import echo
 from ops.exit_codes import MEANINGS, ExitCode
 
 if TYPE_CHECKING:
-    from ops.settings import Settings
+    from ops.settings.settings import Settings
 
 #: Last lines of each ``--help``.
 EPILOG: Final = "Exit codes: " + "; ".join(f"{code:d} {MEANINGS[code]}" for code in ExitCode) + "."
@@ -72,7 +72,7 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
     from pydantic_settings import SettingsError  # noqa: PLC0415 - the same
 
-    from ops.settings import load_settings  # noqa: PLC0415 - the same
+    from ops.settings.settings import load_settings  # noqa: PLC0415 - the same
 
     try:
         return load_settings(**given)
@@ -105,7 +105,7 @@ def directory_file(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     Args:
         given: Options as settings; a file that they or the environment name takes its place.
     """
-    from ops.setting_groups.trusted_files import DIRECTORY_FILE, read_directory  # noqa: PLC0415 - most commands need none
+    from ops.settings.trusted_files import DIRECTORY_FILE, read_directory  # noqa: PLC0415 - most commands need none
 
     variables = (value for name, value in os.environ.items() if name.upper() == _CONFIG_ENV)
     if given.get("config") or any(variables):

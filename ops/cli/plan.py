@@ -17,7 +17,7 @@ from ops.cli.output import echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from ops.settings import Settings
+    from ops.settings.settings import Settings
 
 _GIB = 1 << 30
 #: Machines are sold in units of 2^30 bytes that are called GB.

@@ -13,8 +13,6 @@ import typer
 
 from domain.errors import LogUnavailable
 from domain.values import JobStatus
-from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.projections.jobs import SqlJobViews
 from ops.cli.log.log_options import progress_bar
 from ops.cli.options import (
     DataDir,
@@ -28,7 +26,9 @@ from ops.cli.options import (
 from ops.cli.output import echo, print_json, print_pairs, print_table
 from ops.exit_codes import ExitCode
 from ops.liveness.line_child import LineChild
-from ops.settings import Settings
+from ops.log.database import database_file, reader_engine
+from ops.log.projections.jobs import SqlJobViews
+from ops.settings.settings import Settings
 from ops.supervisor.parts import child_environment, module_argv
 
 _HASH_CHARS = 12

@@ -13,7 +13,7 @@ from typing import Any, Final
 from huggingface_hub import constants
 
 from domain.model.registry import ModelEntry, ModelFiles, ModelKind
-from ops.setting_groups.models import DEMO_MODEL
+from ops.settings.models import DEMO_MODEL
 
 #: The files of weights that mlx-lm loads; some repositories have further copies beside them.
 WEIGHTS = "model*.safetensors"

@@ -35,7 +35,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # both are do
 
 from domain.errors import SemanticError
 from domain.kv.plan import size_text
-from ops.adapters.data_dir.free_space import nearest_existing
+from ops.data_dir.free_space import nearest_existing
 from ops.models.hub_cache import HUB_FILES, cached_model, hub_cache_dir
 
 #: Size from which a file continues where an earlier download ended, in bytes.

@@ -17,12 +17,12 @@ from domain.model.registry import ModelEntry, ModelKind, ModelRegistry, ModelSta
 from domain.values import SamplingWish
 from ops.clock import uuid7_hex
 from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id, kind_of
-from ops.setting_groups.models import (
+from ops.settings.models import (
     DEMO_MODEL,
     ModelTable,
     named_table,
 )
-from ops.settings import Settings, load_settings
+from ops.settings.settings import Settings, load_settings
 
 #: Time between two looks at the files that the registry is built from, in seconds.
 LOOK_S = 1.0

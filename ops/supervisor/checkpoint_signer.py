@@ -7,11 +7,11 @@ from typing import Final, Self
 
 from domain.errors import CorruptLog, SemanticError
 from domain.log.checkpoints import SignedCheckpoint
-from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.clock import SystemClock
-from ops.logs import Logger
-from ops.settings import Settings
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.log.database import database_file, reader_engine
+from ops.observe.logs import Logger
+from ops.settings.settings import Settings
 
 #: Seconds between two signed checkpoints; later events have no signature yet.
 SIGN_INTERVAL_S: Final = 300.0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ops.liveness.child import HEARTBEAT_ENV, LIFELINE_ENV, STANDBY_ENV
-from ops.logs import Logger
+from ops.observe.logs import Logger
 from ops.supervisor.output import pump
 from ops.supervisor.parts import Part
 

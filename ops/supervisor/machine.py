@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ops.adapters.data_dir.permissions import replace_file
+from ops.data_dir.permissions import replace_file
 from ops.exit_codes import FINAL
-from ops.settings import Settings
+from ops.settings.settings import Settings
 from ops.supervisor.parts import parts_of
 
 #: Seconds that the service manager waits beyond the drain of all parts before it kills them.

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
-from ops.setting_groups.api_keys import ApiKey, read_keys
-from ops.setting_groups.models import ModelsSettings
-from ops.setting_groups.places import user_config_file
-from ops.settings import USER_MODELS_ENV, Settings
+from ops.settings.api_keys import ApiKey, read_keys
+from ops.settings.models import ModelsSettings
+from ops.settings.places import user_config_file
+from ops.settings.settings import USER_MODELS_ENV, Settings
 
 BROKER, WORKER, API = "broker", "worker", "api"
 #: Name of the worker's standby in the record of the service.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from ops.logs import Logger
+from ops.observe.logs import Logger
 
 #: Seconds between two looks whether jobs run.
 LOOK_S = 5.0

@@ -11,7 +11,7 @@ from ops.clients.http_client import HttpClient, Refused, Unreachable
 from ops.supervisor.serve_record import CannotServe
 
 if TYPE_CHECKING:
-    from ops.setting_groups.service import ServerSettings
+    from ops.settings.service import ServerSettings
 
 
 #: Time limit of one probe, in seconds.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ops.exit_codes import FINAL, ExitCode
-from ops.logs import Logger
+from ops.observe.logs import Logger
 from ops.supervisor.child import Child
 from ops.supervisor.parts import Part
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from rich.console import Console
 
 from domain.errors import CorruptLog, LogUnavailable
-from ops.adapters.data_dir.free_space import floor_of
-from ops.adapters.data_dir.log_files import FILE_BYTES, LogFiles
-from ops.adapters.data_dir.permissions import tighten
-from ops.adapters.event_log.database import is_sqlite
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sqlite_driver import sqlite_version
+from ops.data_dir.free_space import floor_of
+from ops.data_dir.log_files import FILE_BYTES, LogFiles
+from ops.data_dir.permissions import tighten
 from ops.exit_codes import ExitCode, after_failed_start
-from ops.logs import add_json_lines, configure_logging, console_lines
+from ops.log.database import is_sqlite
+from ops.log.migrate import upgrade
+from ops.log.sqlite_driver import sqlite_version
 from ops.models.backend import missing_backend
 from ops.models.registry import choice_environment
-from ops.settings import Settings
+from ops.observe.logs import add_json_lines, configure_logging, console_lines
+from ops.settings.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from ops.supervisor.machine import LOG_NAME, log_dir_of
 from ops.supervisor.output import (

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops.adapters.data_dir.lock import DataDirLocked, DataLock
-from ops.adapters.data_dir.permissions import drop_links, make_directory, replace_file
+from ops.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.permissions import drop_links, make_directory, replace_file
 
 _LOCK_NAME = "serve.lock"
 _RECORD_NAME = "serve.json"

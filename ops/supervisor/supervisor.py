@@ -19,9 +19,9 @@ from ops.broker.private_redis import find_server
 from ops.clients.claude_code import ServedModel
 from ops.clients.http_client import HttpClient
 from ops.exit_codes import ExitCode
-from ops.logs import Logger
-from ops.setting_groups.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
-from ops.settings import Settings
+from ops.observe.logs import Logger
+from ops.settings.api_keys import SUPERVISOR_KEY, ApiKey, digest_of_key, read_keys
+from ops.settings.settings import Settings
 from ops.supervisor.child import Child, StandbySlot
 from ops.supervisor.output import PartOutput
 from ops.supervisor.parts import (

@@ -1,6 +1,6 @@
 """The tables of metrics in ``docs/metrics.md``: ``python -m tests.architecture.metrics_table``.
 
-They are made of ``ops.metrics.families``, so the page cannot drift from the code.
+They are made of ``ops.observe.families``, so the page cannot drift from the code.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops.metrics.families import SECTIONS
-from ops.metrics.family import Family
+from ops.observe.families import SECTIONS
+from ops.observe.family import Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 BEGIN = "<!-- metrics: begin (make packages) -->"

@@ -47,7 +47,7 @@ _ALLOWED = {
         ),
         "the invariant of a machine's steps",
     ),
-    "ops/metrics/family.py sample_names": "dashboards and scrapes are compared with it",
+    "ops/observe/family.py sample_names": "dashboards and scrapes are compared with it",
 }
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

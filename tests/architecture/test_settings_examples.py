@@ -12,7 +12,7 @@ import pytest
 
 from docs.site.settings_examples import DEPLOY, EXAMPLES, FILES
 from ops.cli.service.config import origins
-from ops.settings import Settings, load_settings
+from ops.settings.settings import Settings, load_settings
 
 #: A setting as a comment, in either file.
 _LINE = re.compile(r"^# (?=[\w.]+ ?=)", re.MULTILINE)

@@ -16,7 +16,7 @@ from docs.site.settings_reference import groups
 from domain.log import codec
 from ops.cli.main import NAMES
 from ops.cli.service.config import origins
-from ops.settings import Settings
+from ops.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,8 +14,8 @@ from domain.events.job import JobCancelRequested
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.values import EventId, JobId, JobStatus, Owner, StreamName, Usage, digest_of
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import uuid7_hex
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, new_log_of
 from tests.support.fakes.batches import InMemoryBatchViews

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import pytest
 import redis
 
+from domain.engine.workers import WorkerPulse
 from domain.errors import QueueUnavailable
-from domain.job.ports import WorkerPulse
 from domain.kv.hashing import BlockHash
 from domain.kv.places import BlockPlaces, FoundBlocks
 from domain.values import JobId, ModelCard, WorkerId
-from ops.adapters.redis.client import BrokerClient, Keys, connect
-from ops.adapters.redis.control import ControlListener
-from ops.adapters.redis.worker_requests import BlockAnswers, RedisBlockPlaces
+from ops.broker.client import BrokerClient, Keys, connect
+from ops.broker.control import ControlListener
+from ops.broker.worker_requests import BlockAnswers, RedisBlockPlaces
 from tests.support.fakes.broker import FakeBlockPlaces, FakeWorkerPulses
 from tests.support.polling import scaled
 from tests.support.processes.brokers import client_of

@@ -11,10 +11,10 @@ import redis
 
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, QueueUnavailable
-from domain.usecases.jobs.prepare_prompt import TokenCounter
+from domain.job.prepare_prompt import TokenCounter
 from domain.values import SamplingWish
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.worker_requests import RedisTokenCounter, TokenCountServer
+from ops.broker.client import Keys, connect
+from ops.broker.worker_requests import RedisTokenCounter, TokenCountServer
 from tests.support.fakes.broker import FakeTokenCounter
 from tests.support.processes.brokers import client_of
 

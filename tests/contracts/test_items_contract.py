@@ -13,8 +13,8 @@ import pytest
 from domain.chat.items import Failed, Finished, Progress, Started, StreamItem, Text
 from domain.job.ports import ItemBacklog, ItemSink
 from domain.values import JobId, StopReason, Usage
-from ops.adapters.redis.client import Keys, connect, connect_async
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemHub, RedisItemSink
+from ops.broker.client import Keys, connect, connect_async
+from ops.broker.items import RedisItemBacklog, RedisItemHub, RedisItemSink
 from tests.support.builders.feeds import FeedOfItems
 from tests.support.fakes.broker import FakeItems
 from tests.support.polling import eventually, let_tasks_run, scaled

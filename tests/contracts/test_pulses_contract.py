@@ -10,9 +10,14 @@ import redis
 
 from domain.engine.control import AdmissionState, EngineValues
 from domain.engine.figures import RowFigures, RowPhase, WorkCounts
+from domain.engine.workers import (
+    AgentQueueState,
+    ControlTopic,
+    TurnState,
+    WorkerPulse,
+    WorkerPulses,
+)
 from domain.errors import QueueUnavailable
-from domain.job.fair_scheduler import AgentQueueState, TurnState
-from domain.job.ports import ControlTopic, WorkerPulse, WorkerPulses
 from domain.values import (
     CacheFigures,
     DraftFigures,
@@ -23,8 +28,8 @@ from domain.values import (
     WaitingJob,
     WorkerId,
 )
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.control import ControlListener, RedisControlSignals, RedisWorkerPulses
+from ops.broker.client import Keys, connect
+from ops.broker.control import ControlListener, RedisControlSignals, RedisWorkerPulses
 from tests.support.fakes.broker import FakeWorkerPulses
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.brokers import client_of

@@ -13,8 +13,8 @@ from dramatiq import MessageProxy
 from domain.errors import QueueUnavailable
 from domain.job.ports import JobQueue
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, connect, queue_name
-from ops.adapters.redis.dramatiq_queue import (
+from ops.broker.client import Keys, connect, queue_name
+from ops.broker.dramatiq_queue import (
     BlockingConsumer,
     BlockingRedisBroker,
     DramatiqJobQueue,

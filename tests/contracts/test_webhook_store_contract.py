@@ -16,7 +16,7 @@ from domain.webhook.delivery import (
     WebhookStore,
     webhook_id,
 )
-from ops.adapters.webhooks.store import SqlWebhookStore
+from ops.webhooks.store import SqlWebhookStore
 from tests.support.builders.log_stores import STORES, new_log_of
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from domain.chat.items import StreamItem
-from domain.job.ports import ControlTopic
+from domain.engine.workers import ControlTopic
 from domain.values import JobId
 from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.job_queue import FakeJobQueue, QueueTables

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from domain.batch.batches import BatchRecords
+from domain.batch.driver import BatchDriver
+from domain.batch.files import FileRecords
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, BatchId, job_of_line
 from domain.events.batch import BatchEnded, BatchSubmitted
 from domain.events.job import JobCancelled, JobCompleted, JobExpired, JobFailed
+from domain.job.submit import JobSubmission
 from domain.log.codec import decode_recorded
-from domain.usecases.batches.batches import BatchRecords
-from domain.usecases.batches.driver import BatchDriver
-from domain.usecases.batches.files import FileRecords
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId, StreamName, rfc3339
 from domain.webhook.delivery import DeliveryResult, Webhook, WebhookState, webhook_id
+from domain.webhook.send import WebhookCollector
 from tests.simulation.steps import Order, Process
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines
 from tests.support.fakes.webhooks import InMemoryWebhookStore

@@ -13,15 +13,15 @@ from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted
 from domain.job import decisions as job_module
+from domain.job import run_attempt as run_module
 from domain.job import state as state_module
+from domain.job import terminal_item
 from domain.job.state import Job
-from domain.usecases.jobs import run_attempt as run_module
-from domain.usecases.jobs import terminal_item
-from domain.usecases.jobs.stranded import JobReconciler
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.webhooks import WebhookCollector
+from domain.job.stranded import JobReconciler
+from domain.job.submit import JobSubmission
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
+from domain.webhook.send import WebhookCollector
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems

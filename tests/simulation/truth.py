@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from api.streaming.feed import ItemMerge
+from domain.audit.recorded_answers import JobRecords
 from domain.chat.items import Failed, Finished, StreamItem, Text, is_output
 from domain.chat.stored_answer import ReaderPosition
 from domain.errors import (
@@ -29,9 +30,8 @@ from domain.events.job import (
     JobSubmitted,
 )
 from domain.log.codec import decode_recorded
-from domain.usecases.recorded_answers import JobRecords
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
-from ops.adapters.redis.items import _gapless
+from ops.broker.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of, fingerprint_of
 from tests.support.fakes.event_log import InMemoryEventLog

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from domain.job.fair_scheduler import TurnOrder, TurnRequest
-from domain.usecases.jobs.run_attempt import JobRunner
-from domain.usecases.jobs.stranded import JobReconciler
+from domain.job.run_attempt import JobRunner
+from domain.job.stranded import JobReconciler
 from domain.values import JobId, Priority, WorkerId
 from tests.simulation.broker import Broker
 from tests.simulation.engine import StepEngine

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from domain.kv.contexts import MemoryStats
 from domain.kv.hashing import BlockHash
 from domain.values import CacheFigures, DraftFigures, JobId, Priority, WaitingFor, WaitingJob
-from ops.metrics.counter_file import Figures, added
+from ops.observe.counter_file import Figures, added
 from worker.cachestore.tier import DiskTier
 
 

@@ -25,7 +25,7 @@ from ops.blockstore.blocks import (
 )
 from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.store import BlockStore
-from ops.metrics.counter_file import Figures
+from ops.observe.counter_file import Figures
 from worker.cachestore.read_ahead import (
     CANDIDATES_MAX,
     BlockRead,

@@ -23,8 +23,8 @@ from ops.blockstore.blocks import (
 )
 from ops.blockstore.disk import DiskUnavailable
 from ops.blockstore.store import BlockStore
-from ops.metrics.exposition import DurationHistogram
-from ops.metrics.families import PERSIST_BOUNDS_S
+from ops.observe.exposition import DurationHistogram
+from ops.observe.families import PERSIST_BOUNDS_S
 
 
 class WriteState(StrEnum):

@@ -15,17 +15,17 @@ from domain.model.swap import (
     RollBack,
     SwapCommand,
 )
+from domain.model.swaps import ModelSwaps
 from domain.model.wanted_model import (
     Swap,
     SwapState,
     WantedModel,
 )
-from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
 from ops.clock import RandomIds
-from ops.logs import Logger
 from ops.models.registry import RegistryReader, first_model
-from ops.settings import Settings
+from ops.observe.logs import Logger
+from ops.settings.settings import Settings
 from worker.engine.ports import ModelLoadError
 
 

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from domain.engine.control import AdmissionState, EngineValues
-from domain.job.ports import ControlTopic
-from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.stranded import JobReconciler
-from ops.adapters.event_log.sql_event_log import SqlEventLog
-from ops.adapters.redis.client import BrokerClient, Keys
-from ops.adapters.redis.control import ControlListener
-from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis.worker_requests import BlockAnswers
-from ops.logs import Logger
+from domain.engine.operate import EngineControls
+from domain.engine.workers import ControlTopic
+from domain.job.stranded import JobReconciler
+from ops.broker.client import BrokerClient, Keys
+from ops.broker.control import ControlListener
+from ops.broker.dramatiq_queue import DramatiqJobQueue
+from ops.broker.worker_requests import BlockAnswers
+from ops.log.sql_event_log import SqlEventLog
+from ops.observe.logs import Logger
 from worker.turn_scheduler import ActiveJobs, cancel_if_recorded, cancel_where_recorded
 
 #: Seconds between two looks at the log; a signal makes the worker look at once.

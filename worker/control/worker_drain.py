@@ -15,7 +15,7 @@ import structlog
 
 from ops.exit_codes import ExitCode
 from ops.liveness.child import LIFELINE_ENV
-from ops.logs import Logger
+from ops.observe.logs import Logger
 from ops.supervisor.process_monitor import PLANNED, GiveUp, decide
 from worker.actors import LOOK_S, Consumers
 from worker.cachestore.tier import DiskTier

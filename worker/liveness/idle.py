@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from domain.engine.workers import WorkerPulse, WorkerPulses, WorkerState
 from domain.errors import Unavailable
 from domain.events.model import ModelLoaded
 from domain.events.worker import WorkerStopped
 from domain.job.listing import JobViews
-from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId

@@ -12,14 +12,13 @@ from itertools import chain
 from pathlib import Path
 
 from domain.engine.figures import WorkCounts
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse, WorkerPulses, WorkerState
+from domain.engine.workers import TurnState, WorkerPulse, WorkerPulses, WorkerState
 from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
-from ops.logs import Logger
-from ops.metrics.counter_file import CounterFile, Figures, ProcessMetrics
-from ops.metrics.families import FAMILIES
-from ops.metrics.family import Kind
+from ops.observe.counter_file import CounterFile, Figures, ProcessMetrics
+from ops.observe.families import FAMILIES
+from ops.observe.family import Kind
+from ops.observe.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
 from worker.engine.engine import BatchEngine

@@ -15,7 +15,7 @@ from typing import Final, Self
 from domain.events.worker import UnfinishedStep
 from domain.values import WorkerId
 from ops.exit_codes import ExitCode
-from ops.logs import Logger
+from ops.observe.logs import Logger
 from worker.engine.engine import BatchEngine
 from worker.engine.scheduling.step_watch import StepSize, StepWatch
 

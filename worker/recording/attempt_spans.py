@@ -15,13 +15,12 @@ from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message
 from domain.events.job import AttemptFailed, AttemptStarted, JobRetried, JobSubmitted
 from domain.events.worker import WorkerLost
+from domain.job.commit import AttemptReport, AttemptRun, LoadedJob
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.trace import TraceContext, parse_traceparent, trace_id_of
-from domain.usecases.jobs.attempts import AttemptReport, AttemptRun
-from domain.usecases.jobs.commit import LoadedJob
 from domain.values import JobId, StopReason, StreamName, WorkerId
-from ops.tracing.span import AttributeValue, Span, SpanSink
+from ops.observe.span import AttributeValue, Span, SpanSink
 
 #: Characters of one attribute. Receivers refuse requests that are too long.
 TEXT_CHARS_MAX: Final = 65_536

@@ -23,11 +23,11 @@ from domain.events.cache import (
     CachePersistencePaused,
     CachePersistenceResumed,
 )
+from domain.job.commit import LoadedJob, load_job
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import Clock, IdSource
-from domain.usecases.jobs.commit import LoadedJob, load_job
 from domain.values import AgentId, JobId, JobStatus, StreamName, WorkerId
 from ops.blockstore.blocks import (
     BlockRejected,

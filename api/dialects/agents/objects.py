@@ -21,7 +21,9 @@ from api.dialects.agents.bodies import (
     SavedContext,
 )
 from api.dialects.jobs.objects import cache_object
+from domain.agent.contexts import MappedBlock, MappedContext
 from domain.agent.state import Agent, Profile
+from domain.audit.recent_ends import CacheDiagnosis
 from domain.errors import (
     AgentNotFound,
     PayloadMissing,
@@ -36,8 +38,6 @@ from domain.events.cache import (
 from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM, RecordedEvent
-from domain.usecases.agent_contexts import MappedBlock, MappedContext
-from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import AgentId, JobId, JobStatus, StreamName
 
 #: Most names of other agents that share blocks with a context.

@@ -17,14 +17,14 @@ from api.generation import ParsedRequest, RequestDefaults
 from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY
 from api.submit import job_of, submit_job
+from domain.agent.agents import PlannedTurn
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
 from domain.events.job import JobCancelled, JobCancelRequested
+from domain.job.commit import commit
 from domain.job.state import Job
-from domain.usecases.agents import PlannedTurn
-from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.submit import Accepted, idempotency_digest
+from domain.job.submit import Accepted, idempotency_digest
 from domain.values import AgentId, JobId, JobStatus, Usage
 
 

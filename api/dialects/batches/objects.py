@@ -12,6 +12,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.app import App
 from api.dialects.batches.lines import ANTHROPIC
 from api.http.messages import Request
+from domain.batch.batches import BatchRecords
 from domain.batch.ports import FILE_PREFIX, BatchTally, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.errors import (
@@ -19,9 +20,8 @@ from domain.errors import (
 )
 from domain.job.new_job import text_bytes
 from domain.ports import IdSource
-from domain.usecases.batches.batches import BatchRecords
-from domain.usecases.webhooks import batch_event
 from domain.values import Digest, JobStatus, digest_of, rfc3339
+from domain.webhook.send import batch_event
 
 #: Bytes of an answer of many lines that go out together.
 BLOCK_BYTES: Final = 64 * 1024

@@ -27,6 +27,7 @@ from api.generation import unix_seconds
 from api.http.bodies import Name, RequestBody, WebhookBody, parse_body
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, page_size, path, text
+from domain.batch.driver import file_of_part
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
@@ -38,7 +39,6 @@ from domain.errors import (
     PayloadMissing,
 )
 from domain.events.batch import BatchSubmitted
-from domain.usecases.batches.driver import file_of_part
 
 #: Limits of the ``metadata`` of an OpenAI batch.
 PAIRS_MAX = 16

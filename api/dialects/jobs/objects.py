@@ -19,14 +19,15 @@ from api.dialects.jobs.bodies import (
 )
 from api.dialects.jobs.webhooks import webhook_object
 from api.http.messages import Caller
+from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.divergence import PromptDivergence
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.state import Job
+from domain.job.stranded import awaits_model
 from domain.log.trace import trace_id_of
-from domain.usecases.recent_ends import CacheDiagnosis
 from domain.values import JobId, JobStatus, Priority, WaitingFor
 from domain.webhook.delivery import (
     Webhook,
@@ -217,7 +218,7 @@ def wait_of(app: App, view: Job) -> Forecast | None:
     """Return the forecast of an open job."""
     if view.status.is_terminal:
         return None
-    if view.status is JobStatus.QUEUED and app.models.awaits_model(view):
+    if view.status is JobStatus.QUEUED and awaits_model(view, app.models):
         return awaiting_model(Priority(view.submitted.priority))
     return app.eta.of(view.id)
 

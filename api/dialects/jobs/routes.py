@@ -34,13 +34,12 @@ from api.http.operation import (
 )
 from api.streaming.answers import JobStream, wait_for_end
 from api.submit import Parse, accept_job
+from domain.audit.timeline import Timeline, bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
 from domain.errors import JobNotFound, SemanticError
 from domain.job.eta import retry_after_s
 from domain.job.state import Job
-from domain.job.timeline import Timeline, bars_of
-from domain.usecases.jobs.submit import Accepted
-from domain.usecases.jobs.timeline import read_timeline
+from domain.job.submit import Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 
 #: Largest ``Retry-After`` of an open job, in seconds.

@@ -64,8 +64,8 @@ from domain.errors import (
     ResponseNotFound,
 )
 from domain.events.job import JobHidden
+from domain.job.commit import commit, load_job
 from domain.job.state import Job
-from domain.usecases.jobs.commit import commit, load_job
 from domain.values import JobId, JobStatus, StopReason
 
 

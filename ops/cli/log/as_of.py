@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from domain.job.replay import JobsAsOf
+    from domain.audit.replay import JobsAsOf
     from domain.log.record import RecordedEvent
-    from ops.adapters.log_admin.archive import AsOfLog
+    from ops.log.admin.archive import AsOfLog
 
 
 AsOfOption = Annotated[
@@ -109,7 +109,7 @@ def _as_of(past: JobsAsOf) -> dict[str, Any]:
 
 
 def _past(as_of: str, data_dir: Path | None) -> JobsAsOf:
-    from domain.job.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
+    from domain.audit.replay import fold_jobs_as_of  # noqa: PLC0415 - most commands ask the service
 
     return folded(fold_jobs_as_of, as_of, data_dir)
 
@@ -125,8 +125,8 @@ def folded(
         data_dir: Directory of the log, if not that of the settings.
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
-    from ops.adapters.log_admin.archive import open_as_of  # noqa: PLC0415 - the same
     from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
+    from ops.log.admin.archive import open_as_of  # noqa: PLC0415 - the same
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:
@@ -170,7 +170,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
     Args:
         data_dir: Directory of the log, if not that of the settings.
     """
-    from ops.adapters.event_log.projections.fold import are_current  # noqa: PLC0415 - most commands ask the service
+    from ops.log.projections.fold import are_current  # noqa: PLC0415 - most commands ask the service
 
     with log_if_any(operator_settings(overrides(data_dir=data_dir)).log_url) as engine:
         yield engine if engine is not None and are_current(engine) else None
@@ -179,7 +179,7 @@ def current_projections(data_dir: Path | None) -> Iterator[Engine | None]:
 @contextmanager
 def log_if_any(url: str) -> Iterator[Engine | None]:
     """Yield an engine that reads a log; ``None`` if its file does not exist."""
-    from ops.adapters.event_log.database import database_file, reader_engine  # noqa: PLC0415 - most commands ask the service
+    from ops.log.database import database_file, reader_engine  # noqa: PLC0415 - most commands ask the service
 
     file = database_file(url)
     if file is not None and not file.exists():

@@ -12,11 +12,6 @@ import typer
 
 from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.archives import verify_file
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
-from ops.adapters.log_admin.projections_check import ProjectionState
-from ops.adapters.log_admin.verify import Watchers, verify_whole_log
 from ops.cli.log.log_options import (
     JsonOption,
     errors_as_one_line,
@@ -28,7 +23,12 @@ from ops.cli.log.log_options import (
 from ops.cli.options import DataDir
 from ops.cli.output import echo, echo_data
 from ops.clock import SystemClock
-from ops.settings import Settings
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.log.admin.projections_check import ProjectionState
+from ops.log.admin.verify import Watchers, verify_whole_log
+from ops.log.archives import verify_file
+from ops.log.reader import LogReader
+from ops.settings.settings import Settings
 
 _PROJECTIONS = {
     ProjectionState.VERIFIED: "the database and its projections verify",

@@ -11,13 +11,6 @@ from typing import Annotated
 import typer
 
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.archives import directory_of
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.projections.rebuild import ensure_projections, rebuild_projections
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.backup import back_up, restore, verify_restored
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
 from ops.cli.log.log_options import (
     errors_as_one_line,
     log_engine,
@@ -29,6 +22,13 @@ from ops.cli.log.log_options import (
 from ops.cli.options import DataDir, parse_instant
 from ops.cli.output import echo
 from ops.clock import RandomIds, SystemClock
+from ops.log.admin.archive import archive_log
+from ops.log.admin.backup import back_up, restore, verify_restored
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log, sign_restore
+from ops.log.archives import directory_of
+from ops.log.database import reader_engine
+from ops.log.migrate import current, expected, upgrade
+from ops.log.projections.rebuild import ensure_projections, rebuild_projections
 
 
 def upgrade_tables(

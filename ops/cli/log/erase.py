@@ -14,12 +14,25 @@ from typing import Annotated, Any, Final
 import typer
 
 from domain.errors import LogUnavailable
-from domain.usecases.jobs.cancel import JobCancellation
+from domain.job.cancel import JobCancellation
 from domain.values import AgentId, JobId
-from ops.adapters.data_dir.lock import DataDirLocked
-from ops.adapters.data_dir.permissions import sync_directory
-from ops.adapters.erasing.erase import erase_agent
-from ops.adapters.erasing.sweep import (
+from ops.blockstore.maintenance import erase_blocks
+from ops.broker.address import is_private, resolve_broker_url
+from ops.broker.client import BrokerClient, Keys, connect
+from ops.broker.control import RedisControlSignals, RedisWorkerPulses
+from ops.broker.dramatiq_queue import DramatiqJobQueue
+from ops.broker.items import RedisItemBacklog, RedisItemEraser, RedisItemSink
+from ops.broker.worker_requests import RedisBlockPlaces
+from ops.cli.log.log_options import errors_as_one_line, log_engine, nothing_runs, read_settings
+from ops.cli.options import DataDir
+from ops.cli.output import echo
+from ops.clock import RandomIds, SystemClock
+from ops.data_dir.lock import DataDirLocked
+from ops.data_dir.permissions import sync_directory
+from ops.log.admin.stored import measure_stored
+from ops.log.database import database_file
+from ops.log.erase.erase import erase_agent
+from ops.log.erase.sweep import (
     BlocksEraser,
     ItemsEraser,
     RetentionRules,
@@ -27,21 +40,8 @@ from ops.adapters.erasing.sweep import (
     TextSweeper,
     rules_of,
 )
-from ops.adapters.event_log.database import database_file
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.stored import measure_stored
-from ops.adapters.redis.client import BrokerClient, Keys, connect
-from ops.adapters.redis.control import RedisControlSignals, RedisWorkerPulses
-from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemEraser, RedisItemSink
-from ops.adapters.redis.worker_requests import RedisBlockPlaces
-from ops.blockstore.maintenance import erase_blocks
-from ops.broker.address import is_private, resolve_broker_url
-from ops.cli.log.log_options import errors_as_one_line, log_engine, nothing_runs, read_settings
-from ops.cli.options import DataDir
-from ops.cli.output import echo
-from ops.clock import RandomIds, SystemClock
-from ops.settings import Settings
+from ops.log.sql_event_log import open_log
+from ops.settings.settings import Settings
 from ops.supervisor.serve_record import read_record
 from ops.supervisor.startup_banner import without_password
 

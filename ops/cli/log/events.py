@@ -19,8 +19,6 @@ from rich.text import Text
 
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter, RecordedEvent
-from ops.adapters.event_log.archives import event_line, write_events
-from ops.adapters.event_log.reader import LogReader, follow
 from ops.cli.log import check, db, erase
 from ops.cli.log.check import print_head
 from ops.cli.log.log_options import (
@@ -30,6 +28,8 @@ from ops.cli.log.log_options import (
 )
 from ops.cli.options import DataDir, parse_instant
 from ops.cli.output import echo, echo_data, print_json, print_pairs
+from ops.log.archives import event_line, write_events
+from ops.log.reader import LogReader, follow
 from ops.terminal_text import visible_line
 
 #: Events that ``ls`` prints by default, and of those that are there with ``--follow``.

@@ -13,13 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy import Engine
 
 from domain.errors import LogNewer, LogUnavailable, SemanticError
-from ops.adapters.data_dir.lock import DataLock
-from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.migrate import current, refuse_newer_program
 from ops.cli.options import operator_settings, overrides
 from ops.cli.output import echo
+from ops.data_dir.lock import DataLock
 from ops.exit_codes import ExitCode
-from ops.settings import Settings
+from ops.log.database import database_file, reader_engine
+from ops.log.migrate import current, refuse_newer_program
+from ops.settings.settings import Settings
 from ops.supervisor.serve_record import CannotServe, serve_lock
 from ops.supervisor.startup_banner import without_password
 

@@ -61,7 +61,7 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
     """Read the report from the log; needs no service."""
     from domain.errors import SemanticError  # noqa: PLC0415 - most calls ask the service
     from domain.usage.report import report_usage  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.projections.usage import SqlUsageViews  # noqa: PLC0415 - the same
+    from ops.log.projections.usage import SqlUsageViews  # noqa: PLC0415 - the same
 
     with current_projections(data_dir) as engine:
         if engine is None:

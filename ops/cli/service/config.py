@@ -32,8 +32,8 @@ from ops.cli.options import (
 )
 from ops.cli.output import echo, print_json, print_table
 from ops.exit_codes import ExitCode
-from ops.setting_groups import trusted_files
-from ops.settings import Settings
+from ops.settings import trusted_files
+from ops.settings.settings import Settings
 from ops.supervisor.startup_banner import without_password
 
 Directory = Annotated[Path, typer.Argument(help="The directory of the semantic.toml.")]

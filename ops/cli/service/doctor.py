@@ -15,12 +15,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from domain.errors import LogUnavailable
-from ops.adapters.data_dir.free_space import floor_of, nearest_existing
-from ops.adapters.data_dir.permissions import open_to_others, tighten
-from ops.adapters.event_log.database import is_sqlite
-from ops.adapters.event_log.migrate import current, expected, refuse_newer_program
-from ops.adapters.event_log.sqlite_driver import has_wal_reset_fix, sqlite_version
-from ops.adapters.log_admin.stored import measure_stored, report_server
 from ops.broker.private_redis import find_server
 from ops.cli.client import access_of, client_of, health_of
 from ops.cli.options import (
@@ -35,7 +29,13 @@ from ops.cli.options import (
 )
 from ops.cli.output import print_json, print_table
 from ops.cli.service.config import files_in_use
+from ops.data_dir.free_space import floor_of, nearest_existing
+from ops.data_dir.permissions import open_to_others, tighten
 from ops.exit_codes import ExitCode
+from ops.log.admin.stored import measure_stored, report_server
+from ops.log.database import is_sqlite
+from ops.log.migrate import current, expected, refuse_newer_program
+from ops.log.sqlite_driver import has_wal_reset_fix, sqlite_version
 from ops.models.backend import (
     BACKENDS,
     clashing_backends,
@@ -45,8 +45,8 @@ from ops.models.backend import (
 )
 from ops.models.hub_cache import directory_of, is_hub_id
 from ops.models.registry import first_model
-from ops.setting_groups.models import DEMO_MODEL
-from ops.settings import Settings
+from ops.settings.models import DEMO_MODEL
+from ops.settings.settings import Settings
 from ops.supervisor.probes import claim_port
 from ops.supervisor.serve_record import CannotServe, read_record
 from ops.supervisor.startup_banner import without_password

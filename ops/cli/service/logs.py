@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ops.adapters.data_dir.log_files import LogFileReader
 from ops.cli.client import access_or_exit
 from ops.cli.options import DataDir, fail, parse_instant
 from ops.cli.output import echo
+from ops.data_dir.log_files import LogFileReader
 from ops.exit_codes import ExitCode
 from ops.terminal_text import visible, visible_line
 

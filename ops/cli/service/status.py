@@ -146,8 +146,8 @@ def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, A
 def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
-    from ops.adapters.event_log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.adapters.event_log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
+    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
 
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:
         if engine is None:

@@ -44,7 +44,7 @@ def test_batch_survives_kills_of_worker_and_api_with_each_result_once(
 ) -> None:
     # A small window: the api dies with lines that are no jobs yet.
     env = environment(make_exact_model(tmp_path / "model"))
-    small = {"domain.usecases.batches.driver.LINES_WAITING_MAX": 8}
+    small = {"domain.batch.driver.LINES_WAITING_MAX": 8}
     service = own_service(**with_constants(env, small))
     history = run(service, lines=LINES, faults=(Fault.WORKER, Fault.API), max_tokens=12)
     assert check(history) == ()

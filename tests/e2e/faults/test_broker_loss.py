@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from domain.values import Priority
-from ops.adapters.redis.client import Keys, connect
+from ops.broker.client import Keys, connect
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama

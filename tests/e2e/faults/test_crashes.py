@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from ops.adapters.data_dir.lock import DataLock
+from ops.data_dir.lock import DataLock
 from ops.supervisor.serve_record import PartRecord, read_record
 from tests.support.clients.job_reader import WAIT_S, JobReader
 from tests.support.clients.service_log import ended

@@ -47,7 +47,7 @@ def service(tmp_path: Path, disk: Path) -> Iterator[Service]:
                 "SEMANTIC_MODEL__NAME": "scripted",
                 "SEMANTIC_DISK__FREE_MIN_MB": "8",
             },
-            {"ops.adapters.data_dir.free_space.RESERVE_MB": 4},
+            {"ops.data_dir.free_space.RESERVE_MB": 4},
         ),
         command=("-m", "tests.support.processes.scripted_serve"),
     )

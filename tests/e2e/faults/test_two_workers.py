@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.control import RedisWorkerPulses
+from ops.broker.client import Keys, connect
+from ops.broker.control import RedisWorkerPulses
 from tests.support.builders.log_files import verify
 from tests.support.clients.service_log import ended
 from tests.support.polling import scaled, wait_until

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from domain.values import StreamName
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import SystemClock
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.clients.browser import Browser, open_browser
 from tests.support.processes.service import Service

@@ -10,11 +10,11 @@ from domain.events.cache import AgentCacheSaved
 from domain.kv.hashing import BlockHash
 from domain.log.codec import decode_recorded
 from domain.values import JobId, StreamName, WorkerId
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.blockstore.blocks import NewBlock, StoredBlock
 from ops.blockstore.disk import Disk
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
+from ops.log.sql_event_log import open_log
 from tests.support.builders.blocks import FINGERPRINT, make_chain
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify

@@ -15,11 +15,11 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
 from ops.broker.address import answers, resolve_broker_url
+from ops.broker.client import Keys, connect
+from ops.broker.dramatiq_queue import DramatiqJobQueue
 from ops.liveness.child import LIFELINE_ENV
-from ops.settings import Settings
+from ops.settings.settings import Settings
 from tests.support.polling import WITHIN_S, scaled, wait_until
 from tests.support.processes.brokers import NO_REDIS_PATH, redis_server
 from tests.support.processes.planted_constants import with_constants

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import redis
 
-from ops.adapters.redis.client import BLOCK_MAX_S, COMMANDS_AT_ONCE, Keys, connect
+from ops.broker.client import BLOCK_MAX_S, COMMANDS_AT_ONCE, Keys, connect
 from tests.support.polling import WITHIN_S, scaled, wait_until
 
 #: Milliseconds of work in the server, so that the commands of all threads meet there.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.adapters.redis.client import connect
+from ops.broker.client import connect
 from ops.broker.private_redis import PrivateRedis
 from tests.support.processes.brokers import redis_server
 

@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import BLOCK_MAX_S, Keys, release_blocked
-from ops.adapters.redis.dramatiq_queue import (
+from ops.broker.client import BLOCK_MAX_S, Keys, release_blocked
+from ops.broker.dramatiq_queue import (
     WAKE_ACTOR_NAME,
     BlockingRedisBroker,
     DramatiqJobQueue,

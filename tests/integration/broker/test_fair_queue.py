@@ -11,8 +11,8 @@ import redis
 
 from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys
-from ops.adapters.redis.dramatiq_queue import DramatiqJobQueue
+from ops.broker.client import Keys
+from ops.broker.dramatiq_queue import DramatiqJobQueue
 from tests.support.polling import scaled
 from tests.support.processes.job_worker import running_worker
 from worker.turn_scheduler import TurnScheduler

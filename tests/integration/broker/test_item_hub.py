@@ -17,9 +17,9 @@ from api.streaming.feed import BUFFER_BYTES_MAX, BUFFER_ITEMS_MAX
 from domain.chat.items import Finished, StreamItem, Text
 from domain.errors import QueueUnavailable
 from domain.values import JobId, StopReason, Usage
-from ops.adapters.redis import items as redis_items
-from ops.adapters.redis.client import Keys, connect, connect_async
-from ops.adapters.redis.items import RedisItemHub, RedisItemSink
+from ops.broker import items as redis_items
+from ops.broker.client import Keys, connect, connect_async
+from ops.broker.items import RedisItemHub, RedisItemSink
 from ops.broker.private_redis import PrivateRedis
 from tests.support.builders.feeds import NEVER_S, FeedOfItems, ItemsOfJob
 from tests.support.polling import eventually, scaled, wait_until

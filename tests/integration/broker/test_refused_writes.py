@@ -13,8 +13,8 @@ import redis
 
 from domain.errors import QueueUnavailable
 from domain.values import JobStatus
-from ops.adapters.redis.client import Keys
-from ops.adapters.redis.items import RedisItemBacklog, RedisItemSink
+from ops.broker.client import Keys
+from ops.broker.items import RedisItemBacklog, RedisItemSink
 from tests.support.builders.job_world import JobWorld
 from worker.actors import _run_to_the_end
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, queue_name
-from ops.adapters.redis.dramatiq_queue import (
+from ops.broker.client import Keys, queue_name
+from ops.broker.dramatiq_queue import (
     BlockingConsumer,
     BlockingRedisBroker,
     DramatiqJobQueue,

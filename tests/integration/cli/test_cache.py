@@ -13,7 +13,7 @@ from ops.blockstore.blocks import StoredBlock
 from ops.blockstore.store import BlockStore
 from ops.cli.main import build_app
 from ops.clock import SystemClock
-from ops.settings import load_settings
+from ops.settings.settings import load_settings
 from tests.support.builders.blocks import (
     FINGERPRINT,
     OTHER_FINGERPRINT,

@@ -14,13 +14,13 @@ from typer.testing import CliRunner, Result
 
 from domain.log.record import EventFilter
 from domain.values import StreamName
-from ops.adapters.event_log import reader
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.migrate import expected
-from ops.adapters.event_log.reader import LogReader, follow
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log import reader
+from ops.log.database import reader_engine
+from ops.log.migrate import expected
+from ops.log.reader import LogReader, follow
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.time import FakeClock

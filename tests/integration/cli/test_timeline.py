@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from domain.events.worker import WorkerLost
 from domain.values import StreamName, WorkerId
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock

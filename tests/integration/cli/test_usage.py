@@ -17,8 +17,8 @@ from domain.events.job import JobFailed
 from domain.usage.figures import UsageFigures, UsageGroup
 from domain.usage.report import UsageRow, report_usage
 from domain.values import StreamName
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
+from ops.log.sql_event_log import open_log
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log

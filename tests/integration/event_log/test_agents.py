@@ -21,12 +21,12 @@ from domain.events.cache import AgentCacheMissed, AgentCacheRestored, AgentCache
 from domain.events.event import Event
 from domain.events.job import JobFailed, JobRetried, JobSubmitted
 from domain.values import AgentId, JobId, StreamName, Usage
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.agents import row_of
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log.database import reader_engine
+from ops.log.reader import LogReader
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import new_log

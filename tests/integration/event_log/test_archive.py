@@ -20,19 +20,19 @@ from domain.events.job import JobEvent
 from domain.job.state import Job
 from domain.log.record import LogHead
 from domain.values import AgentId, Digest, JobId, StreamName
-from ops.adapters.erasing.erase import erase_agent
-from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
-from ops.adapters.event_log.archives import archive_path, each_event, verify_archives
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.log_admin import verify as verify_module
-from ops.adapters.log_admin.archive import Archived, archive_log
-from ops.adapters.log_admin.verify import verify_log
 from ops.cli.main import build_app
 from ops.clock import RandomIds
+from ops.log.admin import verify as verify_module
+from ops.log.admin.archive import Archived, archive_log
+from ops.log.admin.verify import verify_log
+from ops.log.archives import archive_path, each_event, verify_archives
+from ops.log.database import reader_engine
+from ops.log.erase.erase import erase_agent
+from ops.log.erase.sweep import RetentionRules, TextSweeper
+from ops.log.hot_statements import HotStatement
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.sqlite_driver import driver_module
 from tests.support.builders.job_events import (
     TEXTS,
     completed,

@@ -14,18 +14,18 @@ from sqlalchemy import Engine
 from domain.events.job import JobHidden
 from domain.log.text_owners import RetentionCut
 from domain.values import StreamName, digest_of
-from ops.adapters.erasing import text_map
-from ops.adapters.erasing.text_map import read_text_map
-from ops.adapters.event_log import archives, reader
-from ops.adapters.event_log.archives import each_event
-from ops.adapters.event_log.database import read_pages, reader_engine
-from ops.adapters.event_log.projections import fold, rebuild
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.tables import EVENTS
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
 from ops.clock import RandomIds, SystemClock
+from ops.log import archives, reader
+from ops.log.admin.archive import archive_log
+from ops.log.admin.projections_check import ProjectionState, verify_projections
+from ops.log.archives import each_event
+from ops.log.database import read_pages, reader_engine
+from ops.log.erase import text_map
+from ops.log.erase.text_map import read_text_map
+from ops.log.projections import fold, rebuild
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.sql_event_log import open_log
+from ops.log.tables import EVENTS
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import fill, new_log
 from tests.support.polling import scaled, unscaled

@@ -4,12 +4,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.webhooks.store import SqlWebhookStore
+from domain.webhook.send import WebhookCollector
 from ops.clock import RandomIds
+from ops.log.admin.archive import archive_log
+from ops.log.sql_event_log import open_log
+from ops.webhooks.store import SqlWebhookStore
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock

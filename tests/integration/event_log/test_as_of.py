@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from domain.audit.replay import fold_jobs_as_of
 from domain.events.job import JobEvent
-from domain.job.replay import fold_jobs_as_of
 from domain.job.state import Job
 from domain.values import JobStatus, StreamName
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log.database import reader_engine
+from ops.log.reader import LogReader
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import new_log

@@ -12,13 +12,13 @@ from typer.testing import CliRunner, Result
 from domain.errors import CorruptLog, LogUnavailable
 from domain.log.record import LogHead
 from domain.values import StreamName
-from ops.adapters.event_log.database import database_file
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin import backup
-from ops.adapters.log_admin.backup import back_up, restore, verify_copy
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log.admin import backup
+from ops.log.admin.backup import back_up, restore, verify_copy
+from ops.log.admin.checkpoint_files import CheckpointFiles
+from ops.log.database import database_file
+from ops.log.sql_event_log import open_log
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection, verify

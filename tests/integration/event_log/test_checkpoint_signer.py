@@ -9,10 +9,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from domain.log.checkpoints import SignedCheckpoint
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
 from ops.clock import SystemClock
-from ops.settings import Settings
+from ops.log.admin.checkpoint_files import CheckpointFiles
+from ops.log.sql_event_log import open_log
+from ops.settings.settings import Settings
 from ops.supervisor.checkpoint_signer import CheckpointSigner
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.polling import scaled

@@ -15,14 +15,14 @@ from domain.errors import CorruptLog, LogUnavailable
 from domain.log.checkpoints import ForgedCheckpoint, sign_checkpoint
 from domain.log.record import LogHead
 from domain.values import StreamName
-from ops.adapters.event_log.archives import event_line, read_events
-from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.row_codec import link
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.backup import back_up
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles, sign_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log.admin.backup import back_up
+from ops.log.admin.checkpoint_files import CheckpointFiles, sign_log
+from ops.log.archives import event_line, read_events
+from ops.log.database import database_file, reader_engine
+from ops.log.row_codec import link
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.fakes.time import FakeClock

@@ -17,17 +17,17 @@ from domain.events.event import Event
 from domain.events.job import AttemptFailed, JobFailed
 from domain.log.codec import ERASED_TEXT, decode_recorded
 from domain.values import AgentId, JobId, JobStatus, StreamName, digest_of
-from ops.adapters.erasing.erase import erase_agent
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.hot_statements import HotStatement
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
-from ops.adapters.redis.client import Keys, connect
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
+from ops.broker.client import Keys, connect
 from ops.cli.main import build_app
 from ops.clock import RandomIds, SystemClock
+from ops.log.admin.projections_check import ProjectionState, verify_projections
+from ops.log.database import reader_engine
+from ops.log.erase.erase import erase_agent
+from ops.log.hot_statements import HotStatement
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.supervisor.serve_record import serve_lock
 from tests.support.builders.blocks import make_chain, make_checkpoint
 from tests.support.builders.job_events import completed, draft, started, submitted

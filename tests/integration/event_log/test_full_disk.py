@@ -16,10 +16,10 @@ import pytest
 from domain.errors import DiskFull
 from domain.events.event import Event
 from domain.values import StreamName, digest_of
-from ops.adapters.data_dir.free_space import Reserve
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.transaction import LogTransaction
 from ops.clock import SystemClock
+from ops.data_dir.free_space import Reserve
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.transaction import LogTransaction
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, verify
 from tests.support.polling import scaled, wait_until

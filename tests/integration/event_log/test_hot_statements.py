@@ -21,8 +21,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from ops.adapters.event_log.database import writer_engine
-from ops.adapters.event_log.hot_statements import HotStatement, _compile
+from ops.log.database import writer_engine
+from ops.log.hot_statements import HotStatement, _compile
 
 THINGS = Table(
     "things",

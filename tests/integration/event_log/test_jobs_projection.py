@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from domain.events.job import JobEvent
 from domain.job.state import Job, fold_recorded
 from domain.values import JobId, JobStatus, StreamName
-from ops.adapters.event_log.projections import fold
-from ops.adapters.event_log.projections import fold as projection_fold
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import SystemClock
+from ops.log.projections import fold
+from ops.log.projections import fold as projection_fold
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 from tests.support.builders.log_files import fill, new_log, raw_connection

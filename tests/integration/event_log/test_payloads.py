@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
+from domain.audit.recorded_answers import LoggedAnswers
 from domain.errors import CorruptLog, PayloadDamaged
 from domain.events.event import Event
 from domain.events.worker import WorkerDraining
 from domain.log.codec import TEXT_FIELDS
-from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import AgentId, Digest, JobId, StreamName, WorkerId, digest_of
-from ops.adapters.erasing.erase import erase_agent
-from ops.adapters.erasing.text_map import PAYLOAD_FIELDS
-from ops.adapters.event_log.database import reader_engine
-from ops.adapters.event_log.reader import LogReader
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.backup import verify_copy
-from ops.adapters.log_admin.verify import VerifiedPayloads, verify_payloads
 from ops.clock import RandomIds, SystemClock
+from ops.log.admin.backup import verify_copy
+from ops.log.admin.verify import VerifiedPayloads, verify_payloads
+from ops.log.database import reader_engine
+from ops.log.erase.erase import erase_agent
+from ops.log.erase.text_map import PAYLOAD_FIELDS
+from ops.log.reader import LogReader
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection, verify
 

@@ -23,19 +23,19 @@ from domain.events.job import JobCancelRequested
 from domain.log.codec import texts_of
 from domain.log.record import EventFilter
 from domain.values import AgentId, JobId, StreamName
-from ops.adapters.erasing.erase import erase_agent
-from ops.adapters.event_log import postgres_driver
-from ops.adapters.event_log.archives import each_event
-from ops.adapters.event_log.database import reader_engine, writer_engine
-from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.reader import LogReader, follow
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.tables import METADATA
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.backup import back_up
 from ops.cli.service.doctor import check_log
 from ops.clock import RandomIds, SystemClock
+from ops.log import postgres_driver
+from ops.log.admin.archive import archive_log
+from ops.log.admin.backup import back_up
+from ops.log.archives import each_event
+from ops.log.database import reader_engine, writer_engine
+from ops.log.erase.erase import erase_agent
+from ops.log.migrate import current, expected, upgrade
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.reader import LogReader, follow
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.tables import METADATA
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.log_files import fill, verify
 from tests.support.polling import scaled
@@ -80,7 +80,7 @@ def test_every_text_is_compared_byte_by_byte(raw: psycopg.Connection[Any]) -> No
 
 def test_processes_that_start_at_once_all_find_the_tables(bare_postgres_url: str) -> None:
     assert current(bare_postgres_url) is None
-    code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
+    code = "import sys; from ops.log.migrate import upgrade; upgrade(sys.argv[1])"
     starts = [subprocess.Popen([sys.executable, "-c", code, bare_postgres_url]) for _ in range(3)]
     assert [start.wait(scaled(100)) for start in starts] == [0, 0, 0]
     assert upgrade(bare_postgres_url) == current(bare_postgres_url) == expected()

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from domain.values import StreamName
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.cli.main import build_app
 from ops.clock import SystemClock
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill
 from tests.support.polling import scaled

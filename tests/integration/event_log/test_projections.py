@@ -27,14 +27,14 @@ from domain.events.cache import (
 from domain.events.event import Event
 from domain.usage.figures import UsageGroup
 from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
-from ops.adapters.event_log.database import reader_engine, reading, writer_engine
-from ops.adapters.event_log.projections import fold, rebuild
-from ops.adapters.event_log.projections.fold import LIVE, NEXT
-from ops.adapters.event_log.projections.rebuild import rebuild_projections
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.archive import archive_log
 from ops.cli.main import build_app
 from ops.clock import RandomIds
+from ops.log.admin.archive import archive_log
+from ops.log.database import reader_engine, reading, writer_engine
+from ops.log.projections import fold, rebuild
+from ops.log.projections.fold import LIVE, NEXT
+from ops.log.projections.rebuild import rebuild_projections
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.job_histories import COUNTS, histories
 from tests.support.builders.log_files import fill, new_log, raw_connection

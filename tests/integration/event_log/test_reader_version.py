@@ -18,15 +18,15 @@ from domain.errors import LogNewer
 from domain.log import codec, record
 from domain.log.codec import decode_event
 from domain.values import StreamName
-from ops.adapters.event_log.database import writer_engine
-from ops.adapters.event_log.migrate import current, read_reader_min, upgrade
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.archive import open_as_of
-from ops.adapters.log_admin.backup import back_up, restore
 from ops.cli.main import build_app
 from ops.cli.service.doctor import check_log_version
 from ops.clock import SystemClock
 from ops.exit_codes import ExitCode
+from ops.log.admin.archive import open_as_of
+from ops.log.admin.backup import back_up, restore
+from ops.log.database import writer_engine
+from ops.log.migrate import current, read_reader_min, upgrade
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, worker_event
 from tests.support.builders.log_files import fill, new_log, raw_connection
 from tests.support.builders.log_stores import new_log_of

@@ -22,14 +22,14 @@ from domain.events.batch import BatchDeleted, BatchEnded, BatchSubmitted, FileCr
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import AgentId, JobId, StreamName, digest_of, rfc3339
-from ops.adapters.erasing.sweep import RetentionRules, TextSweeper
-from ops.adapters.event_log.database import reader_engine, reading
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.tables import PAYLOADS
-from ops.adapters.log_admin.archive import archive_log
-from ops.adapters.log_admin.projections_check import ProjectionState, verify_projections
-from ops.adapters.log_admin.verify import verify_payloads
 from ops.clock import RandomIds
+from ops.log.admin.archive import archive_log
+from ops.log.admin.projections_check import ProjectionState, verify_projections
+from ops.log.admin.verify import verify_payloads
+from ops.log.database import reader_engine, reading
+from ops.log.erase.sweep import RetentionRules, TextSweeper
+from ops.log.sql_event_log import open_log
+from ops.log.tables import PAYLOADS
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, verify
 from tests.support.fakes.time import FakeClock

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ops.adapters.erasing.rewrite import RewriteFailed, rewrite
-from ops.adapters.event_log.sqlite_driver import driver_module
+from ops.log.erase.rewrite import RewriteFailed, rewrite
+from ops.log.sqlite_driver import driver_module
 from tests.support.polling import scaled, wait_until
 
 DRIVER = driver_module().__name__
@@ -55,7 +55,7 @@ def test_the_memory_is_that_of_another_process(tmp_path: Path) -> None:
     assert megabytes > 40
     program = (
         "import resource; from pathlib import Path;"
-        " from ops.adapters.erasing.rewrite import rewrite;"
+        " from ops.log.erase.rewrite import rewrite;"
         " peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
         f" rewrite(Path({str(file)!r}), driver={DRIVER!r}, wait_max_s=60); print(peak() - before)"
     )
@@ -79,7 +79,7 @@ def test_a_rewrite_ends_with_the_process_that_began_it(file: Path) -> None:
     with closing(driver_module().connect(str(file), isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")  # the rewrite waits
         program = (
-            "from pathlib import Path; from ops.adapters.erasing.rewrite import rewrite;"
+            "from pathlib import Path; from ops.log.erase.rewrite import rewrite;"
             f" rewrite(Path({str(file)!r}), driver={DRIVER!r}, wait_max_s=600)"
         )
         with subprocess.Popen([sys.executable, "-c", program]) as parent:

@@ -18,18 +18,18 @@ from sqlalchemy.exc import OperationalError
 
 from domain.errors import CorruptLog, LogNewer, LogUnavailable
 from domain.values import StreamName
-from ops.adapters.event_log.database import reader_engine, writer_engine
-from ops.adapters.event_log.migrate import current, expected, upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.sqlite_driver import (
+from ops.clock import SystemClock
+from ops.log.database import reader_engine, writer_engine
+from ops.log.migrate import current, expected, upgrade
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.sqlite_driver import (
     READER_CACHE_KIB,
     driver_module,
     has_wal_reset_fix,
     single_spaced,
     sqlite_version,
 )
-from ops.adapters.event_log.tables import METADATA
-from ops.clock import SystemClock
+from ops.log.tables import METADATA
 from tests.support.builders.job_events import draft, submitted
 from tests.support.builders.log_files import fill, new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock
@@ -131,7 +131,7 @@ def test_the_newest_schema_is_found_without_alembic() -> None:
 
 def test_a_second_upgrade_changes_nothing_and_needs_no_alembic(url: str) -> None:
     code = (
-        "import sys; from ops.adapters.event_log.migrate import upgrade; "
+        "import sys; from ops.log.migrate import upgrade; "
         "print(upgrade(sys.argv[1]), 'alembic' in sys.modules)"
     )
     done = subprocess.run(
@@ -142,7 +142,7 @@ def test_a_second_upgrade_changes_nothing_and_needs_no_alembic(url: str) -> None
 
 
 def test_processes_that_start_at_once_all_find_the_tables(tmp_path: Path) -> None:
-    code = "import sys; from ops.adapters.event_log.migrate import upgrade; upgrade(sys.argv[1])"
+    code = "import sys; from ops.log.migrate import upgrade; upgrade(sys.argv[1])"
     url = f"sqlite:///{tmp_path / 'new' / 'events.sqlite3'}"
     starts = [subprocess.Popen([sys.executable, "-c", code, url]) for _ in range(3)]
     assert [start.wait(scaled(60)) for start in starts] == [0, 0, 0]

@@ -13,9 +13,9 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters.erasing.sweep import PacedSweeps, RetentionRules
-from ops.adapters.erasing.sweep_process import sweep_in_process
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
+from ops.log.erase.sweep import PacedSweeps, RetentionRules
+from ops.log.erase.sweep_process import sweep_in_process
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock

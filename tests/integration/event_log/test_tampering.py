@@ -14,14 +14,14 @@ from bench.tampering.run import TARGETS, run
 from bench.tampering.sample import LOG_NAME, record_sample, url_of
 from domain.errors import CorruptLog, LogUnavailable, SemanticError
 from domain.log.checkpoints import required_hashes
-from ops.adapters.event_log.database import reader_engine, reading, writer_engine
-from ops.adapters.event_log.migrate import current, upgrade
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.log_admin.checkpoint_files import CheckpointFiles
-from ops.adapters.log_admin.projections_check import ProjectionState
-from ops.adapters.log_admin.verify import VerifiedLog, verify_whole_log
 from ops.clock import SystemClock
+from ops.log.admin.checkpoint_files import CheckpointFiles
+from ops.log.admin.projections_check import ProjectionState
+from ops.log.admin.verify import VerifiedLog, verify_whole_log
+from ops.log.database import reader_engine, reading, writer_engine
+from ops.log.migrate import current, upgrade
+from ops.log.sql_event_log import open_log
+from ops.log.sqlite_driver import driver_module
 from tests.support.builders.log_files import fill
 from tests.support.builders.log_stores import new_log_of
 

@@ -13,11 +13,11 @@ import pytest
 
 from domain.errors import ConcurrencyConflict, LogUnavailable, PayloadMissing
 from domain.values import JobId, StreamName, digest_of
-from ops.adapters.event_log import writer as log_writer
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.event_log.transaction import Append, LogTransaction
-from ops.adapters.event_log.writer import LogWriter
 from ops.clock import SystemClock
+from ops.log import writer as log_writer
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.log.transaction import Append, LogTransaction
+from ops.log.writer import LogWriter
 from tests.support.builders.job_events import draft, started, submitted, worker_event
 from tests.support.builders.log_files import new_log, raw_connection, verify
 from tests.support.fakes.time import FakeClock

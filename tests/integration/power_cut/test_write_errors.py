@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from domain.values import StreamName, digest_of
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import SystemClock
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import open_log
 from tests.support.builders.log_files import verify
 from tests.support.polling import scaled
 

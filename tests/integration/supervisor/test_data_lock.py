@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ops.adapters.data_dir.lock import DataDirLocked, DataLock
+from ops.data_dir.lock import DataDirLocked, DataLock
 
 _HOLD = (
-    "import sys; from pathlib import Path; from ops.adapters.data_dir.lock import DataLock\n"
+    "import sys; from pathlib import Path; from ops.data_dir.lock import DataLock\n"
     "DataLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()\n"
 )
 

@@ -20,12 +20,12 @@ def _run(code: str, constants: dict[str, object]) -> subprocess.CompletedProcess
 
 def test_module_and_those_that_import_from_it_have_the_planted_value() -> None:
     code = (
-        "from domain.usecases.webhooks import WebhookCollector\n"
-        "from ops.adapters.redis.items import ITEMS_TTL_S, RedisItemSink\n"
+        "from domain.webhook.send import WebhookCollector\n"
+        "from ops.broker.items import ITEMS_TTL_S, RedisItemSink\n"
         "waits_s = WebhookCollector.__dataclass_fields__['waits_s'].default\n"
         "print(waits_s, ITEMS_TTL_S, RedisItemSink.__init__.__kwdefaults__['ttl_s'])"
     )
-    planted = {f"{DELIVERY}.SCHEDULE_S": [1.0], "ops.adapters.redis.items.ITEMS_TTL_S": 2}
+    planted = {f"{DELIVERY}.SCHEDULE_S": [1.0], "ops.broker.items.ITEMS_TTL_S": 2}
     done = _run(code, planted)
     assert done.stdout == "(1.0,) 2 2\n", done.stderr
     # Nothing of it stays in the cache of compiled modules.

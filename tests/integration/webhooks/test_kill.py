@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import StreamName
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook, WebhookState
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
-from ops.adapters.webhooks.store import SqlWebhookStore
+from domain.webhook.send import WebhookCollector
+from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.webhooks.store import SqlWebhookStore
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock, SequentialIds

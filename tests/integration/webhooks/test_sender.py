@@ -14,8 +14,8 @@ from openai import InvalidWebhookSignatureError
 
 from domain.values import Owner
 from domain.webhook.delivery import AT_ONCE, DeliveryResult, Webhook, webhook_id
-from ops.adapters.webhooks.sender import HttpWebhookSender
 from ops.clock import SystemClock
+from ops.webhooks.sender import HttpWebhookSender
 from tests.support.clients.webhook_receiver import Received, Receiver, Reply, receiver
 from tests.support.clients.webhook_signatures import verify
 from tests.support.polling import scaled, unscaled

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from domain.agent.agents import AgentRecords, PlannedTurn
 from domain.agent.state import Agent, Profile
 from domain.chat.request import ChatRequest, Message
 from domain.chat.stored_answer import StoredAnswer
 from domain.events.agent import AgentEvent
 from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM
-from domain.usecases.agents import AgentRecords, PlannedTurn
 from domain.values import AgentId, JobId, SamplingWish, StreamName, digest_of
 from tests.support.builders.job_events import completed, started, submitted
 from tests.support.builders.told_log import ToldLog

@@ -22,17 +22,17 @@ from domain.chat.generation import EmittedCall
 from domain.chat.items import Body, Progress, StreamItem
 from domain.chat.stored_answer import StoredAnswer
 from domain.engine.control import EngineValues
+from domain.engine.operate import EngineControls
+from domain.engine.presence import LoadedModels
+from domain.engine.workers import WorkerPulse
 from domain.errors import SemanticError
 from domain.events.job import JobCompleted
-from domain.job.ports import WorkerPulse
-from domain.model.presence import LoadedModels
+from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.commit import commit
+from domain.job.submit import JobSubmission
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.usecases.engine_control import EngineControls
-from domain.usecases.jobs.cancel import JobCancellation, JobRetry
-from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.model_stock import ServingModels
-from domain.usecases.model_swaps import ModelSwaps
+from domain.model.stock import ServingModels
+from domain.model.swaps import ModelSwaps
 from domain.values import (
     JobId,
     ModelCard,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from api.app import App
 from api.dialects.batches.lines import lines_of
+from domain.batch.driver import BatchDriver
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.usecases.batches.driver import BatchDriver
 
 #: One model, and names that follow the loaded one; others are unknown.
 REGISTRY = ModelRegistry(

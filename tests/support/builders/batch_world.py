@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from domain.batch.batches import BatchRecords
+from domain.batch.driver import BatchDriver
+from domain.batch.files import FileRecords
 from domain.batch.jsonl import pack
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.events.batch import BatchEnded, BatchSubmitted
-from domain.usecases.batches.batches import BatchRecords
-from domain.usecases.batches.driver import BatchDriver
-from domain.usecases.batches.files import FileRecords
-from domain.usecases.jobs.cancel import JobCancellation
-from domain.usecases.jobs.submit import JobSubmission
+from domain.job.cancel import JobCancellation
+from domain.job.submit import JobSubmission
 from domain.values import JobId, Priority, StreamName, Usage, digest_of, rfc3339
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.batches import InMemoryBatchViews, PlainLines

@@ -10,10 +10,10 @@ from typing import Self
 from api.calls import BlockingCalls
 from api.http.messages import Request
 from api.streaming.feed import Feed, OpenJob
+from domain.audit.recorded_answers import JobRecords
 from domain.chat.items import StreamItem
 from domain.chat.stored_answer import ReaderPosition
 from domain.job.ports import ItemBacklog, ItemSource
-from domain.usecases.recorded_answers import JobRecords
 from domain.values import JobId
 from tests.support.fakes.broker import FakeItems
 from tests.support.fakes.event_log import InMemoryEventLog

@@ -18,7 +18,7 @@ from api.http_server.replies import RobynConnection
 from api.http_server.request import BODY_MARK, EXCHANGE_HEADER, RequestTarget
 from api.http_server.shield import ClientConnection, Shield
 from domain.errors import SemanticError
-from ops.setting_groups.service import ServerSettings
+from ops.settings.service import ServerSettings
 from tests.support.polling import eventually, let_tasks_run
 
 

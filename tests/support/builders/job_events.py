@@ -25,8 +25,8 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from ops.adapters.event_log.row_codec import link
 from ops.clock import uuid7_hex
+from ops.log.row_codec import link
 
 #: The texts that the events refer to, by digest.
 TEXTS = {digest_of(text): text for text in (b"request", b"output")}

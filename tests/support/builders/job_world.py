@@ -7,13 +7,13 @@ from typing import Any, Self
 
 from domain.chat.items import StreamItem, Text
 from domain.chat.request import ChatRequest, Message
+from domain.job.cancel import JobCancellation, JobRetry
+from domain.job.commit import load_job
 from domain.job.fair_scheduler import TurnOrder
+from domain.job.run_attempt import JobRunner, RunResult
 from domain.job.state import Job
-from domain.usecases.jobs.cancel import JobCancellation, JobRetry
-from domain.usecases.jobs.commit import load_job
-from domain.usecases.jobs.run_attempt import JobRunner, RunResult
-from domain.usecases.jobs.stranded import JobExpiry
-from domain.usecases.jobs.submit import Accepted, JobSubmission
+from domain.job.stranded import JobExpiry
+from domain.job.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.builders.new_jobs import new_job
 from tests.support.fakes.broker import FakeBroker

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from domain.agent.agents import AgentRecords
 from domain.log.record import LogHead
-from domain.usecases.agents import AgentRecords
 from domain.values import StreamName
-from ops.adapters.event_log.database import database_file, reader_engine
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import SqlEventLog
-from ops.adapters.event_log.sqlite_driver import driver_module
-from ops.adapters.log_admin.verify import verify_log
 from ops.clock import RandomIds
+from ops.log.admin.verify import verify_log
+from ops.log.database import database_file, reader_engine
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import SqlEventLog
+from ops.log.sqlite_driver import driver_module
 from tests.support.builders.job_events import TEXTS, completed, draft, started, submitted
 
 

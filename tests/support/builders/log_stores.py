@@ -14,7 +14,7 @@ from domain.agent.views import AgentViews
 from domain.job.listing import JobViews, QueueViews
 from domain.log.ports import EventLog, PayloadStore
 from domain.usage.figures import UsageViews
-from ops.adapters.event_log.sql_event_log import open_log
+from ops.log.sql_event_log import open_log
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock

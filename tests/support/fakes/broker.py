@@ -13,8 +13,9 @@ from typing import Final
 
 from domain.chat.items import StreamItem
 from domain.chat.request import ChatRequest
+from domain.engine.workers import ControlTopic, PulseReply, WorkerPulse
 from domain.errors import EngineFailure
-from domain.job.ports import ControlTopic, ItemPage, ItemReader, PulseReply, WorkerPulse
+from domain.job.ports import ItemPage, ItemReader
 from domain.kv.hashing import BlockHash
 from domain.kv.places import FoundBlocks
 from domain.values import JobId, WorkerId

@@ -35,7 +35,7 @@ from domain.values import (
     digest_of,
     rfc3339,
 )
-from ops.adapters.event_log.row_codec import link
+from ops.log.row_codec import link
 from tests.support.fakes.projections import InMemoryAgentViews, InMemoryUsageViews
 from tests.support.fakes.time import FakeClock
 

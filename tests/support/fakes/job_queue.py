@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import queue_name
-from ops.adapters.redis.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
+from ops.broker.client import queue_name
+from ops.broker.dramatiq_queue import HEARTBEAT_TIMEOUT_MS
 from tests.support.fakes.outage import Outage
 from tests.support.fakes.time import FakeClock
 
@@ -20,7 +20,7 @@ ENGINE = "engine-0"
 
 @dataclass
 class QueueTable:
-    """The Redis state of one queue, by the names of ``ops.adapters.redis.dramatiq_queue``."""
+    """The Redis state of one queue, by the names of ``ops.broker.dramatiq_queue``."""
 
     agent_queues: dict[str, list[JobId]] = field(default_factory=dict)
     ring: list[str] = field(default_factory=list)

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from domain.audit.recorded_answers import LoggedAnswers
+from domain.audit.replay import Replayed
 from domain.chat.request import ChatRequest, canonical_json
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.job.commit import commit
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.replay import Replayed
+from domain.job.run_attempt import JobRunner, RunResult
+from domain.job.submit import JobSubmission
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.model.registry import ModelEntry, ModelRegistry
-from domain.usecases.jobs.commit import commit
-from domain.usecases.jobs.run_attempt import JobRunner, RunResult
-from domain.usecases.jobs.submit import JobSubmission
-from domain.usecases.recorded_answers import LoggedAnswers
 from domain.values import Digest, JobId, StreamName, WorkerId, digest_of
-from ops.adapters.event_log.sql_event_log import open_log
-from ops.adapters.log_admin.archive import open_as_of
 from ops.clock import RandomIds, SystemClock
+from ops.log.admin.archive import open_as_of
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft
 from tests.support.builders.log_files import new_log, raw_connection
 from tests.support.builders.new_jobs import new_job

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models import llama
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ops.setting_groups.models import DEMO_MODEL
+from ops.settings.models import DEMO_MODEL
 from worker.engine.mlx.model.loader import find_model
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")

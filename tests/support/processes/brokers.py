@@ -18,8 +18,8 @@ import fakeredis
 import pytest
 import redis
 
-from ops.adapters.redis.client import Keys, connect
 from ops.broker import private_redis
+from ops.broker.client import Keys, connect
 from ops.broker.private_redis import PrivateRedis, ServerBinary
 
 #: A ``PATH`` without redis-server, so that a private broker is the bundled Valkey.

@@ -16,8 +16,8 @@ import dramatiq
 import redis
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, connect
-from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
+from ops.broker.client import Keys, connect
+from ops.broker.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker
 
 BROKER_ID = "engine-0"
 STOP_MS = 5000

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from domain.values import StreamName, digest_of
-from ops.adapters.event_log.migrate import upgrade
-from ops.adapters.event_log.sql_event_log import open_log
 from ops.clock import SystemClock
+from ops.log.migrate import upgrade
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import draft, started, submitted
 
 

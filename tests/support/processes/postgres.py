@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.adapters.event_log.migrate import upgrade
+from ops.log.migrate import upgrade
 from tests.support.polling import scaled, wait_until
 
 READY_WITHIN_S = 60.0

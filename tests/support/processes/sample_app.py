@@ -18,8 +18,8 @@ from api.framework.listener import open_listener_or_exit
 from api.http.messages import Handler, Reply, Request, Route, StreamReply
 from api.http_server.limits import ServerLimits
 from domain.errors import EngineFailure, JobNotFound, Overloaded
-from ops.logs import configure_logging
-from ops.setting_groups.service import ServerSettings
+from ops.observe.logs import configure_logging
+from ops.settings.service import ServerSettings
 from tests.support.polling import eventually, now_s, pause_task, scaled
 
 WAIT_MAX_S = 300.0

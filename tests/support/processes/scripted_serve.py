@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from ops.settings import Settings, load_settings
+from ops.settings.settings import Settings, load_settings
 from ops.supervisor.parts import Parts, parts_of
 from ops.supervisor.serve import serve
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from ops.settings import Settings, load_settings
+from ops.settings.settings import Settings, load_settings
 from ops.supervisor.parts import API, BROKER, WORKER, WORKER_SILENCE_S, Part, Parts
 from ops.supervisor.serve import serve
 

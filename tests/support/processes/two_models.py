@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import mlx.core as mx
 
+from domain.model.swaps import ModelSwaps
 from domain.model.wanted_model import (
     SwapState,
     WantedModel,
 )
-from domain.usecases.model_swaps import ModelSwaps
-from ops.adapters.event_log.sql_event_log import SqlEventLog, open_log
 from ops.clock import RandomIds, SystemClock
+from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.clients.service_log import ended
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until

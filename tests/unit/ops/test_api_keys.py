@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from ops.cli.service.config import origins
-from ops.setting_groups.api_keys import (
+from ops.settings.api_keys import (
     SUPERVISOR_KEY,
     ApiKey,
     KeyScope,
@@ -18,8 +18,8 @@ from ops.setting_groups.api_keys import (
     read_keys,
     scopes_of,
 )
-from ops.setting_groups.service import ServerSettings
-from ops.settings import Settings, load_settings
+from ops.settings.service import ServerSettings
+from ops.settings.settings import Settings, load_settings
 from ops.supervisor.parts import child_environment, settings_environment
 from ops.supervisor.probes import claim_port
 from ops.supervisor.serve_record import CannotServe

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ops.cli.client import ServiceAccess, read_access
-from ops.setting_groups.places import user_config_file
-from ops.setting_groups.trusted_files import trust
-from ops.settings import ConfigFileError, Settings, load_settings
+from ops.settings.places import user_config_file
+from ops.settings.settings import ConfigFileError, Settings, load_settings
+from ops.settings.trusted_files import trust
 
 HOSTS = st.sampled_from(["127.0.0.1", "::1", "localhost", ""])
 PORTS = st.sampled_from(

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from ops.cli.service.config import origins
-from ops.setting_groups.models import DEMO_MODEL
-from ops.setting_groups.places import user_config_file
-from ops.setting_groups.service import JobSettings
-from ops.setting_groups.trusted_files import read_directory, trust
-from ops.settings import ConfigFileError, load_settings
+from ops.settings.models import DEMO_MODEL
+from ops.settings.places import user_config_file
+from ops.settings.service import JobSettings
+from ops.settings.settings import ConfigFileError, load_settings
+from ops.settings.trusted_files import read_directory, trust
 
 
 @pytest.fixture(autouse=True)

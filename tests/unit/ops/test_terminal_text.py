@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ops.cli.output import pair_lines, print_table
 from ops.cli.service.logs import _plain
-from ops.logs import configure_logging, console_lines
+from ops.observe.logs import configure_logging, console_lines
 from ops.supervisor.output import json_line
 from ops.supervisor.serve import _as_it_is, _console_line
 from ops.supervisor.startup_banner import StartupBanner

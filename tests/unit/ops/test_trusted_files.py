@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.setting_groups.places import user_config_dir
-from ops.setting_groups.trusted_files import (
+from ops.settings.places import user_config_dir
+from ops.settings.trusted_files import (
     FILE_BYTES_MAX,
     NotTrustable,
     distrust,

@@ -13,8 +13,8 @@ import pytest
 from dramatiq.worker import WorkerThread
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys, queue_name
-from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
+from ops.broker.client import Keys, queue_name
+from ops.broker.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from tests.support.polling import now_s, scaled
 from worker.actors import Consumers, queues_of
 

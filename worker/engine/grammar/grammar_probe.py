@@ -30,7 +30,7 @@ from typing import Final
 from llguidance import LLMatcher, LLTokenizer
 
 from domain.errors import EngineFailure, GenerationCancelled
-from ops.adapters.data_dir.permissions import create_private_files
+from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode, end_process
 
 #: CPU time in which a grammar must compile, in seconds.

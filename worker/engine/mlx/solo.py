@@ -9,9 +9,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from domain.audit.replay import Refusal, ReplayRefused
 from domain.chat.ports import RecordedAnswers
 from domain.errors import EngineFailure
-from domain.job.replay import Refusal, ReplayRefused
 from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint

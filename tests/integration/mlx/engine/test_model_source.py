@@ -11,7 +11,7 @@ import pytest
 
 from domain.chat.request import ChatRequest, Message
 from domain.values import Sampling, SamplingWish
-from ops.setting_groups.models import DEMO_MODEL
+from ops.settings.models import DEMO_MODEL
 from tests.support.models.hub_cache import cache_model
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.mlx.model.loader import (

@@ -9,7 +9,7 @@ import pytest
 
 from api.operate.health import FILL_DEGRADED
 from domain.errors import Overloaded
-from domain.usecases.jobs.submit import require_room
+from domain.job.submit import require_room
 from domain.values import JobId, Priority, WaitingFor, WaitingJob
 from tests.support.fakes.event_log import InMemoryJobViews
 from tests.support.fakes.time import FakeClock

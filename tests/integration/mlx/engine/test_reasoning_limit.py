@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from domain.audit.replay import Verdict
 from domain.chat.generation import GenerationTask, Outcome, ThinkingLimit
 from domain.chat.ports import GenerationHandle
 from domain.chat.request import ChatRequest, Message
-from domain.job.replay import Verdict
 from domain.values import JobId, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, finished, ids_of, submit

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from domain.audit.replay import Refusal, Verdict
 from domain.chat.request import Message, ToolChoice
 from domain.events.job import AttemptStarted
-from domain.job.replay import Refusal, Verdict
 from domain.model.registry import ModelEntry
 from domain.values import JobId, Sampling, StopReason
-from ops.adapters.data_dir.lock import DataLock
 from ops.cli.main import build_app
-from ops.setting_groups.models import DEMO_MODEL
+from ops.data_dir.lock import DataLock
+from ops.settings.models import DEMO_MODEL
 from ops.supervisor import parts
 from tests.support.builders.log_files import raw_connection
 from tests.support.models.engine_probe import ask

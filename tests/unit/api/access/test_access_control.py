@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from api.access.access_control import AccessControl, Hosts
 from api.errors import TransportError
 from domain.errors import RateLimited
-from ops.setting_groups.service import ServerSettings
+from ops.settings.service import ServerSettings
 
 KEY, OTHER = "correct-horse-battery-staple", "another-key-for-another-one"
 HOST = {"host": "127.0.0.1:8000"}

@@ -12,7 +12,7 @@ from api.dialects.agents.bodies import AGENT_ID_PATTERN
 from api.http.bodies import KNOWN_NAME_PATTERN, NAME_PATTERN
 from api.http.messages import Caller
 from domain.values import AgentId
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 
 KEY_NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", fullmatch=True)
 SESSIONS = st.from_regex(NAME_PATTERN.rstrip("$"), fullmatch=True) | st.sampled_from(

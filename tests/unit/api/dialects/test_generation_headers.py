@@ -9,10 +9,10 @@ from typing import Any, Never
 import pytest
 
 from api.http.messages import StreamReply
+from domain.audit.recent_ends import CacheDiagnosis
+from domain.audit.recorded_answers import JobRecords
 from domain.errors import LogUnavailable
 from domain.job.request_dedup import Readership
-from domain.usecases.recent_ends import CacheDiagnosis
-from domain.usecases.recorded_answers import JobRecords
 from domain.values import JobId, JobStatus
 from tests.support.builders.api import PATIENCE_S, fake_api, pieces_of
 from tests.support.builders.generation_requests import (

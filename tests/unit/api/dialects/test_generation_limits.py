@@ -13,7 +13,7 @@ import pytest
 from api.http.messages import Caller, Reply, Request, StreamReply
 from domain.chat.items import Progress, Text
 from domain.chat.request import ChatRequest
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import (
     PATIENCE_S,
     FakeApi,

@@ -11,7 +11,7 @@ import pytest
 
 from api.access.limits import BatchLimits
 from api.http.messages import Caller, Reply, Request
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.builders.generation_requests import BODY
 

@@ -19,9 +19,9 @@ from api.http_server.limits import (
     PeerCounts,
     ServerLimits,
 )
-from domain.usage.shares import Shares
-from ops.setting_groups.api_keys import KeyScope
-from ops.setting_groups.service import ServerSettings
+from domain.shares import Shares
+from ops.settings.api_keys import KeyScope
+from ops.settings.service import ServerSettings
 from tests.support.builders.http_connection import MemoryHost, play
 
 MIB = 2**20

@@ -13,7 +13,7 @@ from api.http_server.limits import ServerLimits
 from api.http_server.request import read_target
 from api.http_server.shield import Shield
 from domain.errors import Draining
-from ops.setting_groups.service import ServerSettings
+from ops.settings.service import ServerSettings
 
 
 def shield() -> Shield:

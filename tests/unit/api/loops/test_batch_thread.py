@@ -7,8 +7,8 @@ import structlog
 
 from api.loops import batches as batch_thread
 from api.loops.batches import BatchThread, LineThreads
+from domain.batch.driver import BatchDriver
 from domain.batch.state import BatchState
-from domain.usecases.batches.driver import BatchDriver
 from tests.support.builders.batch_world import BatchWorld
 from tests.support.polling import wait_until
 

@@ -12,9 +12,9 @@ import structlog
 
 from api.loops import webhooks as webhook_thread
 from api.loops.webhooks import WebhookThread
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import Owner, StreamName
 from domain.webhook.delivery import AT_ONCE, DeliveryResult, Webhook, WebhookState
+from domain.webhook.send import WebhookCollector
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds

@@ -9,8 +9,7 @@ import pytest
 
 from api.http.messages import Reply
 from domain.engine.control import ENGINE_STREAM, AdmissionState, EngineValues
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import ControlTopic, WorkerPulse
+from domain.engine.workers import ControlTopic, TurnState, WorkerPulse
 from domain.values import JobId, WorkerId
 from tests.support.builders.api import CARD, FakeApi, fake_api
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from api.operate.metrics import PLACES_MAX, FleetMetrics
+from domain.engine.workers import TurnState, WorkerPulse
 from domain.errors import QueueUnavailable
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse
 from domain.values import CacheFigures, JobId, WaitingFor, WaitingJob, WorkerId
-from ops.metrics.exposition import Readings
+from ops.observe.exposition import Readings
 from tests.support.fakes.broker import FakeBroker
 
 

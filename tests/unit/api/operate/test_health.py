@@ -10,17 +10,17 @@ import pytest
 
 from api.http.messages import KEYLESS, Access, Caller, Reply, Request
 from domain.engine.control import ENGINE_STREAM
+from domain.engine.workers import WorkerPulse
 from domain.events.model import ModelServed
 from domain.events.worker import AdmissionPaused, DrainStarted
-from domain.job.ports import WorkerPulse
 from domain.model.swap import (
     Configure,
     RequestSwap,
 )
-from domain.usecases.model_swaps import ModelSwaps
+from domain.model.swaps import ModelSwaps
 from domain.values import CacheFigures, WorkerId
-from ops.adapters.data_dir.free_space import DiskFloor
-from ops.setting_groups.api_keys import KeyScope
+from ops.data_dir.free_space import DiskFloor
+from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import CARD, FakeApi, fake_api
 from tests.support.builders.job_events import draft
 from tests.support.fakes.time import SequentialIds

@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.http.messages import Reply
 from domain.events.model import ModelServed, ModelSwapAdvanced
 from domain.model.swap import RequestSwap
+from domain.model.swaps import ModelSwaps
 from domain.model.wanted_model import SwapState
-from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
 from domain.webhook.delivery import WebhookState
-from ops.metrics.counter_file import CounterFile
+from ops.observe.counter_file import CounterFile
 from tests.support.builders.api import FakeApi, fake_api
 
 JOB = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}

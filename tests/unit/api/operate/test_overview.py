@@ -14,8 +14,7 @@ from api.http.messages import Request, StreamReply
 from api.operate.overview import current_overview
 from domain.engine.control import EngineValues
 from domain.engine.figures import RowFigures, RowPhase, WorkCounts
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse
+from domain.engine.workers import TurnState, WorkerPulse
 from domain.values import CacheFigures, JobId, WaitingFor, WaitingJob, WorkerId
 from tests.support.builders.api import CARD, PATIENCE_S, FakeApi, fake_api, leave
 from tests.support.fakes.time import FakeClock

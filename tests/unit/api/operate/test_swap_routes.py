@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply, StreamReply
+from domain.engine.workers import ControlTopic, WorkerPulse
 from domain.events.model import ModelServed, ModelSwapAdvanced
-from domain.job.ports import ControlTopic, WorkerPulse
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.model.swap import (
     RollBack,

@@ -16,8 +16,8 @@ from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
 from domain.chat.stored_answer import ReaderPosition, StoredAnswer
 from domain.events.job import JobCancelled, JobCancelRequested
+from domain.job.commit import commit
 from domain.log.codec import item_from_dict
-from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
 from tests.support.builders.generation_requests import CHAT, MESSAGES, STREAM

@@ -10,7 +10,7 @@ import pytest
 
 from api.http.messages import Reply, Request, StreamReply
 from domain.chat.items import Body, Finished, Started, StreamItem, Text
-from domain.usecases.jobs.commit import commit
+from domain.job.commit import commit
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
 from tests.support.builders.job_events import start_command

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.http.messages import Reply, StreamReply
-from domain.job.ports import WorkerPulse
+from domain.engine.workers import WorkerPulse
 from domain.model.registry import ModelEntry, ModelRegistry
 from domain.values import JobId, Priority, WorkerId
 from tests.support.builders.api import CARD, FakeApi, fake_api, leave

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from domain.chat.request import ChatRequest, Message, Role
-from domain.usecases.history_matching import content_id
+from domain.job.history_matching import content_id
 from domain.values import AgentId, SamplingWish
 
 

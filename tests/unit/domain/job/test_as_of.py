@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from domain.job.replay import JobsAsOf, fold_jobs_as_of
+from domain.audit.replay import JobsAsOf, fold_jobs_as_of
 from domain.log.record import GENESIS_HASH, LogHead
 from domain.values import JobStatus
 from tests.support.builders.job_events import completed, started, submitted, worker_event

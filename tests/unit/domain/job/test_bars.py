@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from hypothesis import given
 
+from domain.audit.timeline import BarKind, bars_of, build_timeline
 from domain.events.job import AttemptFailed, JobCancelled, JobEvent, JobFailed, JobRetried
-from domain.job.timeline import BarKind, bars_of, build_timeline
 from domain.values import Timings, Usage
 from tests.support.builders.job_events import completed, recorded_at, started, submitted
 from tests.support.builders.job_histories import histories

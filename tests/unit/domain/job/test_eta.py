@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.engine.workers import TurnState
 from domain.job.eta import (
     Forecast,
     MeasuredJob,
@@ -20,7 +21,7 @@ from domain.job.eta import (
     retry_after_s,
     seconds_until_room,
 )
-from domain.job.fair_scheduler import TurnOrder, TurnRequest, TurnState
+from domain.job.fair_scheduler import TurnOrder, TurnRequest
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from domain.engine.workers import TurnState
 from domain.job.eta import (
     RETRY_AFTER_MAX_S,
     Forecast,
@@ -17,7 +18,6 @@ from domain.job.eta import (
     forecast_jobs,
     retry_after_s,
 )
-from domain.job.fair_scheduler import TurnState
 from domain.values import JobId, Priority, WaitingFor, WaitingJob
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

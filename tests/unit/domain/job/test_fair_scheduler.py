@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from api.http.bodies import KNOWN_NAME_PATTERN
-from domain.job.fair_scheduler import (
-    BATCH_EVERY,
-    AgentQueueState,
-    Suspicion,
-    TurnOrder,
-    TurnRequest,
-    TurnState,
-    line_of,
-)
+from domain.engine.workers import AgentQueueState, TurnState
+from domain.job.fair_scheduler import BATCH_EVERY, Suspicion, TurnOrder, TurnRequest, line_of
 from domain.values import JobId, Priority
 
 INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH

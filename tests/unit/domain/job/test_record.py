@@ -20,7 +20,7 @@ from domain.events.job import (
 from domain.job.state import Job, fold, fold_recorded, is_job_event
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
 from domain.values import JobId, JobStatus, StreamName, Timings, Usage, digest_of
-from ops.adapters.event_log.row_codec import link, record_of, record_text
+from ops.log.row_codec import link, record_of, record_text
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
 from tests.support.builders.job_histories import histories
 

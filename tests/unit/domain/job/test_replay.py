@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.chat.request import canonical_json
-from domain.events.event import Event
-from domain.events.job import AttemptFailed, AttemptStarted, JobCompleted, JobFailed, JobRetried
-from domain.job.replay import (
+from domain.audit.replay import (
     Recording,
     Refusal,
     ReplayRefused,
@@ -18,6 +15,9 @@ from domain.job.replay import (
     read_answer,
     read_recording,
 )
+from domain.chat.request import canonical_json
+from domain.events.event import Event
+from domain.events.job import AttemptFailed, AttemptStarted, JobCompleted, JobFailed, JobRetried
 from domain.kv.hashing import hash_ids
 from domain.log.record import RecordedEvent
 from domain.values import JobId, Sampling, StreamName, digest_of

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.events.event import Event
-from domain.events.job import AttemptStarted, EmbeddingRequested, JobFailed, JobRetried
-from domain.job.replay import (
+from domain.audit.replay import (
     Recording,
     Refusal,
     ReplayRefused,
@@ -17,6 +15,8 @@ from domain.job.replay import (
     read_answer,
     read_recording,
 )
+from domain.events.event import Event
+from domain.events.job import AttemptStarted, EmbeddingRequested, JobFailed, JobRetried
 from domain.kv.hashing import hash_ids
 from domain.values import PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import completed, started, submitted

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from domain.errors import EngineLost
 from domain.events.job import AttemptFailed
 from domain.job.fair_scheduler import Suspicion, TurnOrder, TurnRequest
+from domain.job.run_attempt import suspicion_of, worn_out
 from domain.job.state import Job, counted_failures_now, evolve, fold
-from domain.usecases.jobs.run_attempt import suspicion_of, worn_out
 from domain.values import JobId, JobStatus, Priority
 from tests.support.builders.job_events import started, submitted
 

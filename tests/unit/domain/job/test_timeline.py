@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
+from domain.audit.timeline import Timeline, build_timeline
 from domain.events.job import (
     AttemptFailed,
     AttemptStarted,
@@ -16,7 +17,6 @@ from domain.events.job import (
     JobRetried,
 )
 from domain.job.state import fold
-from domain.job.timeline import Timeline, build_timeline
 from domain.values import JobId, Timings, Usage, WorkerId
 from tests.support.builders.job_events import completed, recorded_at, started, submitted
 from tests.support.builders.job_histories import histories

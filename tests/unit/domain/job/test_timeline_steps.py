@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from domain.audit.timeline import TimelineStep, build_timeline, show_duration
 from domain.events.job import AttemptFailed, JobExpired
-from domain.job.timeline import TimelineStep, build_timeline, show_duration
 from domain.values import JobId, Timings, Usage, WorkerId
 from tests.support.builders.job_events import completed, recorded_at, started, submitted
 

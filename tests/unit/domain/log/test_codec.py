@@ -10,10 +10,10 @@ from hypothesis import given
 from domain.chat.items import Body, Finished, Progress, StreamItem, Text
 from domain.chat.logprobs import Alternative, TokenLogprob
 from domain.chat.request import canonical_json
+from domain.engine.workers import AgentQueueState, TurnState
 from domain.errors import LogNewer
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelled, JobSubmitted
-from domain.job.fair_scheduler import AgentQueueState, TurnState
 from domain.log import codec
 from domain.log.codec import (
     decode_event,

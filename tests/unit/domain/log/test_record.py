@@ -13,7 +13,7 @@ from domain.errors import CorruptLog
 from domain.events.event import Event
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent, chain_hash_of_text, verify_link
 from domain.values import EventId, StreamName
-from ops.adapters.event_log.row_codec import data_text, link
+from ops.log.row_codec import data_text, link
 from tests.support.builders.job_events import draft, submitted, worker_event
 from tests.support.builders.job_histories import events
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from domain.model.presence import ModelDemand, OnDemandRules, next_model
+from domain.model.swaps import ModelDemand, OnDemandRules, next_model
 
 RULES = OnDemandRules(residence_min_s=60, wait_max_s=300)
 NIGHT = ModelDemand(model="night", waited_s=10)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from domain.engine.presence import FRESH_S, LoadedModels, model_of
+from domain.engine.workers import TurnState, WorkerPulse, WorkerState
 from domain.errors import ModelNotLoaded
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse, WorkerState
-from domain.model.presence import FRESH_S, LoadedModels, model_of
 from domain.values import JobId, ModelCard, WorkerId
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.time import FakeClock

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from domain.usage.shares import Shares, Shortage, share_of
+from domain.shares import Shares, Shortage, share_of
 
 TOTAL = 40
 HOLDERS = st.sampled_from("abcd")

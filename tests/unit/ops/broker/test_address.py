@@ -17,8 +17,8 @@ from ops.broker.address import (
     url_of_socket,
     write_url,
 )
-from ops.setting_groups.service import RedisSettings
-from ops.settings import Settings
+from ops.settings.service import RedisSettings
+from ops.settings.settings import Settings
 
 
 def test_socket_lies_in_the_data_directory_if_the_path_is_short_enough() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ops.adapters.data_dir.log_files import LogFiles, LogLimits
 from ops.cli.main import build_app
+from ops.data_dir.log_files import LogFiles, LogLimits
 
 JOB = "job-" + "1" * 32
 NOW = datetime.now(UTC)

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from ops.cli.service.config import origins
-from ops.setting_groups.places import user_config_file
-from ops.settings import load_settings
+from ops.settings.places import user_config_file
+from ops.settings.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

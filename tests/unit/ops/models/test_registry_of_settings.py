@@ -18,9 +18,9 @@ from ops.models.registry import (
     first_model,
     model_registry,
 )
-from ops.setting_groups.models import DEMO_MODEL
-from ops.setting_groups.places import user_config_file
-from ops.settings import Settings, load_settings
+from ops.settings.models import DEMO_MODEL
+from ops.settings.places import user_config_file
+from ops.settings.settings import Settings, load_settings
 from tests.support.models.hub_cache import cache_model
 
 CODER = {"source": "org/Coder", "aliases": ("sonnet",), "context": 4096}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.setting_groups.places import user_config_file
-from ops.settings import ConfigFileError, Settings, load_part_settings, load_settings
+from ops.settings.places import user_config_file
+from ops.settings.settings import ConfigFileError, Settings, load_part_settings, load_settings
 from ops.supervisor.parts import (
     LARGE_ARRAYS,
     MANY_THREADS,

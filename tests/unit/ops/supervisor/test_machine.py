@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.settings import Settings
+from ops.settings.settings import Settings
 from ops.supervisor.machine import (
     MachineService,
     MachineUnit,

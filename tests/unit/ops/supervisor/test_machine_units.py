@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.settings import Settings
+from ops.settings.settings import Settings
 from ops.supervisor.machine import UNIT, MachineUnit, launchd_file, left_out, systemd_file, unit_of
 from ops.supervisor.parts import parts_of
 

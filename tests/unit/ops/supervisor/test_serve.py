@@ -12,7 +12,7 @@ from rich.console import Console
 
 from domain.errors import CorruptLog, LogNewer, LogUnavailable
 from ops.exit_codes import ExitCode
-from ops.settings import Settings
+from ops.settings.settings import Settings
 from ops.supervisor import supervisor
 from ops.supervisor.output import LineWriter, PartOutput, json_line
 from ops.supervisor.parts import API, BROKER, WORKER, Part, Parts

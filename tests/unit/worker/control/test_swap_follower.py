@@ -13,8 +13,8 @@ from domain.model.registry import ModelEntry, ModelRegistry
 from domain.model.swap import (
     RequestSwap,
 )
+from domain.model.swaps import ModelSwaps
 from domain.model.wanted_model import SwapState
-from domain.usecases.model_swaps import ModelSwaps
 from domain.values import WorkerId
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import FakeClock, SequentialIds

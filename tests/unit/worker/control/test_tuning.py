@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from domain.engine.control import AdmissionState, EngineTuning, EngineValues
+from domain.engine.operate import EngineControls
 from domain.errors import LogUnavailable
-from domain.usecases.engine_control import EngineControls
 from tests.support.fakes.broker import FakeControlSignals
 from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.time import SequentialIds

@@ -9,8 +9,8 @@ import fakeredis
 import pytest
 
 from domain.values import JobId, Priority
-from ops.adapters.redis.client import Keys
-from ops.adapters.redis.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
+from ops.broker.client import Keys
+from ops.broker.dramatiq_queue import ACTOR_NAME, BlockingRedisBroker, message_of
 from ops.exit_codes import ExitCode
 from tests.support.polling import scaled, unscaled
 from worker.actors import Consumers

@@ -7,9 +7,9 @@ from typing import Self
 
 import pytest
 
-from domain.job.ports import WorkerPulse
+from domain.engine.workers import WorkerPulse
 from domain.values import JobId, ModelCard, StreamName, WorkerId
-from ops.metrics.counter_file import CounterFile
+from ops.observe.counter_file import CounterFile
 from tests.support.builders.job_events import draft, started
 from tests.support.builders.job_world import JobWorld
 from tests.support.fakes.event_log import InMemoryEventLog

@@ -9,11 +9,11 @@ import structlog
 
 from domain.engine.control import AdmissionState, EngineValues
 from domain.engine.figures import WorkCounts
+from domain.engine.operate import EngineControls
+from domain.engine.workers import PulseReply, WorkerPulse, WorkerState
 from domain.job.fair_scheduler import TurnOrder
-from domain.job.ports import PulseReply, WorkerPulse, WorkerState
-from domain.usecases.engine_control import EngineControls
 from domain.values import WorkerId
-from ops.metrics.counter_file import CounterFile
+from ops.observe.counter_file import CounterFile
 from tests.support.fakes.broker import FakeControlSignals, FakeItems
 from tests.support.fakes.engine import FakeEngine
 from tests.support.fakes.event_log import InMemoryEventLog

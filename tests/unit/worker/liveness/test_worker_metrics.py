@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from domain.engine.figures import WorkCounts
-from ops.metrics.counter_file import CounterFile, Figures
-from ops.metrics.families import FAMILIES
+from ops.observe.counter_file import CounterFile, Figures
+from ops.observe.families import FAMILIES
 from worker.liveness.pulse import WorkerMetrics
 
 

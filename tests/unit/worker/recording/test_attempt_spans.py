@@ -10,12 +10,11 @@ import pytest
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import EngineFailure
 from domain.events.worker import WorkerLost
+from domain.job.commit import AttemptReport, commit
 from domain.log.record import Draft
 from domain.log.trace import new_trace, trace_id_of
-from domain.usecases.jobs.attempts import AttemptReport
-from domain.usecases.jobs.commit import commit
 from domain.values import JobId, StreamName, Timings, WorkerId
-from ops.tracing.span import NoSpans, Span
+from ops.observe.span import NoSpans, Span
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from worker.recording.attempt_spans import (

@@ -23,7 +23,7 @@ from domain.chat.ports import RecordedAnswers
 from domain.model.registry import ModelEntry
 from domain.values import ModelCard, Sampling, SamplingWish
 from ops.models.hub_cache import HUB_FILES, WEIGHTS, context_length_of, has_weights
-from ops.setting_groups.models import DEMO_MODEL
+from ops.settings.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for

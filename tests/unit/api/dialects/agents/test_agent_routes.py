@@ -12,9 +12,9 @@ from api.http.messages import Reply
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message
 from domain.events.cache import AgentCacheRestored
+from domain.job.commit import load_job
 from domain.log.codec import item_from_dict
 from domain.log.record import Draft
-from domain.usecases.jobs.commit import load_job
 from domain.values import EventId, JobId, StreamName
 from tests.support.builders.agent_requests import (
     AGENT,

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from api.dialects.agents.bodies import TurnBody
 from api.dialects.agents.turns import add_turn
 from api.http.messages import Request
+from domain.agent.agents import AgentRecords
 from domain.agent.state import Profile
 from domain.chat.request import ChatRequest
 from domain.errors import AgentExists, AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.cache import AgentCacheSaved
 from domain.log.record import Draft
-from domain.usecases.agents import AgentRecords
 from domain.values import AgentId, Digest, JobId, Priority, StreamName
 from tests.support.builders.api import FakeApi
 

@@ -10,7 +10,7 @@ import openai.types.responses
 import pytest
 from pydantic import BaseModel
 
-from domain.job.ports import WorkerPulse
+from domain.engine.workers import WorkerPulse
 from domain.values import WorkerId
 from tests.support.builders.api import FakeApi
 from tests.support.builders.batch_services import advance

@@ -15,8 +15,8 @@ from api.access.limits import BatchLimits
 from api.dialects.batches.objects import Blocks
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
+from domain.job.commit import commit
 from domain.job.decisions import failed_attempt
-from domain.usecases.jobs.commit import commit
 from domain.values import JobId, Priority
 from ops.clock import RandomIds
 from tests.support.builders.api import FakeApi, fake_api, pieces_of

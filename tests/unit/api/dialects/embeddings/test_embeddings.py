@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from api.http.messages import Caller, Reply
+from domain.audit.recorded_answers import JobRecords
 from domain.chat.embedding import EmbeddingInputs, Vectors
 from domain.chat.items import Finished, Started
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
+from domain.engine.presence import LoadedModels
+from domain.engine.workers import WorkerPulse
 from domain.errors import LogUnavailable
 from domain.events.job import JobCompleted
-from domain.job.ports import WorkerPulse
+from domain.job.commit import commit
 from domain.job.request_dedup import Readership
 from domain.job.state import Job
-from domain.model.presence import LoadedModels
 from domain.model.registry import ModelEntry, ModelKind, ModelRegistry
-from domain.usecases.jobs.commit import commit
-from domain.usecases.recorded_answers import JobRecords
 from domain.values import (
     Digest,
     JobId,
@@ -36,7 +36,7 @@ from domain.values import (
     WorkerId,
     digest_of,
 )
-from ops.setting_groups.api_keys import KeyScope
+from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import CARD, FakeApi, fake_api
 from tests.support.builders.generation_requests import any_request, status_of
 from tests.support.polling import eventually

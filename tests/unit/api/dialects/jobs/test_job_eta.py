@@ -12,10 +12,9 @@ import pytest
 from api.http.messages import Reply, StreamReply
 from api.loops.forecasts import FRESH_S
 from domain.chat.items import Finished, Started, Text
+from domain.engine.workers import TurnState, WorkerPulse
 from domain.events.job import JobCompleted
-from domain.job.fair_scheduler import TurnState
-from domain.job.ports import WorkerPulse
-from domain.usecases.jobs.commit import commit
+from domain.job.commit import commit
 from domain.values import (
     CacheFigures,
     JobId,

@@ -11,9 +11,9 @@ from api.access.limits import WebhookPolicy
 from api.dialects.batches.objects import batch_message
 from api.dialects.jobs.objects import summarise_job
 from api.http.messages import Reply
-from domain.usecases.webhooks import WebhookCollector
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, WebhookState
+from domain.webhook.send import WebhookCollector
 from tests.support.builders.api import FakeApi, fake_api
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 

@@ -14,10 +14,10 @@ from api.http.messages import Reply, StreamReply
 from domain.chat.items import Body, Failed, Finished, Started, Text
 from domain.chat.request import ChatRequest
 from domain.events.job import JobCancelRequested
+from domain.job.commit import commit
 from domain.job.request_dedup import Readership
 from domain.log.codec import decode_recorded
 from domain.log.record import Draft
-from domain.usecases.jobs.commit import commit
 from domain.values import Digest, JobId, JobStatus, StopReason, StreamName, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.builders.generation_requests import BODY, CHAT, STREAM, any_request, status_of

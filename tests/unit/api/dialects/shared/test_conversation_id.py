@@ -12,7 +12,7 @@ from api.dialects.openai_chat import parse as openai_chat
 from api.dialects.parsing import USER_ID_CHARS_MAX, agent_of
 from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest, Message
-from domain.usecases.history_matching import content_id
+from domain.job.history_matching import content_id
 from domain.values import SamplingWish
 from tests.support.fakes.time import SequentialIds
 

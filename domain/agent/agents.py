@@ -1,0 +1,334 @@
+"""Registers, loads, forks and deletes agents with a history of their own, and adds turns to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from domain.agent.state import Agent, Profile, evolve, next_turn, require_turn
+from domain.agent.views import AgentPage, AgentViews
+from domain.chat.generation import EmittedCall
+from domain.chat.request import ChatRequest, Message, ToolCall
+from domain.chat.stored_answer import StoredAnswer
+from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
+from domain.events.agent import (
+    AGENT_HISTORY,
+    AgentDeleted,
+    AgentEvent,
+    AgentForked,
+    AgentRegistered,
+    AgentTurnAdded,
+)
+from domain.job.commit import COMMIT_TRIES_MAX
+from domain.job.listing import JobViews
+from domain.log.ports import EventLog, PayloadStore
+from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
+from domain.ports import IdSource
+from domain.values import AgentId, Digest, JobId, JobStatus, Owner, StreamName, digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTurn:
+    """A turn that can be added to the loaded state.
+
+    Attributes:
+        agent: The agent, as it was loaded.
+        turn: The number of the turn.
+        profile: The profile of the agent.
+        before: The conversation up to this turn, the system prompt included.
+    """
+
+    agent: Agent
+    turn: int
+    profile: Profile
+    before: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRecords:
+    """Registers, loads, forks and deletes agents, and adds turns; one per process.
+
+    Attributes:
+        log: The events of the agents.
+        views: The jobs of their turns.
+        payloads: Profiles, and the requests and answers of the jobs.
+        ids: Ids of the new events.
+    """
+
+    log: EventLog
+    views: JobViews
+    payloads: PayloadStore
+    ids: IdSource
+    listing: AgentViews
+
+    def load(self, agent_id: AgentId) -> Agent:
+        """Fold an agent from the log.
+
+        Raises:
+            AgentNotFound: It was never created, or was deleted.
+        """
+        agent = self._load(agent_id)
+        if not agent.exists:
+            raise AgentNotFound(agent_id)
+        return agent
+
+    def register(
+        self,
+        agent_id: AgentId,
+        profile: Profile,
+        *,
+        correlation_id: str,
+        owner: Owner | None = None,
+    ) -> tuple[Agent, bool]:
+        """Create an agent; one with the same profile is returned as it is.
+
+        Returns:
+            The agent, and whether it is new.
+
+        Raises:
+            AgentExists: Another agent has the name.
+            LogUnavailable: Nothing was recorded.
+        """
+        payload = profile.to_bytes()
+        event = AgentRegistered(agent=agent_id, profile=digest_of(payload), owner=owner)
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self._load(agent_id)
+            if agent.exists:
+                if agent.profile != event.profile or agent.parent is not None:
+                    raise AgentExists(agent_id)
+                return agent, False
+            try:
+                return self._append(agent, event, {event.profile: payload}, correlation_id), True
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def profile_of(self, agent: Agent) -> Profile:
+        """Return the profile of an agent.
+
+        Raises:
+            PayloadMissing: It was erased.
+        """
+        return Profile.from_bytes(self.payloads.get(agent.profile))
+
+    def last_status(self, agent: Agent) -> JobStatus | None:
+        """Return the status of the job of an agent's latest own turn, if it has one."""
+        if agent.last is None:
+            return None
+        view = self.views.get(agent.last)
+        # The view is missing only if the job was archived; its answer is then unknown.
+        return JobStatus.EXPIRED if view is None else view.status
+
+    def plan_turn(
+        self, agent_id: AgentId, *, expected: int | None, key: Digest | None
+    ) -> PlannedTurn:
+        """Return the next turn of an agent, or the turn that a repeated request already added.
+
+        Args:
+            expected: Number of turns that the caller expects; ``None`` for any.
+            key: Digest of the idempotency key; a turn whose job has it is returned again.
+
+        Raises:
+            AgentNotFound: There is no such agent.
+            AgentTurnConflict: It has another number of turns, or one is open.
+            PayloadMissing: The texts of the turns before were erased.
+        """
+        agent = self.load(agent_id)
+        earlier = self.views.keyed(key) if key is not None else None
+        turn = agent.number_of(earlier.id) if earlier is not None else None
+        if turn is None:
+            turn = next_turn(agent, self.last_status(agent), expected)
+        profile = self.profile_of(agent)
+        job = agent.job_before(turn)
+        before = self.conversation_until(job) if job is not None else ()
+        return PlannedTurn(agent=agent, turn=turn, profile=profile, before=before)
+
+    def record_turn(self, planned: PlannedTurn, job_id: JobId, *, correlation_id: str) -> None:
+        """Record a job as the planned turn; does nothing if it is recorded already.
+
+        Raises:
+            AgentNotFound: The agent was deleted meanwhile.
+            AgentTurnConflict: A concurrent request added a turn first.
+            LogUnavailable: Nothing was recorded.
+        """
+        agent_id = planned.agent.id
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self._load(agent_id)
+            if agent.number_of(job_id) is not None:
+                return
+            if agent.life != planned.agent.life:
+                raise AgentNotFound(agent_id)
+            turn = next_turn(agent, self.last_status(agent), planned.turn - 1)
+            event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
+            try:
+                self._append(agent, event, {}, correlation_id)
+            except ConcurrencyConflict:
+                # Events of saved contexts share the stream; only turns are a conflict.
+                if not tries_left:
+                    raise
+                continue
+            return
+
+    def fork(
+        self,
+        parent_id: AgentId,
+        child_id: AgentId,
+        *,
+        from_turn: int | None,
+        correlation_id: str,
+        owner: Owner | None = None,
+    ) -> Agent:
+        """Create an agent that continues another one after one of its turns.
+
+        Args:
+            parent_id: The agent to fork.
+            child_id: Name of the new agent.
+            from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
+            correlation_id: The request.
+            owner: Name of the API key that the new agent belongs to.
+
+        Raises:
+            AgentNotFound: There is no such parent.
+            AgentExists: The name is taken.
+            InvalidRequest: The parent has no such turn with an answer.
+            LogUnavailable: Nothing was recorded.
+        """
+        parent = self.load(parent_id)
+        last = self.last_status(parent)
+        turn = parent.counted(last) if from_turn is None else from_turn
+        require_turn(parent, last, turn)
+        job = self._job_of_turn(parent, turn)
+        view = self.views.get(job) if job is not None else None
+        event = AgentForked(
+            agent=child_id,
+            parent=parent_id,
+            parent_life=parent.life,
+            turn=turn,
+            profile=parent.profile,
+            job=job,
+            request=Digest(view.submitted.request) if view is not None else None,
+            output=Digest(view.output) if view is not None and view.output else None,
+            owner=owner,
+        )
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            child = self._load(child_id)
+            if child.exists:
+                raise AgentExists(child_id)
+            try:
+                return self._append(child, event, {}, correlation_id)
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def delete(self, agent_id: AgentId, *, correlation_id: str) -> Agent:
+        """Delete an agent; its jobs stay in the log.
+
+        Returns:
+            The agent before its deletion.
+
+        Raises:
+            AgentNotFound: There is no such agent.
+            LogUnavailable: Nothing was recorded.
+        """
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self.load(agent_id)
+            try:
+                self._append(agent, AgentDeleted(agent=agent_id), {}, correlation_id)
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+                continue
+            return agent
+        raise AssertionError  # the last try returns or raises
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: AgentId | None = None,
+        is_registered: bool = True,
+        owner: Owner | None = None,
+    ) -> AgentPage:
+        """Return existing agents; see ``AgentViews.page``."""
+        return self.listing.page(
+            limit=limit, before=before, is_registered=is_registered, owner=owner
+        )
+
+    def conversation_until(self, job_id: JobId) -> tuple[Message, ...]:
+        """Return a conversation up to the answer of a job, that answer included.
+
+        Raises:
+            PayloadMissing: The texts were erased.
+        """
+        view = self.views.get(job_id)
+        if view is None or view.output is None:
+            raise PayloadMissing(job_id)
+        request = ChatRequest.from_bytes(self.payloads.get(Digest(view.submitted.request)))
+        answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
+        turn = Message(
+            role="assistant",
+            content=answer.text,
+            reasoning=answer.thinking,
+            tool_calls=tuple(_call(call) for call in answer.calls),
+            origin=job_id,
+        )
+        return (*request.messages, turn)
+
+    def _job_of_turn(self, agent: Agent, turn: int) -> JobId | None:
+        """Return the job of a turn, which may be inherited over several forks."""
+        while 0 < turn < agent.inherited:
+            assert agent.parent is not None, "only a fork inherits"
+            agent = self._load_life(agent.parent, agent.parent_life)
+        if turn <= agent.inherited:
+            return agent.base if turn else None
+        return agent.turns[turn - agent.inherited - 1]
+
+    def _load_life(self, agent_id: AgentId, life: int) -> Agent:
+        """Fold one life of an agent, up to its deletion."""
+        agent = Agent(id=agent_id)
+        for recorded in self.log.load(StreamName(AGENT_STREAM + agent_id)):
+            after = _evolved(agent, recorded)
+            if agent.life == life != after.life:
+                break
+            agent = after
+        return agent
+
+    def _load(self, agent_id: AgentId) -> Agent:
+        agent = Agent(id=agent_id)
+        for recorded in self.log.load(StreamName(AGENT_STREAM + agent_id)):
+            agent = _evolved(agent, recorded)
+        return agent
+
+    def _append(
+        self,
+        agent: Agent,
+        event: AgentEvent,
+        payloads: Mapping[Digest, bytes],
+        correlation_id: str,
+    ) -> Agent:
+        draft = Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
+        stream = StreamName(AGENT_STREAM + agent.id)
+        (recorded,) = self.log.append(
+            stream, [draft], expected_version=agent.version, payloads=payloads
+        )
+        return _evolved(agent, recorded)
+
+
+def _call(emitted: EmittedCall) -> ToolCall:
+    arguments: dict[str, Any] = {"unparsed": emitted.arguments}
+    with suppress(ValueError):
+        parsed = json.loads(emitted.arguments or "{}")
+        if isinstance(parsed, dict):
+            arguments = parsed
+    return ToolCall(id=emitted.id, name=emitted.name, arguments=arguments)
+
+
+def _evolved(agent: Agent, recorded: RecordedEvent) -> Agent:
+    if recorded.type not in AGENT_HISTORY:  # of a context, which no decision reads
+        return replace(agent, version=recorded.version)
+    return evolve(agent, recorded)

@@ -1,0 +1,1 @@
+"""What the log answers afterwards: timelines, past states, replays, and cache misses."""

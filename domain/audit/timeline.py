@@ -1,0 +1,435 @@
+"""Where the time of a job went: steps, and bars between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import singledispatchmethod
+from typing import Protocol
+
+from domain.errors import TEXT_LOST
+from domain.events.event import Event
+from domain.events.job import (
+    AttemptFailed,
+    AttemptStarted,
+    EmbeddingRequested,
+    JobAttached,
+    JobCancelled,
+    JobCancelRequested,
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobHidden,
+    JobRetried,
+    JobSubmitted,
+)
+from domain.log.codec import decode_recorded
+from domain.log.ports import PayloadStore
+from domain.log.record import RecordedEvent
+from domain.values import Digest, JobId, StreamName, WorkerId, rfc3339
+
+#: Longer durations are shown in seconds.
+_SECONDS_FROM_MS = 10_000
+_SOURCES = {"ram": "memory", "disk": "the disk"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineStep:
+    """One step of a job.
+
+    Attributes:
+        what: Machine name: ``accepted``, ``attached``, ``attempt``, ``lost``, ``prefill``,
+            ``first_token``, ``attempt_failed``, ``cancel_requested``, ``retried``, an end
+            (``completed``, ``failed``, ``cancelled``, ``expired``), or an event's type.
+        at: RFC 3339 instant.
+        after_ms: Milliseconds since the acceptance.
+        text: One line for people.
+        took_ms: Duration in milliseconds, where it is known.
+        attempt: Number of the attempt, for a step of one.
+        position: Position of the event in the log; ``None`` for a step that a worker measured
+            between two events.
+    """
+
+    what: str
+    at: str
+    after_ms: float
+    text: str
+    took_ms: float | None = None
+    attempt: int | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """All steps of a job.
+
+    Attributes:
+        steps: In order of time.
+        ended: Whether the job has ended; repeated requests may still join it.
+        total_ms: Milliseconds from acceptance to the last step.
+        queued_ms: Part of ``total_ms`` in which the job waited for a worker.
+        attempts: Number of attempts.
+    """
+
+    job: JobId
+    steps: tuple[TimelineStep, ...]
+    ended: bool
+    total_ms: float
+    queued_ms: float
+    attempts: int
+
+
+def build_timeline(
+    events: Sequence[RecordedEvent],
+    losses: Mapping[WorkerId, str] | None = None,
+    *,
+    client: str | None = None,
+) -> Timeline:
+    """Return the timeline of a job.
+
+    Args:
+        events: All events of the job's stream, at least one.
+        losses: By worker, the instant at which it was found dead.
+        client: The text that names the client of the request.
+    """
+    accepted = _moment(events[0].recorded_at)
+    builder = _TimelineBuilder(accepted=accepted, losses=losses or {}, client=client)
+    for recorded in events:
+        builder.take(recorded)
+    last = builder.steps[-1]
+    return Timeline(
+        job=JobId(events[0].stream),
+        steps=tuple(builder.steps),
+        ended=builder.ended,
+        total_ms=last.after_ms,
+        queued_ms=builder.queued_ms,
+        attempts=builder.attempts,
+    )
+
+
+@dataclass(slots=True)
+class _TimelineBuilder:
+    """Folds the events; later steps are measured against its state."""
+
+    accepted: datetime
+    losses: Mapping[WorkerId, str]
+    client: str | None
+    steps: list[TimelineStep] = field(default_factory=list)
+    queued_ms: float = 0.0
+    attempts: int = 0
+    ended: bool = False
+    _waiting_since: datetime | None = None
+    _running: tuple[AttemptStarted, datetime] | None = None
+
+    def take(self, recorded: RecordedEvent) -> None:
+        event = decode_recorded(recorded)
+        self._add_step(event, recorded)
+
+    @singledispatchmethod
+    def _add_step(self, event: Event, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, recorded.type, "")
+
+    @_add_step.register
+    def _(self, event: JobSubmitted, recorded: RecordedEvent) -> None:
+        whose = f" for {event.agent}" if event.agent else ""
+        by = f" from {self.client}" if self.client else ""
+        text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
+        self._waiting_since = self.accepted
+        self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
+
+    @_add_step.register
+    def _(self, event: EmbeddingRequested, recorded: RecordedEvent) -> None:
+        texts = "one text" if event.texts == 1 else f"{event.texts} texts"
+        self._add(recorded, "embedding", f"asks for the vectors of {texts}")
+
+    @_add_step.register
+    def _(self, event: JobAttached, recorded: RecordedEvent) -> None:
+        self._add(recorded, "attached", f"a repeated request joined ({event.reason})")
+
+    @_add_step.register
+    def _(self, event: AttemptStarted, recorded: RecordedEvent) -> None:
+        now = _moment(recorded.recorded_at)
+        self._add_loss(recorded)
+        waited_ms = _ms(now - self._waiting_since) if self._waiting_since else None
+        self.queued_ms += waited_ms or 0.0
+        self.attempts += 1
+        self._waiting_since, self._running = None, (event, now)
+        known = _SOURCES.get(event.cache_source)
+        parts = [f"attempt {event.attempt} on {event.worker}"]
+        if waited_ms is not None:
+            parts.append(f"after {show_duration(waited_ms)} in the queue")
+        cached = f"{event.cached_tokens:,} of them known from {known}" if known else "none known"
+        parts.append(f"prompt of {event.prompt_tokens:,} tokens, {cached}")
+        if event.resumed_tokens:
+            parts.append(f"continues after {event.resumed_tokens:,} tokens of earlier attempts")
+        self._add(recorded, "attempt", "; ".join(parts), waited_ms, event.attempt)
+
+    @_add_step.register
+    def _(self, event: AttemptFailed, recorded: RecordedEvent) -> None:
+        again = "may be tried again" if event.retryable else "final"
+        text = f"attempt {event.attempt} failed: {event.error}: {event.message} ({again})"
+        self._wait_again(recorded)
+        self._add(recorded, "attempt_failed", text, attempt=event.attempt)
+
+    @_add_step.register
+    def _(self, event: JobCancelRequested, recorded: RecordedEvent) -> None:
+        self._add(recorded, "cancel_requested", f"asked to stop ({event.reason})")
+
+    @_add_step.register
+    def _(self, event: JobCancelled, recorded: RecordedEvent) -> None:
+        text = f"cancelled after {event.usage.completion_tokens:,} tokens"
+        self._end(recorded, "cancelled", text)
+
+    @_add_step.register
+    def _(self, event: JobCompleted, recorded: RecordedEvent) -> None:
+        usage, timings = event.usage, event.timings
+        if self._running is not None and timings.first_token_ms:
+            started = self._running[1]
+            first = started + timedelta(milliseconds=timings.first_token_ms)
+            begun = first - timedelta(milliseconds=timings.prefill_ms)
+            fresh = usage.prompt_tokens - usage.cached_tokens
+            read = f"read {fresh:,} tokens of the prompt, {usage.cached_tokens:,} were known"
+            self._measured("prefill", max(begun, started), read, timings.prefill_ms, event.attempt)
+            self._measured("first_token", first, "first token", None, event.attempt)
+        spent_s = timings.decode_ms / 1000
+        rate = f", {(usage.completion_tokens - 1) / spent_s:,.0f} tokens/s" if spent_s else ""
+        text = f"completed ({event.stop_reason}): {usage.completion_tokens:,} tokens{rate}"
+        self._end(recorded, "completed", text, timings.decode_ms or None, event.attempt)
+
+    @_add_step.register
+    def _(self, event: JobFailed, recorded: RecordedEvent) -> None:
+        self._end(recorded, "failed", f"failed: {event.error}: {event.message}")
+
+    @_add_step.register
+    def _(self, event: JobExpired, recorded: RecordedEvent) -> None:
+        self._end(recorded, "expired", f"expired: the deadline {event.deadline} passed")
+
+    @_add_step.register
+    def _(self, event: JobRetried, recorded: RecordedEvent) -> None:
+        self._wait_again(recorded)
+        self._add(recorded, "retried", f"put back into the queue ({event.reason})")
+
+    @_add_step.register
+    def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, "hidden", "its caller deleted the answer")
+
+    def _add_loss(self, recorded: RecordedEvent) -> None:
+        """Add the loss of an attempt that had no end when the next attempt began."""
+        if self._running is None:
+            return
+        event, started = self._running
+        lost_at = _moment(self.losses.get(event.worker, recorded.recorded_at))
+        text = f"attempt {event.attempt} ended without a report: {event.worker} died"
+        self._measured("lost", max(lost_at, started), text, None, event.attempt)
+        self._waiting_since = max(lost_at, started)
+
+    def _wait_again(self, recorded: RecordedEvent) -> None:
+        self._running, self._waiting_since = None, _moment(recorded.recorded_at)
+        self.ended = False
+
+    def _end(
+        self,
+        recorded: RecordedEvent,
+        what: str,
+        text: str,
+        took_ms: float | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        if self._waiting_since is not None:
+            self.queued_ms += _ms(_moment(recorded.recorded_at) - self._waiting_since)
+        self._running = self._waiting_since = None
+        self.ended = True
+        self._add(recorded, what, text, took_ms, attempt)
+
+    def _add(
+        self,
+        recorded: RecordedEvent,
+        what: str,
+        text: str,
+        took_ms: float | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        self.steps.append(
+            TimelineStep(
+                what=what,
+                at=recorded.recorded_at,
+                after_ms=_ms(_moment(recorded.recorded_at) - self.accepted),
+                text=text,
+                took_ms=took_ms,
+                attempt=attempt,
+                position=recorded.position,
+            )
+        )
+
+    def _measured(
+        self, what: str, at: datetime, text: str, took_ms: float | None, attempt: int
+    ) -> None:
+        self.steps.append(
+            TimelineStep(
+                what=what,
+                at=rfc3339(at),
+                after_ms=_ms(at - self.accepted),
+                text=text,
+                took_ms=took_ms,
+                attempt=attempt,
+            )
+        )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _ms(span: timedelta) -> float:
+    return round(span / timedelta(milliseconds=1), 3)
+
+
+def show_duration(ms: float) -> str:
+    """Return a duration as text for people."""
+    return f"{ms:,.0f} ms" if ms < _SECONDS_FROM_MS else f"{ms / 1000:,.1f} s"
+
+
+class BarKind(StrEnum):
+    """What a stretch of time was spent on."""
+
+    QUEUED = "queued"
+    RESTORE = "restore"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    #: An attempt whose phases are not recorded: it runs, or it ended without an answer.
+    RUN = "run"
+    #: An attempt whose worker died.
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineBar:
+    """A stretch of time.
+
+    Attributes:
+        kind: What it was spent on.
+        attempt: The attempt, or the one that was waited for.
+        from_ms: Its begin, in milliseconds since the acceptance.
+        to_ms: Its end; ``None`` while it lasts.
+    """
+
+    kind: BarKind
+    attempt: int
+    from_ms: float
+    to_ms: float | None
+
+
+def bars_of(timeline: Timeline) -> tuple[TimelineBar, ...]:
+    """Return the bars of a timeline in order of time; they do not overlap."""
+    builder = _BarBuilder()
+    for step in timeline.steps:
+        builder.take(step)
+    builder.leave_open()
+    return tuple(builder.bars)
+
+
+@dataclass(slots=True)
+class _BarBuilder:
+    bars: list[TimelineBar] = field(default_factory=list)
+    _started: int = 0
+    _kind: BarKind | None = None
+    _since_ms: float = 0.0
+
+    def take(self, step: TimelineStep) -> None:
+        match step.what:
+            case "accepted" | "retried":
+                self._begin(BarKind.QUEUED, step)
+            case "attempt":
+                self._close(step)
+                self._started = step.attempt or self._started + 1
+                self._begin(BarKind.RUN, step)
+            case "prefill":
+                # Between the begin of the attempt and this step, cached blocks are restored.
+                self._close(step, as_kind=BarKind.RESTORE)
+                self._begin(BarKind.PREFILL, step)
+            case "first_token":
+                self._close(step)
+                self._begin(BarKind.DECODE, step)
+            case "lost" | "attempt_failed":
+                self._close(step, as_kind=BarKind.LOST if step.what == "lost" else None)
+                self._begin(BarKind.QUEUED, step)
+            case "completed" | "failed" | "cancelled" | "expired":
+                self._close(step)
+            case _:
+                pass  # the job goes on as before
+
+    def leave_open(self) -> None:
+        if self._kind is not None:
+            self._append(self._kind, None)
+
+    def _begin(self, kind: BarKind, step: TimelineStep) -> None:
+        self._kind, self._since_ms = kind, step.after_ms
+
+    def _close(self, step: TimelineStep, *, as_kind: BarKind | None = None) -> None:
+        if self._kind is not None and step.after_ms > self._since_ms:
+            self._append(as_kind or self._kind, step.after_ms)
+        self._kind = None
+
+    def _append(self, kind: BarKind, to_ms: float | None) -> None:
+        attempt = self._started + (kind is BarKind.QUEUED)
+        self.bars.append(
+            TimelineBar(kind=kind, attempt=attempt, from_ms=self._since_ms, to_ms=to_ms)
+        )
+
+
+class TimelineLog(Protocol):
+    """The part of the log that a timeline needs."""
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """Return the events of a stream; see ``EventLog.load``."""
+        ...
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        """Return the first events that fit; see ``EventLog.read_all``."""
+        ...
+
+
+def read_timeline(
+    log: TimelineLog,
+    job: JobId,
+    *,
+    payloads: PayloadStore,
+    archived: Sequence[RecordedEvent] = (),
+) -> Timeline | None:
+    """Return the timeline of a job, ``None`` if there is no such job.
+
+    Args:
+        log: The events of the job and of its workers.
+        payloads: Has the text that names its client.
+        archived: Its events, if the log has them no longer.
+    """
+    events = log.load(StreamName(job)) or archived
+    if not events or events[0].type != "JobSubmitted":
+        return None
+    workers = {str(event.data["worker"]) for event in events if event.type == "AttemptStarted"}
+    losses = {
+        WorkerId(worker): lost.recorded_at
+        for worker in workers
+        for lost in log.read_all(stream=StreamName(worker), types=("WorkerLost",), limit=1)
+    }
+    return build_timeline(events, losses, client=_client(events[0], payloads))
+
+
+def _client(submitted: RecordedEvent, payloads: PayloadStore) -> str | None:
+    """Return the text that names the client; ``None`` if there is none, or it was erased."""
+    digest = submitted.data.get("client_name")
+    try:
+        return None if digest is None else payloads.get(Digest(digest)).decode("utf-8", "replace")
+    except TEXT_LOST:
+        return None

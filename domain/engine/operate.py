@@ -1,0 +1,123 @@
+"""What operators set of the engine while it runs: decided, recorded and announced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from domain.engine.control import (
+    ENGINE_STREAM,
+    AdmissionState,
+    EngineCommand,
+    EngineControl,
+    EngineTuning,
+    SetAdmission,
+    Tune,
+    decide,
+    evolve,
+)
+from domain.engine.workers import ControlSignals, ControlTopic
+from domain.errors import Draining, QueueUnavailable
+from domain.events.worker import EngineEvent
+from domain.log.codec import decode_recorded
+from domain.log.folded_stream import FoldedStream
+from domain.log.ports import EventLog
+from domain.log.record import RecordedEvent
+from domain.ports import IdSource
+
+
+@dataclass(slots=True)
+class EngineControls:
+    """The stream ``engine`` of a log. May be used from any thread.
+
+    Attributes:
+        log: Holds the stream.
+        ids: Ids of the new events.
+        signals: Reach the workers after a change.
+    """
+
+    log: EventLog
+    ids: IdSource
+    signals: ControlSignals
+    _stream: FoldedStream[EngineControl] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = FoldedStream(
+            ENGINE_STREAM, log=self.log, ids=self.ids, initial=EngineControl(), evolve=_evolve
+        )
+
+    def current(self) -> EngineControl:
+        """Return the state as of now; reads only what is new in the log.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        return self._stream.read()
+
+    def admission(self) -> AdmissionState:
+        """Return which jobs are accepted and started.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        return self.current().admission
+
+    def require_admission(self) -> None:
+        """Check that new jobs are accepted.
+
+        Raises:
+            Draining: The service drains.
+            LogUnavailable: The log cannot be read.
+        """
+        if self.admission() is AdmissionState.DRAINING:
+            raise Draining("the service drains: it accepts no new jobs until it is resumed")
+
+    def tune(
+        self, change: Callable[[EngineTuning], EngineTuning], *, correlation_id: str
+    ) -> EngineControl:
+        """Change the tuned values, and nudge the workers.
+
+        Args:
+            change: Returns the new values for the present ones.
+            correlation_id: The request.
+
+        Raises:
+            InvalidRequest: A value is out of its limits.
+            LogUnavailable: Nothing was changed.
+        """
+        return self._commit(lambda now: Tune(tuning=change(now.tuning)), correlation_id)
+
+    def set_admission(
+        self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str
+    ) -> EngineControl:
+        """Pause, drain or resume, and nudge the workers.
+
+        Args:
+            admission: The wanted state.
+            reason: For other operators.
+            correlation_id: The request.
+
+        Raises:
+            LogUnavailable: Nothing was changed.
+        """
+        command = SetAdmission(admission=admission, reason=reason)
+        return self._commit(lambda _: command, correlation_id)
+
+    def _commit(
+        self, command: Callable[[EngineControl], EngineCommand], correlation_id: str
+    ) -> EngineControl:
+        is_changed = self._stream.commit(
+            lambda now: decide(now, command(now)), correlation_id=correlation_id
+        )
+        if is_changed:
+            # Workers that miss the signal look at the log from time to time.
+            with suppress(QueueUnavailable):
+                self.signals.nudge(ControlTopic.ENGINE)
+        return self._stream.read()
+
+
+def _evolve(control: EngineControl, recorded: RecordedEvent) -> EngineControl:
+    event = decode_recorded(recorded)
+    assert isinstance(event, EngineEvent)
+    return evolve(control, event, at=recorded.recorded_at, version=recorded.version)

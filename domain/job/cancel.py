@@ -1,0 +1,170 @@
+"""Cancels jobs, and enqueues again those that ended without an answer."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from domain.engine.workers import ControlSignals
+from domain.errors import NotRetryable, QueueUnavailable
+from domain.events.job import JobCancelled, JobCancelRequested, JobRetried
+from domain.job.commit import commit, load_job
+from domain.job.decisions import require_retryable
+from domain.job.fair_scheduler import line_of
+from domain.job.ports import ItemBacklog, ItemSink, JobQueue
+from domain.job.state import Job
+from domain.job.terminal_item import republish_end
+from domain.log.ports import EventLog, PayloadStore
+from domain.ports import IdSource
+from domain.values import JobId, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancellation:
+    """Cancels jobs; one per process.
+
+    Attributes:
+        log: Records the request, and the end of a waiting job.
+        payloads: Has the answer of a job that ended before it could be cancelled.
+        queue: A waiting job is removed from it.
+        sink: Receives the terminal item of a waiting job.
+        backlog: The items that earlier attempts emitted.
+        signals: Nudge the worker of a running job.
+        ids: Ids of the new events.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    queue: JobQueue
+    sink: ItemSink
+    backlog: ItemBacklog
+    signals: ControlSignals
+    ids: IdSource
+
+    def cancel(self, job_id: JobId, *, reason: str) -> Job:
+        """Record the request, then end the job if it waits, else nudge its worker.
+
+        Idempotent: a job that has ended is returned as it is.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LogUnavailable: The request was not recorded, or the answer cannot be read.
+        """
+        job = commit(job_id, JobCancelRequested(reason=reason), log=self.log, ids=self.ids)
+        if job.status.is_terminal:
+            return job
+        try:
+            if self.take_waiting(job):
+                return self._end_waiting(job)
+            self.signals.nudge_cancel(job_id)
+        except QueueUnavailable:
+            # The request is recorded: a worker reads it before it starts the job.
+            return job
+        return job
+
+    def take_waiting(self, job: Job) -> bool:
+        """Take a job out of its queue; return whether it waited there.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+        """
+        asked = job.submitted
+        assert asked is not None
+        return self.queue.remove(
+            job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
+        )
+
+    def put_back(self, job: Job) -> None:
+        """Put a job that was taken out of its queue back into it.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached; the reconciler enqueues the job later.
+        """
+        asked = job.submitted
+        assert asked is not None
+        self.queue.enqueue(
+            job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
+        )
+
+    def publish_end(self, job: Job) -> None:
+        """Publish the terminal item of an ended job, unless it is there or its text is lost.
+
+        Raises:
+            QueueUnavailable: The broker cannot be reached.
+            LogUnavailable: The answer cannot be read.
+        """
+        republish_end(job, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
+
+    def _end_waiting(self, job: Job) -> Job:
+        """End a job that no worker has and no queue holds, and publish its terminal item."""
+
+        def confirm(now: Job) -> JobCancelled | None:
+            # A job that ended and was retried meanwhile is not cancelled by the old request.
+            is_over = now.status.is_terminal
+            return None if is_over else JobCancelled(attempt=0, usage=Usage())
+
+        now = commit(job.id, confirm, log=self.log, ids=self.ids)
+        if now.status.is_terminal:
+            self.publish_end(now)
+        else:
+            self.put_back(now)
+        return now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetry:
+    """Puts ended jobs back into their queue; one per process.
+
+    Attributes:
+        log: Records the retry.
+        payloads: Has the request, unless it was erased.
+        queue: Receives the job.
+        backlog: Drops the items of the attempts before.
+        ids: Ids of the new events.
+    """
+
+    log: EventLog
+    payloads: PayloadStore
+    queue: JobQueue
+    backlog: ItemBacklog
+    ids: IdSource
+
+    def retry(self, job_id: JobId, *, reason: str) -> Job:
+        """Put a failed, cancelled or expired job back into its queue; its answer begins anew.
+
+        The items of earlier attempts are dropped first, and late ones are refused, so that no
+        reader takes the old end for the new one. The deadlines of the job no longer apply.
+
+        Raises:
+            JobNotFound: There is no such job.
+            NotRetryable: The job is open, has completed, or was never a valid request.
+            PayloadMissing: The request was erased, so there is nothing to run.
+            PayloadDamaged: The request is not as it was written.
+            QueueUnavailable: The broker cannot be reached; nothing has changed.
+            LogUnavailable: The retry was not recorded.
+        """
+        job = load_job(job_id, log=self.log).job
+        require_retryable(job)
+        if job.submitted is not None:
+            self.payloads.get(job.submitted.request)
+        # The terminal item of a job that no attempt ended carries the number of the next attempt.
+        self.backlog.forget(job_id, through=job.attempt + 1)
+        ended = job.attempt
+
+        def again(now: Job) -> JobRetried:
+            # A concurrent retry won, and the items of its attempt are not dropped.
+            if now.attempt != ended:
+                raise NotRetryable(job_id, now.status)
+            return JobRetried(reason=reason)
+
+        job = commit(job_id, again, log=self.log, ids=self.ids)
+        # The reconciler enqueues the job if the broker goes away just now.
+        with suppress(QueueUnavailable):
+            asked = job.submitted
+            self.queue.enqueue(
+                job_id,
+                asked.priority,
+                line=line_of(asked.agent, asked.owner),
+                model=asked.bound_model,
+            )
+        return job

@@ -1,0 +1,258 @@
+"""Accepts a request as a job: log first, queue second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from domain.errors import (
+    IdempotencyKeyReused,
+    IdempotencyKeyTaken,
+    InvalidRequest,
+    MemoryFull,
+    Overloaded,
+    QueueUnavailable,
+    RateLimited,
+)
+from domain.events.job import JobAttached, JobSubmitted
+from domain.job.commit import commit, load_job
+from domain.job.eta import EtaSource, retry_after_s
+from domain.job.fair_scheduler import line_of
+from domain.job.listing import JobViews
+from domain.job.new_job import NewJob
+from domain.job.ports import JobQueue
+from domain.log.ports import EventLog
+from domain.log.record import Draft
+from domain.ports import IdSource
+from domain.shares import share_of, shortage
+from domain.values import Digest, JobId, Owner, Priority, StreamName, digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The job exists.
+
+    Attributes:
+        job_id: The job; an earlier one if the request is a repeat.
+        queued: Whether the queue holds the job; if not, the reconciler enqueues it.
+        attached: Why the request was attached to an earlier job, if it was.
+        joined_trace: W3C ``traceparent`` of that job.
+    """
+
+    job_id: JobId
+    queued: bool
+    attached: str | None = None
+    joined_trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmission:
+    """Accepts requests as jobs; one per process.
+
+    Attributes:
+        log: Committed before anything else.
+        queue: May be unavailable; the job is accepted all the same.
+        ids: Ids of the new events.
+    """
+
+    log: EventLog
+    queue: JobQueue
+    ids: IdSource
+
+    def submit(
+        self, new: NewJob, *, job_id: JobId, claim: Callable[[JobId], None] | None = None
+    ) -> Accepted:
+        """Record a job and enqueue it.
+
+        Args:
+            job_id: A fresh id, drawn by the caller so that it can subscribe to the items first.
+            claim: Called once a fresh job is in the log, before it is enqueued. An error of it
+                passes through, and the caller cancels the job.
+
+        Returns:
+            The new job, or the earlier one of the same idempotency key.
+
+        Raises:
+            LogUnavailable: Nothing was accepted.
+            IdempotencyKeyReused: An earlier request with other contents has the key.
+        """
+        submitted, payloads = new.sealed()
+        events = (submitted,) if new.embedding is None else (submitted, new.embedding)
+        drafts = [
+            Draft(event_id=self.ids.event_id(), event=event, correlation_id=new.correlation_id)
+            for event in events
+        ]
+        try:
+            self.log.append(StreamName(job_id), drafts, expected_version=0, payloads=payloads)
+        except IdempotencyKeyTaken as error:
+            earlier = JobId(error.job_id)
+            before = load_job(earlier, log=self.log).job.submitted
+            if before.asked != submitted.asked:
+                raise IdempotencyKeyReused(earlier) from error
+            return self.attach(
+                earlier,
+                reason="idempotency_key",
+                request_id=new.correlation_id,
+                trace=submitted.trace,
+            )
+        if claim is not None:
+            claim(job_id)
+        return Accepted(job_id=job_id, queued=self._enqueue(job_id, submitted))
+
+    def attach(
+        self, job_id: JobId, *, reason: str, request_id: str, trace: str | None = None
+    ) -> Accepted:
+        """Record that a repeated request gets the answer of an earlier job.
+
+        The job is enqueued again, in case the queue lost it.
+
+        Args:
+            job_id: The earlier job.
+            reason: As in ``JobAttached``.
+            request_id: The repeated request.
+            trace: W3C ``traceparent`` of that request.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LogUnavailable: Nothing was recorded.
+        """
+        attach = JobAttached(reason=reason, request_id=request_id, trace=trace)
+        job = commit(job_id, attach, log=self.log, ids=self.ids)
+        queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
+        return Accepted(
+            job_id=job_id, queued=queued, attached=reason, joined_trace=job.submitted.trace
+        )
+
+    def _enqueue(self, job_id: JobId, submitted: JobSubmitted) -> bool:
+        try:
+            self.queue.enqueue(
+                job_id,
+                submitted.priority,
+                line=line_of(submitted.agent, submitted.owner),
+                model=submitted.bound_model,
+            )
+        except QueueUnavailable:
+            return False
+        return True
+
+
+def idempotency_digest(key: str, keyspace: str = "") -> Digest:
+    """Return the digest that the log keeps of an idempotency key.
+
+    Args:
+        key: As the client wrote it.
+        keyspace: As in ``NewJob``; equal keys of two keyspaces differ.
+    """
+    whose = f"{keyspace}\n".encode() if keyspace else b""
+    return digest_of(b"idempotency-key\n" + whose + key.encode("utf-8", "surrogatepass"))
+
+
+def never_absent(model: str) -> bool:
+    """Return whether a model is absent where there is only one."""
+    del model
+    return False
+
+
+def line_length(
+    counts: Mapping[str | None, int], model: str | None, has_own_line: Callable[[str], bool]
+) -> int:
+    """Return how many jobs wait beside a job that is bound to ``model``.
+
+    Jobs of an absent model and of an embedding model form a line of their own: they hold no place
+    of the others.
+    """
+    if model is not None and has_own_line(model):
+        return counts.get(model, 0)
+    return sum(count for bound, count in counts.items() if bound is None or not has_own_line(bound))
+
+
+def require_room(
+    priority: Priority,
+    *,
+    jobs_max: int,
+    views: JobViews,
+    eta: EtaSource,
+    jobs: int = 1,
+    memory_wait_s: float = 0.0,
+    model: str | None = None,
+    has_own_line: Callable[[str], bool] = never_absent,
+) -> None:
+    """Refuse new jobs, all or none, if their queue or the memory has no room for them.
+
+    Callers that check at the same time may exceed the limit by their number.
+
+    Args:
+        priority: The queue.
+        jobs_max: Most jobs that may wait in it.
+        views: Counts the waiting jobs.
+        eta: Estimates when a place becomes free.
+        jobs: Number of new jobs.
+        memory_wait_s: They are refused while an earlier interactive job has waited for memory for
+            so many seconds; 0: never.
+        model: The model that they are bound to.
+        has_own_line: Whether jobs of a model wait apart from the others.
+
+    Raises:
+        InvalidRequest: ``jobs`` is more than may ever wait.
+        Overloaded: The queue is full; the message names the limit.
+        MemoryFull: The memory for contexts is full.
+    """
+    if jobs > jobs_max:
+        msg = f"{jobs} answers at once; the {priority.value} queue takes {jobs_max}"
+        raise InvalidRequest(msg, field="n")
+    waiting = line_length(views.waiting(priority), model, has_own_line)
+    if waiting + jobs > jobs_max:
+        limit = jobs_max - jobs + 1
+        free_in_s = eta.room_in_s(priority, waiting=waiting, limit=limit)
+        full = f"the {priority.value} queue is full: {jobs_max} jobs are waiting"
+        if jobs > 1:
+            full = (
+                f"the {priority.value} queue has {waiting} of {jobs_max} jobs, no room for {jobs}"
+            )
+        raise Overloaded(full, retry_after_s=retry_after_s(free_in_s))
+    _require_memory(priority, memory_wait_s, waiting, eta)
+
+
+def require_share(
+    priority: Priority,
+    owner: Owner,
+    *,
+    jobs_max: int,
+    views: JobViews,
+    eta: EtaSource,
+    jobs: int = 1,
+    model: str | None = None,
+    has_own_line: Callable[[str], bool] = never_absent,
+) -> None:
+    """Refuse new jobs, all or none, of an API key that has its share of their queue.
+
+    See ``require_room`` for the other arguments.
+
+    Raises:
+        InvalidRequest: ``jobs`` is more than its share can be.
+        RateLimited: The message names its share.
+    """
+    if jobs > (most := share_of(jobs_max)):
+        msg = f"{jobs} answers at once; a key may have {most} jobs in the {priority.value} queue"
+        raise InvalidRequest(msg, field="n")
+    held, mine = (
+        line_length(views.waiting(priority, owner=one), model, has_own_line)
+        for one in (None, owner)
+    )
+    found = shortage(jobs_max, held=held, mine=mine, size=jobs)
+    if found is not None:
+        free_in_s = eta.room_in_s(priority, waiting=held, limit=max(1, held))
+        msg = (
+            f"this key may have {found.limit} of the {jobs_max} waiting jobs"
+            f" of the {priority.value} queue"
+        )
+        raise RateLimited(msg, retry_after_s=retry_after_s(free_in_s))
+
+
+def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: EtaSource) -> None:
+    """Refuse a job while an earlier one has waited for memory for too long."""
+    full_s = eta.full_s() if wait_max_s else 0.0
+    if not 0 < wait_max_s <= full_s:
+        return
+    free_in_s = eta.room_in_s(priority, waiting=waiting, limit=max(1, waiting))
+    raise MemoryFull(full_s, retry_after_s=retry_after_s(free_in_s))

@@ -1,0 +1,103 @@
+"""One stream of the log with its state, kept folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from domain.errors import ConcurrencyConflict
+from domain.events.event import Event
+from domain.log.ports import EventLog
+from domain.log.record import Draft, RecordedEvent
+from domain.ports import IdSource
+from domain.values import StreamName
+
+#: Most times that a decision is repeated after a concurrent append.
+TRIES_MAX = 8
+
+
+class VersionedState(Protocol):
+    """The state of a stream at a version."""
+
+    @property
+    def version(self) -> int:
+        """Version of the last event; 0 before the first."""
+        ...
+
+
+State = TypeVar("State", bound=VersionedState)
+
+
+class FoldedStream(Generic[State]):
+    """One stream of the log with its state. May be used from any thread.
+
+    Args:
+        log: Holds it.
+        ids: Ids of the new events.
+        initial: The state before the first event.
+        evolve: Returns the state after an event.
+    """
+
+    def __init__(
+        self,
+        stream: StreamName,
+        *,
+        log: EventLog,
+        ids: IdSource,
+        initial: State,
+        evolve: Callable[[State, RecordedEvent], State],
+    ) -> None:
+        self._stream = stream
+        self._log = log
+        self._ids = ids
+        self._evolve = evolve
+        self._state = initial
+
+    def read(self) -> State:
+        """Return the state as of now; reads only what is new in the log.
+
+        Raises:
+            LogUnavailable: The log cannot be read.
+        """
+        # A concurrent call may fold the same events; either result may be kept.
+        state = self._state
+        for recorded in self._log.load(self._stream, after_version=state.version):
+            state = self._evolve(state, recorded)
+        self._state = state
+        return state
+
+    def commit(
+        self, decide: Callable[[State], Sequence[Event]], *, correlation_id: str = ""
+    ) -> bool:
+        """Decide on the present state and append; decide again after a concurrent append.
+
+        Args:
+            decide: Returns the events to append.
+            correlation_id: The request that leads to them; by default the first event of them.
+
+        Returns:
+            Whether events were appended.
+
+        Raises:
+            LogUnavailable: Nothing was appended.
+        """
+        for tries_left in reversed(range(TRIES_MAX)):
+            state = self.read()
+            drafts = self._drafts(decide(state), correlation_id)
+            if not drafts:
+                return False
+            try:
+                self._log.append(self._stream, drafts, expected_version=state.version)
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+                continue
+            return True
+        raise AssertionError  # the last try returns or raises
+
+    def _drafts(self, events: Sequence[Event], correlation_id: str) -> list[Draft]:
+        ids = [self._ids.event_id() for _ in events]
+        return [
+            Draft(event_id=event_id, event=event, correlation_id=correlation_id or ids[0])
+            for event_id, event in zip(ids, events, strict=True)
+        ]

@@ -1,1 +1,0 @@
-"""One verb per module; every dependency is an argument."""

@@ -1,1 +1,0 @@
-"""The real implementations of ``domain.ports`` on SQLite, Redis and Dramatiq."""

@@ -1,1 +1,0 @@
-"""Redis: stream items, the job queue, control messages, token counts."""

@@ -1,0 +1,237 @@
+"""Appends a batch of events inside one write transaction.
+
+A transaction first reads every row that the batch depends on by its key, then decides each append
+in memory, and writes all new rows at the end. A refused append has changed nothing, so the others
+need no savepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, bindparam, func, insert, select
+
+from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.events.cache import AgentCacheMissed, AgentCacheRestored
+from domain.events.event import Event, begins_work
+from domain.events.job import JobSubmitted
+from domain.log.record import Draft, LogHead, RecordedEvent, reader_needed, refuse_newer
+from domain.ports import Clock, IdSource
+from domain.values import Digest, StreamName, rfc3339
+from ops.log.hot_statements import HotStatement
+from ops.log.migrate import raise_reader_min, read_reader_min
+from ops.log.projections.fold import (
+    LIVE,
+    ProjectionFold,
+    catch_up,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ops.log.row_codec import (
+    event_of,
+    event_values,
+    link,
+    read_stamped_head,
+    with_texts,
+)
+from ops.log.tables import EVENTS, JOBS, PAYLOADS
+
+_VERSION = HotStatement(
+    select(func.max(EVENTS.c.version)).where(EVENTS.c.stream == bindparam("stream"))
+)
+_BY_EVENT_ID = HotStatement(select(EVENTS).where(EVENTS.c.event_id == bindparam("event_id")))
+_DIGEST = HotStatement(select(PAYLOADS.c.digest).where(PAYLOADS.c.digest == bindparam("digest")))
+_KEY_HOLDER = HotStatement(select(JOBS.c.id).where(JOBS.c.idempotency == bindparam("idempotency")))
+_INSERT_EVENTS = HotStatement(insert(EVENTS).inline())
+_INSERT_PAYLOADS = HotStatement(insert(PAYLOADS).inline())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One call of ``EventLog.append``."""
+
+    stream: StreamName
+    drafts: tuple[Draft, ...]
+    expected_version: int
+    payloads: Mapping[Digest, bytes] = field(default_factory=dict)
+
+    @property
+    def begins_work(self) -> bool:
+        """Whether an event of it begins work, which a full disk refuses."""
+        return any(begins_work(draft.event) for draft in self.drafts)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of all payloads in bytes."""
+        return sum(len(content) for content in self.payloads.values())
+
+
+class LogTransaction:
+    """Appends on a connection that holds the write lock; the caller commits.
+
+    Other processes write to the same log, so each transaction reads its rows again.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        batch: Every append that will be made.
+        now: Returns the timestamp of new events; that of the last event where it is earlier.
+
+    Raises:
+        LogNewer: A newer program has written to the log since this one opened it.
+    """
+
+    def __init__(
+        self, connection: Connection, batch: Sequence[Append], *, now: Callable[[], str]
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        self._reader_min = self._reader_needed = read_reader_min(connection)
+        refuse_newer(self._reader_min)
+        self._head, self._last_at = read_stamped_head(connection)
+        streams = {one.stream for one in batch}
+        self._versions = {stream: _version(connection, stream) for stream in streams}
+        self._existing: dict[str, RecordedEvent] = {}
+        for event_id in {draft.event_id for one in batch for draft in one.drafts}:
+            row = _BY_EVENT_ID.row(connection, {"event_id": event_id})
+            if row is not None:
+                (self._existing[event_id],) = with_texts(connection, [event_of(row)])
+        self._projections = (
+            ProjectionFold(connection, LIVE, streams | _named_jobs(batch))
+            if self._are_projections_current()
+            else None
+        )
+        self._recorded: list[RecordedEvent] = []
+        self._keys: dict[Digest, StreamName] = {}
+        self._payloads: dict[Digest, bytes] = {}
+
+    def append(self, request: Append) -> tuple[RecordedEvent, ...]:
+        """Append all drafts of a request or none; other requests are not affected.
+
+        Raises:
+            ConcurrencyConflict: The stream has another version.
+            IdempotencyKeyTaken: A submitted job has the key of another job.
+            LogUnavailable: The projections, which have the keys, are behind the log.
+            ValueError: An event id exists in another stream.
+        """
+        for draft in request.drafts:
+            existing = self._existing.get(draft.event_id)
+            if existing is not None and existing.stream != request.stream:
+                msg = f"event {draft.event_id} stands in {existing.stream}, not {request.stream}"
+                raise ValueError(msg)
+        fresh = [draft for draft in request.drafts if draft.event_id not in self._existing]
+        if fresh:
+            self._record(request, fresh)
+        return tuple(self._existing[draft.event_id] for draft in request.drafts)
+
+    def write(self) -> None:
+        """Write the new rows and the projections' checkpoint; call once, before the commit."""
+        if not self._recorded:
+            return
+        rows = [event_values(event) for event in self._recorded]
+        _INSERT_EVENTS.run_many(self._connection, rows)
+        if self._reader_needed > self._reader_min:
+            raise_reader_min(self._connection, self._reader_needed)
+        self._write_payloads()
+        if self._projections is not None:
+            self._projections.write()
+            write_checkpoint(self._connection, LIVE.jobs, self._head.position)
+
+    def _are_projections_current(self) -> bool:
+        checkpoint = read_checkpoint(self._connection, LIVE.jobs)
+        if checkpoint.is_current_version and checkpoint.position < self._head.position:
+            # Events were written without projections; several transactions close a large gap.
+            checkpoint = catch_up(self._connection, LIVE)
+        return checkpoint.is_current_version and checkpoint.position == self._head.position
+
+    def _record(self, request: Append, drafts: Sequence[Draft]) -> None:
+        version = self._versions[request.stream]
+        if version != request.expected_version:
+            raise ConcurrencyConflict(
+                request.stream, expected=request.expected_version, actual=version
+            )
+        keys = self._fresh_keys(request.stream, drafts)
+        # Another process may have written the last event, with a clock that was ahead.
+        now = max(self._last_at, self._now())
+        head = self._head
+        recorded: list[RecordedEvent] = []
+        for draft in drafts:
+            version += 1
+            event = link(
+                draft, stream=request.stream, version=version, before=head, recorded_at=now
+            )
+            recorded.append(event)
+            head = LogHead(position=event.position, hash=event.hash)
+        if self._projections is not None:
+            self._projections.fold(recorded)
+        # Nothing below can fail, so a refused append changes nothing.
+        self._head, self._last_at = head, now
+        self._versions[request.stream] = version
+        self._recorded += recorded
+        needed = (reader_needed(event.type, event.schema_version) for event in recorded)
+        self._reader_needed = max(self._reader_needed, *needed)
+        self._keys |= keys
+        self._existing |= {event.event_id: event for event in recorded}
+        self._payloads |= request.payloads
+        for event in recorded:
+            self._payloads |= event.texts
+
+    def _fresh_keys(self, stream: StreamName, drafts: Sequence[Draft]) -> dict[Digest, StreamName]:
+        """Return the new idempotency keys of ``drafts``; raise if one is taken."""
+        events = [draft.event for draft in drafts]
+        keys = [event.idempotency for event in events if isinstance(event, JobSubmitted)]
+        fresh = {key: stream for key in keys if key is not None}
+        if fresh and self._projections is None:
+            raise LogUnavailable("the projections are being rebuilt; try again in a moment")
+        for key in fresh:
+            row = _KEY_HOLDER.row(self._connection, {"idempotency": key})
+            holder = self._keys.get(key) if row is None else row[0]
+            if holder is not None:
+                raise IdempotencyKeyTaken(str(holder))
+        return fresh
+
+    def _write_payloads(self) -> None:
+        if not self._payloads:
+            return
+        missing = [
+            {"digest": digest, "content": content, "bytes": len(content)}
+            for digest, content in self._payloads.items()
+            if _DIGEST.row(self._connection, {"digest": digest}) is None
+        ]
+        if missing:
+            _INSERT_PAYLOADS.run_many(self._connection, missing)
+
+
+def _named_jobs(batch: Sequence[Append]) -> set[str]:
+    events = (draft.event for one in batch for draft in one.drafts)
+    return {
+        event.job for event in events if isinstance(event, AgentCacheRestored | AgentCacheMissed)
+    }
+
+
+def append_event(
+    connection: Connection, stream: StreamName, event: Event, *, clock: Clock, ids: IdSource
+) -> None:
+    """Append one event to the end of a stream; the caller commits.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        stream: Of any version.
+        event: Its event id is its correlation id too.
+        clock: Stamps the event.
+        ids: Returns its event id.
+    """
+    event_id = ids.event_id()
+    request = Append(
+        stream=stream,
+        drafts=(Draft(event_id=event_id, event=event, correlation_id=event_id),),
+        expected_version=_version(connection, stream),
+    )
+    transaction = LogTransaction(connection, [request], now=lambda: rfc3339(clock.now()))
+    transaction.append(request)
+    transaction.write()
+
+
+def _version(connection: Connection, stream: StreamName) -> int:
+    ((version,),) = _VERSION.rows(connection, {"stream": stream})
+    return version or 0

@@ -1,1 +1,0 @@
-"""Metric families and their exposition, and counters that survive their process."""

@@ -1,0 +1,1 @@
+"""Metrics and traces: families, exposition, spans and their export by OTLP."""

@@ -1,1 +1,0 @@
-"""Groups of settings: each field has a default, limits and a description; see ``ops.settings``."""

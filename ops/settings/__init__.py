@@ -1,0 +1,1 @@
+"""Groups of settings: each field has a default, limits and a description; see ``settings``."""
