@@ -251,11 +251,8 @@ class ReliefOrder:
         exact = _least_recent(self._exact, unsaved=unsaved)
         if exact is not None and self._packs:
             return Pack(exact, needed_bytes)
-        packed = _least_recent(self._packed, unsaved=unsaved)
-        found = [one for one in (exact, packed) if one is not None]
-        if not found:
-            return None
-        return self._shortened(min(found, key=lambda one: one.used), needed_bytes)
+        context = exact or _least_recent(self._packed, unsaved=unsaved)
+        return None if context is None else self._shortened(context, needed_bytes)
 
     def check_integrity(self) -> None:
         """Assert that the order is that of the holders; for tests."""

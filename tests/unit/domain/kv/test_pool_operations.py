@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from domain.kv.checkpoints import CheckpointKind, checkpoint_fingerprint
+from domain.kv.checkpoints import CacheCheckpoint, CheckpointKind, checkpoint_fingerprint
 from domain.kv.contexts import Context
 from domain.kv.hashing import ID_BITS, SHARED_BIT, BlockHasher, pack_ids, unpack_ids
 from domain.kv.pool import BlockPool
@@ -81,6 +81,23 @@ def test_room_is_made_if_it_takes_all_that_can_be_freed() -> None:
     assert pool.used_bytes == 2 * TWO, "nothing is freed in vain"
     assert pool.make_room(EIGHT - TWO)
     assert pool.contexts() == [row]
+
+
+def test_a_checkpoint_takes_no_context_that_the_disk_lacks_and_an_eviction_is_reported() -> None:
+    budget = 2 * HYBRID.live_bytes(SIZE)
+    pool, arrays = _pool(budget, HYBRID, may_lose=lambda: False)
+    cuts: list[tuple[Context, int]] = []
+    pool.on_cut = lambda context, tokens: cuts.append((context, tokens))
+    context = _parked(pool, arrays, range(SIZE), is_saved=False)
+    other = _parked(pool, arrays, range(50, 50 + SIZE), is_saved=False)
+
+    def make(checkpoint: CacheCheckpoint) -> None:
+        arrays.ends[checkpoint] = checkpoint.size_bytes
+
+    assert pool.add_checkpoint(context, CheckpointKind.FORK, SIZE, make) is None
+    pool.record_saved(other)
+    assert pool.add_checkpoint(context, CheckpointKind.FORK, SIZE, make) is not None
+    assert cuts == [(other, 0)]
 
 
 def test_contexts_are_packed_before_they_are_cut() -> None:

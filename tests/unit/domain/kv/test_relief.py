@@ -325,6 +325,7 @@ def test_a_checkpoint_that_is_joined_again_counts_its_context_once() -> None:
     order.join(running, end)
     order.check_integrity()
     assert (end.busy, order.ends_of[running]) == (1, {end: None})
+    assert order.reclaimable_bytes(unsaved=True) == 0
     order.part(running, end)
     order.part(running, end)
     order.check_integrity()
