@@ -13,7 +13,7 @@ import h11
 from api.errors import error_reply, internal_error
 from api.http.messages import Reply
 from api.http_server.exchange import Exchange
-from api.http_server.limits import BodyShare, BrokenFraming
+from api.http_server.limits import BodyShare, Deadline
 from api.http_server.replies import (
     CHUNKED,
     BrokenReply,
@@ -22,15 +22,15 @@ from api.http_server.replies import (
     whole_reply,
 )
 from api.http_server.request import (
-    BODY_MARK,
     RequestHead,
     guess_dialect,
     protocol_error,
     read_target,
     request_parser,
+    too_slow,
 )
 from api.http_server.shield import CLIENT_LEFT, Shield
-from domain.errors import SemanticError, Unavailable
+from domain.errors import SemanticError
 
 _CONTINUE: Final = b"HTTP/1.1 100 \r\n\r\n"
 #: Bytes of a head that are kept to find the dialect of a head that cannot be parsed.
@@ -47,9 +47,6 @@ class _State(Enum):
     #: A request was refused; what still comes of it is dropped, since closing with unread bytes
     #: would reset the reply on its way.
     LINGERING = auto()
-
-
-_READING: Final = frozenset({_State.HEAD, _State.BODY})
 
 
 class Connection(asyncio.Protocol):
@@ -69,15 +66,15 @@ class Connection(asyncio.Protocol):
         #: The current request.
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
         self._robyn: RobynConnection | None = None
         #: Ends the state.
-        self._timer: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
+        self._timer = Deadline()
+        #: Ends a connection whose client takes no bytes.
+        self._stall = Deadline()
         #: Address of the client.
         self.peer = ""
         self._refusal: SemanticError | None = None
-        self._is_kept = False
         self._keeps_alive = True
         self._has_begun_reply = False
         self._is_unframed = False
@@ -122,7 +119,7 @@ class Connection(asyncio.Protocol):
         """End the input and the output."""
         del exc
         self._is_lost = True
-        self._stop_stall()
+        self._stall.stop()
         self._end_input()
         if self._robyn is not None:
             self._robyn.abort()
@@ -133,14 +130,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Let the source of the reply wait, for a limited time."""
-        if self._stall is None:
-            loop = asyncio.get_running_loop()
-            self._stall = loop.call_later(self._limits.stall_timeout_s, self.abort)
+        if not self._stall.is_set:
+            self._stall.set(self._limits.stall_timeout_s, self.abort)
         self._set_paused(is_paused=True)
 
     def resume_writing(self) -> None:
         """Let the source of the reply go on."""
-        self._stop_stall()
+        self._stall.stop()
         self._set_paused(is_paused=False)
 
     def _set_paused(self, *, is_paused: bool) -> None:
@@ -148,11 +144,6 @@ class Connection(asyncio.Protocol):
             self._robyn.pause(is_paused=is_paused)
         if self._exchange is not None:
             self._exchange.pipe.pause(is_paused=is_paused)
-
-    def _stop_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
 
     def _end_input(self) -> None:
         if self._is_over:
@@ -169,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     def _count_surplus(self, received_bytes: int) -> None:
         self._surplus_bytes += received_bytes
-        if self._surplus_bytes > self._limits.head_bytes_max and self._transport is not None:
+        if self._surplus_bytes > self._limits.head_bytes_max:
             self._transport.pause_reading()
 
     # Called by the connection to Robyn.
@@ -197,15 +188,14 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.write(data)
 
     # Called by the shield.
 
     def abort(self) -> None:
         """Cut the connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def close_if_idle(self) -> None:
         """Close the connection if no request is on it."""
@@ -223,16 +213,14 @@ class Connection(asyncio.Protocol):
     def _enter(self, state: _State, limit_s: float, too_late: Callable[[], None]) -> None:
         """Begin a state, which ends with a call of ``too_late``."""
         self._state = state
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(limit_s, too_late)
+        self._timer.set(limit_s, too_late)
 
     def _read(self) -> None:
         """Take what has come of a request, up to its end."""
         try:
             if self._state is _State.IDLE:
                 self._begin()
-            while self._state in _READING and self._exchange is not None:
+            while self._state in {_State.HEAD, _State.BODY} and self._exchange is not None:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
                     return
@@ -247,10 +235,10 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         if self._http.trailing_data[0]:
-            self._is_kept, self._has_begun_reply = True, False
+            self._has_begun_reply = False
             self._exchange = self._shield.begin(self.peer)
             limit_s = self._limits.head_timeout_s
-            self._enter(_State.HEAD, limit_s, lambda: self._refuse(_too_slow("head", limit_s)))
+            self._enter(_State.HEAD, limit_s, lambda: self._refuse(too_slow("head", limit_s)))
         elif self._is_over:
             self._close()
 
@@ -274,14 +262,14 @@ class Connection(asyncio.Protocol):
         exchange.body_bytes_max = head.body_limit(self._limits)
         self._keeps_alive = head.keeps_alive
         limit_s = self._limits.body_timeout_s
-        self._enter(_State.BODY, limit_s, lambda: self._refuse(_too_slow("body", limit_s)))
+        self._enter(_State.BODY, limit_s, lambda: self._refuse(too_slow("body", limit_s)))
         if self._http.they_are_waiting_for_100_continue:
             self._write(_CONTINUE)
 
     def _refuse(self, error: SemanticError) -> None:
         """Reply to a request that is not read to its end, so that the client gets the reply."""
         exchange = self._exchange
-        if self._is_lost or exchange is None or self._transport is None:
+        if self._is_lost or exchange is None:
             return
         self._keeps_alive, self._surplus_bytes = False, 0
         self._shield.logger.info(
@@ -292,8 +280,8 @@ class Connection(asyncio.Protocol):
         )
         head = exchange.head
         dialect = guess_dialect(self._glimpse) if head is None else head.dialect
-        status = self._send(error_reply(error, dialect, exchange.request_id), exchange)
-        self._shield.finish(exchange, status)
+        reply = error_reply(error, dialect, exchange.request_id)
+        self._shield.finish(exchange, self._send(reply, exchange))
         exchange.release()
         self._enter(_State.LINGERING, self._limits.linger_s, self.abort)
         if self._is_over:
@@ -305,12 +293,11 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, exchange: Exchange, head: RequestHead) -> None:
         self._state = _State.ANSWERING
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         exchange.cut = self.abort
         if self._is_over:
             exchange.leave()
-        exchange.pipe.pause(is_paused=self._stall is not None)
+        exchange.pipe.pause(is_paused=self._stall.is_set)
         self._surplus_bytes = 0
         self._count_surplus(len(self._http.trailing_data[0]))
         self._task = asyncio.get_running_loop().create_task(self._serve(exchange, head))
@@ -357,11 +344,7 @@ class Connection(asyncio.Protocol):
 
     async def _ask_robyn(self, lines: list[str], exchange: Exchange, head: RequestHead) -> int:
         robyn = await self._connected()
-        if exchange.body:
-            exchange.body.append(BODY_MARK)
-            exchange.body_bytes += len(BODY_MARK)
-        lines += [f"content-length: {exchange.body_bytes}", "", ""]
-        exchange.body.appendleft("\r\n".join(lines).encode("ascii"))
+        exchange.enclose(lines)
         self._is_unframed = head.version == "1.0"
         try:
             return await robyn.ask(exchange, is_head=head.method == "HEAD")
@@ -374,13 +357,9 @@ class Connection(asyncio.Protocol):
     async def _connected(self) -> RobynConnection:
         if self._robyn is None or not self._robyn.is_open:
             robyn = RobynConnection(self._take_head, self._take_body)
-            try:
-                await self._shield.connect(robyn)
-            except (OSError, TimeoutError) as error:
-                message = "the service is starting or stopping"
-                raise Unavailable(message) from error
+            await self._shield.reach(robyn)
             self._robyn = robyn
-            robyn.pause(is_paused=self._stall is not None)
+            robyn.pause(is_paused=self._stall.is_set)
             if self._is_lost:
                 robyn.abort()
         return self._robyn
@@ -391,8 +370,14 @@ class Connection(asyncio.Protocol):
         head = exchange.head
         more = self._shield.access.headers({} if head is None else head.headers)
         headers = reply_headers(reply, exchange, more)
-        bodiless = head is not None and head.method == "HEAD"
-        self._write(whole_reply(reply, headers, bodiless=bodiless, close=not self._keeps_alive))
+        self._write(
+            whole_reply(
+                reply,
+                headers,
+                bodiless=head is not None and head.method == "HEAD",
+                close=not self._keeps_alive,
+            )
+        )
         return reply.status
 
     def _go_on(self) -> None:
@@ -404,29 +389,22 @@ class Connection(asyncio.Protocol):
         self._http = request_parser(self._limits.head_bytes_max, self._http)
         self._glimpse = self._http.trailing_data[0][:_GLIMPSE_BYTES]
         self._enter(_State.IDLE, self._limits.idle_timeout_s, self._close)
-        if not self._keeps_alive or (self._is_kept and self._shield.draining):
+        if not self._keeps_alive or self._shield.draining:
             self._close()
             return
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._transport.resume_reading()
         self._read()
 
     def _close(self) -> None:
         """Close, and let the client take all bytes."""
-        if self._transport is not None and not self._is_lost:
+        if not self._is_lost:
             self._transport.close()
             self._enter(_State.LINGERING, self._limits.stall_timeout_s, self.abort)
 
     def _leave(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         if self._exchange is not None:
             self._exchange.release()
         if self._robyn is not None:
             self._robyn.abort()
         self._shield.leave(self)
-
-
-def _too_slow(part: str, limit_s: float) -> BrokenFraming:
-    message = f"the request {part} took longer than {limit_s:g} s"
-    return BrokenFraming(408, f"{part}_timeout", message, retryable=True)

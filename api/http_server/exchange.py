@@ -14,7 +14,7 @@ from structlog.contextvars import bind_contextvars
 from api.access.access_control import AdmittedRequest
 from api.http.messages import UNIDENTIFIED, Caller, Request, Signal
 from api.http_server.limits import BodyShare
-from api.http_server.request import RequestHead, body_too_large
+from api.http_server.request import BODY_MARK, RequestHead, body_too_large
 from domain.log.trace import SAMPLED, TraceContext, new_trace, parse_traceparent
 from ops.clock import uuid7_hex
 
@@ -217,6 +217,18 @@ class Exchange:
         if self.share is not None:
             self.share.take(len(data))
         self.body.append(data)
+
+    def enclose(self, lines: list[str]) -> None:
+        """Put the head for Robyn before the body, and the mark of its end behind it.
+
+        Args:
+            lines: Of the head, without the length of the body.
+        """
+        if self.body:
+            self.body.append(BODY_MARK)
+            self.body_bytes += len(BODY_MARK)
+        head = [*lines, f"content-length: {self.body_bytes}", "", ""]
+        self.body.appendleft("\r\n".join(head).encode("ascii"))
 
     def release(self) -> None:
         """Give back what the request has taken of what all share."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -79,6 +81,29 @@ class ServerLimits:
 
 class BrokenFraming(TransportError):
     """A request whose end is unknown: the connection closes after the reply."""
+
+
+class Deadline:
+    """Calls a function once a time is over, unless it is stopped or set again before."""
+
+    def __init__(self) -> None:
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it was set and not stopped since."""
+        return self._handle is not None
+
+    def set(self, limit_s: float, too_late: Callable[[], None]) -> None:
+        """Begin the time anew."""
+        self.stop()
+        self._handle = asyncio.get_running_loop().call_later(limit_s, too_late)
+
+    def stop(self) -> None:
+        """Call nothing."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 class BodyShare:

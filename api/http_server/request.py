@@ -270,6 +270,12 @@ class RequestHead:
         return lines
 
 
+def too_slow(part: str, limit_s: float) -> BrokenFraming:
+    """The head or the body took longer than the limit."""
+    message = f"the request {part} took longer than {limit_s:g} s"
+    return BrokenFraming(408, f"{part}_timeout", message, retryable=True)
+
+
 def head_too_large(limit_bytes: int) -> BrokenFraming:
     """The head is longer than the limit."""
     message = f"the request head is longer than {limit_bytes} bytes"

@@ -18,7 +18,7 @@ from api.http_server.exchange import Exchange
 from api.http_server.limits import PeerCounts, ServerLimits
 from api.http_server.replies import RobynConnection
 from api.http_server.request import RequestTarget
-from domain.errors import Draining, SemanticError
+from domain.errors import Draining, SemanticError, Unavailable
 from domain.shares import Shares
 from ops.observe.logs import Logger
 
@@ -228,6 +228,14 @@ class Shield:
             return None
         self.check_serving(target.route_path)
         return self.unrouted_reply(method, target.route_path)
+
+    async def reach(self, connection: RobynConnection) -> None:
+        """Connect to Robyn, or raise ``Unavailable``."""
+        try:
+            await self.connect(connection)
+        except (OSError, TimeoutError) as error:
+            message = "the service is starting or stopping"
+            raise Unavailable(message) from error
 
     async def connect(self, connection: RobynConnection) -> None:
         """Connect to Robyn.
