@@ -26,7 +26,19 @@ OF_A_MODEL = {
 PURE = {
     *("__future__", "array", "base64", "binascii", "bisect", "collections", "contextlib"),
     *("dataclasses", "datetime", "decimal", "domain", "enum", "fnmatch", "functools", "hashlib"),
-    *("heapq", "hmac", "ipaddress", "itertools", "json", "math", "random", "re", "struct", "sys"),
+    *(
+        "heapq",
+        "hmac",
+        "ipaddress",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "random",
+        "re",
+        "struct",
+        "sys",
+    ),
     *("types", "typing", "urllib.parse"),
 }
 STARTS = {

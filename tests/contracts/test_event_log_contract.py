@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from domain.errors import ConcurrencyConflict, PayloadMissing
+from domain.events.agent import AgentDeleted
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
-from domain.values import (
+from domain.values import AgentId, (
     Digest,
     EventId,
     JobId,
@@ -218,7 +219,8 @@ def test_events_are_selected_by_agent_time_and_several_types(store: Store) -> No
     store.clock.advance(60)
     later = rfc3339(store.clock.now())
     store.log.append(ann, [draft(started()), draft(completed())], expected_version=1)
-    store.log.append(StreamName("agent-ann"), [draft(worker_event())], expected_version=0)
+    deleted = AgentDeleted(agent=AgentId("ann"))
+    store.log.append(StreamName("agent-ann"), [draft(deleted)], expected_version=0)
 
     def positions(*, after: int = 0, limit: int = 100, **wanted: Any) -> list[int]:
         found = store.log.select(EventFilter(**wanted), after=after, limit=limit)
