@@ -15,7 +15,8 @@ from domain.events.job import JobAttached, JobCancelRequested
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
-from domain.values import AgentId, (
+from domain.values import (
+    AgentId,
     Digest,
     EventId,
     JobId,
