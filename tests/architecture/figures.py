@@ -63,11 +63,11 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=541,
-    lines=89_500,
-    statements=43_100,
-    message_files=44,
-    jobs_files=19,
+    files=438,
+    lines=86_500,
+    statements=41_550,
+    message_files=37,
+    jobs_files=15,
 )
 
 
