@@ -21,12 +21,13 @@ from domain.chat.schema_bounds import require_bounded_schemas
 from domain.errors import QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
 from domain.job.history_matching import match_history
-from domain.job.new_job import UNSEALED, NewJob
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
 from domain.job.submit import (
+    UNSEALED,
     Accepted,
+    NewJob,
     idempotency_digest,
     require_room,
     require_share,

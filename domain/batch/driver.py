@@ -45,9 +45,8 @@ from domain.job.cancel import JobCancellation
 from domain.job.decisions import decide, failed_attempt
 from domain.job.history_matching import without_foreign_origins
 from domain.job.listing import JobViews
-from domain.job.new_job import UNSEALED, NewJob
 from domain.job.state import DEADLINE, Job
-from domain.job.submit import JobSubmission, line_length, never_absent
+from domain.job.submit import UNSEALED, JobSubmission, NewJob, line_length, never_absent
 from domain.log.ports import PayloadStore
 from domain.log.record import Draft
 from domain.log.trace import new_trace, parse_traceparent

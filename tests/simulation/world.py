@@ -10,10 +10,9 @@ from typing import Any, cast
 from domain.chat.request import ChatRequest, Message
 from domain.engine.presence import LoadedModels
 from domain.job.cancel import JobCancellation, JobRetry
-from domain.job.new_job import NewJob
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.job.stranded import JobExpiry, JobReconciler, StrandedJobs
-from domain.job.submit import JobSubmission, idempotency_digest, require_room
+from domain.job.submit import JobSubmission, NewJob, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker

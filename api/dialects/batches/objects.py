@@ -18,7 +18,7 @@ from domain.batch.state import BATCH_PREFIX, Batch, BatchId
 from domain.errors import (
     BatchNotFound,
 )
-from domain.job.new_job import text_bytes
+from domain.job.submit import text_bytes
 from domain.ports import IdSource
 from domain.values import Digest, JobStatus, digest_of, rfc3339
 from domain.webhook.send import batch_event

@@ -7,7 +7,7 @@ from typing import Any
 
 from domain.chat.request import ChatRequest
 from domain.events.job import JobSubmitted
-from domain.job.new_job import UNSEALED, NewJob
+from domain.job.submit import UNSEALED, NewJob
 from domain.values import ATTEMPTS_MAX, Priority
 
 _OWN = frozenset(field.name for field in fields(NewJob))

@@ -7,8 +7,7 @@ import pytest
 from domain.batch.driver import ROUND_LINES_MAX
 from domain.errors import RateLimited
 from domain.events.batch import BatchEnded
-from domain.job.new_job import NewJob
-from domain.job.submit import Accepted, JobSubmission
+from domain.job.submit import Accepted, JobSubmission, NewJob
 from domain.values import JobId, Owner, Priority
 from tests.support.builders.batch_world import DAY_S, BatchWorld
 from tests.unit.domain.batch.test_driver import MANY, Crash, crash_after
