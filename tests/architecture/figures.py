@@ -63,10 +63,10 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=438,
+    files=437,
     lines=86_500,
     statements=41_550,
-    message_files=37,
+    message_files=36,
     jobs_files=15,
 )
 

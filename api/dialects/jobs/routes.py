@@ -85,6 +85,9 @@ async def accepted_reply(
 ) -> Reply:
     """Reply with a job that was accepted: 202, or 200 if it ends within ``wait_s`` seconds.
 
+    A repeat of a request whose job has ended gets 200 too. A new job that has ended before its
+    reply is 202 as any other, so that a client that does not wait always gets the same status.
+
     ``more`` are further headers.
     """
     if wait_s is not None:
@@ -95,7 +98,8 @@ async def accepted_reply(
         headers[ATTACHED_HEADER] = accepted.attached
     if wait_s is not None:
         headers["preference-applied"] = f"wait={wait_s}"
-    if JobStatus(job["status"]).is_terminal:
+    is_awaited = wait_s is not None or accepted.attached is not None
+    if is_awaited and JobStatus(job["status"]).is_terminal:
         return json_reply(job, headers=headers)
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 

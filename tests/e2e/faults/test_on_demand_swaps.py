@@ -9,7 +9,7 @@ import pytest
 from tests.support.processes.two_models import TwoModels
 
 ON_DEMAND = {"SEMANTIC_MODELS__SWAP": "on_demand"}
-SOON = {"domain.engine.presence.RESIDENCE_MIN_S": 1.0, "domain.engine.presence.WAIT_MAX_S": 2.0}
+SOON = {"domain.model.swaps.RESIDENCE_MIN_S": 1.0, "domain.model.swaps.WAIT_MAX_S": 2.0}
 
 
 @pytest.fixture(scope="module")

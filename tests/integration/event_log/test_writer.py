@@ -274,7 +274,7 @@ def test_events_of_a_job_and_its_row_are_committed_together(
         with closing(raw_connection(url)) as raw:
             states.extend(
                 raw.execute(
-                    "SELECT status, position,"
+                    "SELECT status, json_extract(record, '$.position'),"
                     " (SELECT position FROM checkpoints WHERE name = 'jobs'),"
                     " (SELECT max(position) FROM events) FROM jobs"
                 )

@@ -18,10 +18,10 @@ from domain.chat.request import Message, ToolChoice
 from domain.events.job import AttemptStarted
 from domain.model.registry import ModelEntry
 from domain.values import JobId, Sampling, StopReason
+from ops.cli import replay
 from ops.cli.main import build_app
 from ops.data_dir.lock import DataLock
 from ops.settings.models import DEMO_MODEL
-from ops.supervisor import parts
 from tests.support.builders.log_files import raw_connection
 from tests.support.models.engine_probe import ask
 from tests.support.models.replay_world import ReplayWorld
@@ -290,7 +290,7 @@ def test_a_process_that_dies_before_it_reads_the_jobs_is_an_error(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = (sys.executable, "-c", "")
-    monkeypatch.setattr(parts, "module_argv", lambda _: dead)
+    monkeypatch.setattr(replay, "module_argv", lambda _: dead)
     # More than the pipe holds, so that the command still writes when the process ends.
     result = _run(directory, *(f"job-{number}" for number in range(20_000)))
     assert result.exit_code == 3, result.output

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from api.dialects.jobs import routes
+from api.dialects.jobs.objects import load_job
 from api.http.messages import Reply, Request
 from domain.chat.items import Finished, Started, Text
 from domain.values import JobId, StopReason, Usage
@@ -60,6 +62,24 @@ def test_client_that_prefers_to_wait_gets_the_ended_job() -> None:
             assert reply.headers["preference-applied"] == "wait=30"
             assert "retry-after" not in reply.headers
             assert json.loads(reply.body)["output"]["text"] == "Hello"
+
+    asyncio.run(scenario())
+
+
+def test_job_that_ends_before_its_reply_is_accepted_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+
+            def ended(*arguments: Any) -> Any:
+                api.start(arguments[1])
+                api.complete(arguments[1], "Hello")
+                return load_job(*arguments)
+
+            monkeypatch.setattr(routes, "load_job", ended)
+            job = await api.json("POST", "/v1/jobs", {"prompt": "hi"}, status=202)
+            assert job["status"] == "completed"
 
     asyncio.run(scenario())
 
