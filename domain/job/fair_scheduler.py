@@ -1,4 +1,4 @@
-"""The order in which waiting jobs reach the engine, see ADR 0056. Pure: no threads, no clock.
+"""The order in which waiting jobs reach the engine, see ADR 0054. Pure: no threads, no clock.
 
 - Interactive jobs go first, and some slots are never given to batch jobs.
 - While both wait, every ``BATCH_EVERY``-th turn goes to a batch job, so batch work never stops.

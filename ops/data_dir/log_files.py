@@ -2,7 +2,7 @@
 
 A full file keeps its number and is compressed: the next line begins the next number. So a reader
 that has read a file to its end, and then sees a later one, has read all lines of the earlier file,
-and a kill while a file is compressed repeats none. ADR 0058 compares the libraries.
+and a kill while a file is compressed repeats none. ADR 0055 compares the libraries.
 """
 
 from __future__ import annotations
