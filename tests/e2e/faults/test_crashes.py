@@ -32,6 +32,8 @@ from tests.support.processes.service import Service
 _log = logging.getLogger(__name__)
 
 TOKENS = 800
+#: Jobs that are tried until a kill comes within an answer.
+KILLS_MAX = 5
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "sampled": {"temperature": 1.0, "seed": 11},
@@ -95,6 +97,27 @@ def types(http: httpx.Client, stream: str) -> list[str]:
     return [event["type"] for event in events(http, stream)]
 
 
+def _killed_amid(
+    service: Service, http: httpx.Client, sampling: str, undisturbed: dict[str, str]
+) -> tuple[str, datetime]:
+    """Kill the worker within an answer, and read the answer to its end.
+
+    On a busy machine an answer may be over when the kill comes; then another job is tried.
+    """
+    for _ in range(KILLS_MAX):
+        job_id = submitted(http, sampling)
+        with JobReader(service.base_url, job_id) as reader:
+            reader.wait_for(20)
+            killed_at = datetime.now(UTC)
+            service.part("worker").kill()
+            assert reader.whole() == undisturbed[sampling]
+        assert reader.connections == 1
+        if reader.attempts != {1}:
+            assert reader.attempts == {1, 2}
+            return job_id, killed_at
+    pytest.fail(f"each of {KILLS_MAX} answers was over when the worker was killed")
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_killed_worker_is_a_pause_of_the_same_stream(
     crashing: Service,
@@ -102,14 +125,7 @@ def test_killed_worker_is_a_pause_of_the_same_stream(
     undisturbed: dict[str, str],
     sampling: str,
 ) -> None:
-    job_id = submitted(http, sampling)
-    with JobReader(crashing.base_url, job_id) as reader:
-        reader.wait_for(20)
-        killed_at = datetime.now(UTC)
-        crashing.part("worker").kill()
-        assert reader.whole() == undisturbed[sampling]
-    assert reader.connections == 1
-    assert reader.attempts == {1, 2}
+    job_id, killed_at = _killed_amid(crashing, http, sampling, undisturbed)
     assert types(http, job_id).count("JobCompleted") == 1
     second = next(e for e in events(http, job_id) if e["data"].get("attempt") == 2)
     pause = datetime.fromisoformat(second["recorded_at"]) - killed_at
