@@ -15,7 +15,7 @@ from tests.support.polling import scaled
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
 _COPIED = ("domain", "ops", "tests", "pyproject.toml")
-_TEST = "tests/unit/domain/job/test_timeline.py"
+_TEST = "tests/unit/domain/audit/test_timeline.py"
 _ENDED_WITHIN_S = 600
 
 

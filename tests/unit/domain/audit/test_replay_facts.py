@@ -20,7 +20,7 @@ from domain.events.job import AttemptStarted, EmbeddingRequested, JobFailed, Job
 from domain.kv.hashing import hash_ids
 from domain.values import PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import completed, started, submitted
-from tests.unit.domain.job.test_replay import JOB, read, recorded, resumed
+from tests.unit.domain.audit.test_replay import JOB, read, recorded, resumed
 
 TOKENS = tuple(range(1000, 2200))
 
