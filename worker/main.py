@@ -93,10 +93,10 @@ def main() -> int:
     preload()
     with resting_collector():
         from ops.observe.logs import configure_logging  # noqa: PLC0415 - imported in this block
-        from ops.settings.settings import load_part_settings  # noqa: PLC0415 - as above
-        from worker.control.worker_drain import RestartAlone  # noqa: PLC0415 - as above
-        from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - as above
-        from worker.process import WorkerProcess  # noqa: PLC0415 - as above
+        from ops.settings.settings import load_part_settings  # noqa: PLC0415 - imported in this block
+        from worker.control.worker_drain import RestartAlone  # noqa: PLC0415 - imported in this block
+        from worker.engine.ports import ModelLoadError  # noqa: PLC0415 - imported in this block
+        from worker.process import WorkerProcess  # noqa: PLC0415 - imported in this block
 
     create_private_files()
     settings = load_part_settings()
@@ -116,10 +116,10 @@ def main() -> int:
         # The supervisor has the directory, so the holder is left of a killed service and will end.
         return int(ExitCode.FAILED if is_supervised else ExitCode.CONFIG)
     except ModelLoadError as error:
-        logger.error("cannot_run", why=error.message)  # noqa: TRY400 - as above
+        logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(ExitCode.CONFIG)
     except (CorruptLog, LogUnavailable, QueueUnavailable) as error:
-        logger.error("cannot_start", why=error.message)  # noqa: TRY400 - as above
+        logger.error("cannot_start", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         return int(after_failed_start(error))
     return restart.after(code, logger)
 

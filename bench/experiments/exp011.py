@@ -95,9 +95,9 @@ def _measure(child: str, model: Path) -> dict[str, float]:
 def _stages(model: Path) -> dict[str, float]:
     import mlx.core as mx  # noqa: PLC0415 - what is measured
 
-    from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - the same
-    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - the same
-    from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - the same
+    from bench.experiments.report import log_to_stderr  # noqa: PLC0415 - what is measured
+    from worker.engine.mlx.model.loader import ModelSource, load_weights  # noqa: PLC0415 - what is measured
+    from worker.engine.mlx.runner import BatchRunner  # noqa: PLC0415 - what is measured
 
     log_to_stderr()
     sizes = [_rss_mb()]
@@ -122,8 +122,8 @@ def _stages(model: Path) -> dict[str, float]:
 def _fill(runner: BatchRunner) -> None:
     """Compute contexts, which stay in memory."""
     from domain.values import Sampling  # noqa: PLC0415 - what is measured
-    from tests.support.models.kv_sequences import random_tokens  # noqa: PLC0415 - the same
-    from worker.engine.ports import Admission  # noqa: PLC0415 - the same
+    from tests.support.models.kv_sequences import random_tokens  # noqa: PLC0415 - what is measured
+    from worker.engine.ports import Admission  # noqa: PLC0415 - what is measured
 
     for seed in range(CONTEXTS):
         admission = Admission(

@@ -135,9 +135,9 @@ class NewBlock:
 
     def __post_init__(self) -> None:
         assert model_of(self.fingerprint)  # noqa: S101 - a contract of the caller
-        assert 0 < len(self.token_ids) <= BLOCK_TOKENS_MAX  # noqa: S101 - the same
+        assert 0 < len(self.token_ids) <= BLOCK_TOKENS_MAX  # noqa: S101 - a contract of the caller
         name = block_hash(self.fingerprint, self.parent, self.token_ids)
-        assert self.hash == name, "another block's name"  # noqa: S101 - the same
+        assert self.hash == name, "another block's name"  # noqa: S101 - a contract of the caller
 
     @property
     def nbytes(self) -> int:

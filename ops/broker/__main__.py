@@ -37,11 +37,11 @@ def main() -> int:
         log.error("the broker cannot run", reason=str(error))  # noqa: TRY400 - the reason is the whole message
         return int(ExitCode.CONFIG)
     except DataDirLocked as error:
-        log.error("the broker cannot run", reason=error.message)  # noqa: TRY400 - as above
+        log.error("the broker cannot run", reason=error.message)  # noqa: TRY400 - the reason is the whole message
         # A supervisor has the directory, so the holder is left of a killed service and will end.
         return int(ExitCode.FAILED if LIFELINE_ENV in os.environ else ExitCode.CONFIG)
     except QueueUnavailable as error:
-        log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - as above
+        log.error("the broker did not start", reason=error.message)  # noqa: TRY400 - the reason is the whole message
         return int(ExitCode.FAILED)
 
 

@@ -182,7 +182,7 @@ class _Client(redis.Redis):
         """See ``redis.Redis``."""
         return self._blocking.blpop(*args, **kwargs)
 
-    def pubsub(self, **kwargs: Any) -> redis.client.PubSub:  # noqa: ANN401 - as above
+    def pubsub(self, **kwargs: Any) -> redis.client.PubSub:  # noqa: ANN401 - the library's signature
         """See ``redis.Redis``."""
         subscription: redis.client.PubSub = self._blocking.pubsub(**kwargs)  # type: ignore[no-untyped-call]  # in redis
         return subscription

@@ -280,8 +280,8 @@ def _line(agent: str, seen: Mapping[str, Any]) -> tuple[str, ...]:
 def _read_reasons(jobs: Iterable[JobId], data_dir: Path | None) -> dict[JobId, CacheDiagnosis]:
     """Return the cache miss of each job; jobs without one and archived jobs are left out."""
     from domain.audit.recent_ends import diagnose_cache  # noqa: PLC0415 - ls asks the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - ls asks the service
+    from ops.log.reader import LogReader  # noqa: PLC0415 - ls asks the service
 
     found: dict[JobId, CacheDiagnosis | None] = {}
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:

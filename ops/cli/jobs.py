@@ -260,9 +260,9 @@ def _print_story(job: str, *, as_json: bool, data_dir: Path | None) -> None:
 
 def _story(job: str, data_dir: Path | None) -> Timeline | None:
     from domain.audit.timeline import read_timeline  # noqa: PLC0415 - most commands ask the service
-    from domain.values import JobId  # noqa: PLC0415 - the same
-    from ops.log.archives import archived_stream  # noqa: PLC0415 - the same
-    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
+    from domain.values import JobId  # noqa: PLC0415 - most commands ask the service
+    from ops.log.archives import archived_stream  # noqa: PLC0415 - most commands ask the service
+    from ops.log.reader import LogReader  # noqa: PLC0415 - most commands ask the service
 
     url = settings_or_exit(overrides(data_dir=data_dir)).log_url
     with log_if_any(url) as engine:

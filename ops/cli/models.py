@@ -199,14 +199,14 @@ def _asked(data_dir: Path | None) -> ModelSummaries | None:
 
 def _found_here(settings: Settings) -> ModelSummaries:
     from domain.model.stock import ModelStock  # noqa: PLC0415 - keeps --help fast
-    from ops.log.database import reader_engine  # noqa: PLC0415 - the same
-    from ops.log.migrate import current  # noqa: PLC0415 - the same
-    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
-    from ops.models.hub_cache import (  # noqa: PLC0415 - the same
+    from ops.log.database import reader_engine  # noqa: PLC0415 - keeps --help fast
+    from ops.log.migrate import current  # noqa: PLC0415 - keeps --help fast
+    from ops.log.reader import LogReader  # noqa: PLC0415 - keeps --help fast
+    from ops.models.hub_cache import (  # noqa: PLC0415 - keeps --help fast
         cached_ids,
         inspect_files,
     )
-    from ops.models.registry import (  # noqa: PLC0415 - the same
+    from ops.models.registry import (  # noqa: PLC0415 - keeps --help fast
         model_registry,
         model_summaries,
     )
@@ -257,7 +257,7 @@ def add(
     leave them open.
     """
     from ops.models.config_file import NotEditable, add_table  # noqa: PLC0415 - keeps --help fast
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - the same
+    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
 
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     values = _given(
@@ -292,7 +292,7 @@ def rm(name: Name) -> None:
         remove_table,
         tables_of,
     )
-    from ops.settings.places import user_config_file  # noqa: PLC0415 - the same
+    from ops.settings.places import user_config_file  # noqa: PLC0415 - keeps --help fast
 
     settings = settings_or_exit(overrides())
     try:
@@ -316,7 +316,7 @@ def _check(settings: Settings, name: str, values: Mapping[str, Any]) -> None:
     """Exit with one line for each fault that the new table would have."""
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
 
-    from ops.settings.models import (  # noqa: PLC0415 - the same
+    from ops.settings.models import (  # noqa: PLC0415 - keeps --help fast
         ModelsSettings,
         refuse_repeated_names,
     )
@@ -392,8 +392,8 @@ def pull(
 def _entry(settings: Settings, name: str) -> ModelEntry:
     """Return the registered model of a name, or one for a hub id; else exit."""
     from domain.model.registry import ModelEntry  # noqa: PLC0415 - keeps --help fast
-    from ops.models.hub_cache import is_hub_id  # noqa: PLC0415 - the same
-    from ops.models.registry import model_registry  # noqa: PLC0415 - the same
+    from ops.models.hub_cache import is_hub_id  # noqa: PLC0415 - keeps --help fast
+    from ops.models.registry import model_registry  # noqa: PLC0415 - keeps --help fast
 
     registry = model_registry(settings)
     entry = registry.get(name) or ModelEntry(name=name, source=name)
@@ -407,7 +407,7 @@ def _entry(settings: Settings, name: str) -> ModelEntry:
 
 def _download(model: HubModel) -> Path:
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
-    from rich.progress import (  # noqa: PLC0415 - the same
+    from rich.progress import (  # noqa: PLC0415 - keeps --help fast
         BarColumn,
         DownloadColumn,
         Progress,

@@ -70,9 +70,9 @@ def settings_or_exit(given: dict[str, Any]) -> Settings:
     ``with_directory_file``.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - keeps --help fast
-    from pydantic_settings import SettingsError  # noqa: PLC0415 - the same
+    from pydantic_settings import SettingsError  # noqa: PLC0415 - keeps --help fast
 
-    from ops.settings.settings import load_settings  # noqa: PLC0415 - the same
+    from ops.settings.settings import load_settings  # noqa: PLC0415 - keeps --help fast
 
     try:
         return load_settings(**given)

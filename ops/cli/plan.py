@@ -130,7 +130,7 @@ def _memory_or_exit(text: str) -> int:
 
 def _planned(settings: Settings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the plan from ``worker.plan``, a process: ``ops`` must not import ``worker``."""
-    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
+    from ops.supervisor.parts import (  # noqa: PLC0415 - ls asks the service
         child_environment,
         module_argv,
     )

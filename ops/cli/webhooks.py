@@ -57,7 +57,7 @@ def retry(webhook: WebhookArgument, json: Json = False, data_dir: DataDir = None
 def secret(json: Json = False, data_dir: DataDir = None) -> None:
     """Print the secret of the signatures; draws one if there is none."""
     from domain.errors import SemanticError  # noqa: PLC0415 - keeps --help fast
-    from ops.webhooks.sender import webhook_secret  # noqa: PLC0415 - the same
+    from ops.webhooks.sender import webhook_secret  # noqa: PLC0415 - keeps --help fast
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:

@@ -33,7 +33,7 @@ class LineChild:
             encoding="utf-8",
         )
         assert self.process.stdin is not None  # noqa: S101 - requested above; narrows the type
-        assert self.process.stdout is not None  # noqa: S101 - the same
+        assert self.process.stdout is not None  # noqa: S101 - requested above; narrows the type
         self._requests = self.process.stdin
         self.replies = self.process.stdout
 

@@ -135,7 +135,7 @@ def _upgrade(url: str) -> str:
 def _run(connection: Connection, revision: str) -> None:
     """Run the migrations up to a revision."""
     from alembic import command  # noqa: PLC0415 - most starts find the newest schema
-    from alembic.config import Config  # noqa: PLC0415 - as above
+    from alembic.config import Config  # noqa: PLC0415 - most starts find the newest schema
 
     config = Config()
     config.set_main_option("script_location", f"{_PACKAGE}:")

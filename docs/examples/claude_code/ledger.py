@@ -35,7 +35,7 @@ def jobs_of(session: str) -> list[dict[str, Any]]:
     for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines():
         name, _, value = line.partition(":")
         request.add_header(name.strip(), value.strip())
-    with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310 - the same
+    with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310 - the address that Claude Code uses itself
         found: list[dict[str, Any]] = json.load(reply)["data"]
     return found
 

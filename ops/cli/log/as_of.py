@@ -125,8 +125,8 @@ def folded(
         data_dir: Directory of the log, if not that of the settings.
     """
     from domain.errors import SemanticError  # noqa: PLC0415 - most commands ask the service
-    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - the same
-    from ops.log.admin.archive import open_as_of  # noqa: PLC0415 - the same
+    from ops.cli.log.log_options import progress_bar  # noqa: PLC0415 - most commands ask the service
+    from ops.log.admin.archive import open_as_of  # noqa: PLC0415 - most commands ask the service
 
     settings = operator_settings(overrides(data_dir=data_dir))
     try:

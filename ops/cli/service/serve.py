@@ -61,8 +61,8 @@ def _become(part: Only, given: dict[str, Any], *, is_explicit: bool) -> NoReturn
         echo(f"semantic: {missing}", err=True)
         raise typer.Exit(int(ExitCode.CONFIG))
     settings = operator_settings(given)
-    from ops.models.registry import choice_environment  # noqa: PLC0415 - the same
-    from ops.supervisor.parts import (  # noqa: PLC0415 - the same
+    from ops.models.registry import choice_environment  # noqa: PLC0415 - keeps --help fast
+    from ops.supervisor.parts import (  # noqa: PLC0415 - keeps --help fast
         child_environment,
         module_argv,
     )

@@ -89,8 +89,8 @@ def _shown(*, as_json: bool) -> Iterator[Callable[[str], None]]:
     """Yield what shows a text: in place of the one before, or after it where that cannot be."""
     if not as_json and sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415 - only here, and slow to import
-        from rich.live import Live  # noqa: PLC0415 - the same
-        from rich.text import Text  # noqa: PLC0415 - the same
+        from rich.live import Live  # noqa: PLC0415 - only here, and slow to import
+        from rich.text import Text  # noqa: PLC0415 - only here, and slow to import
 
         console = Console()
         if not console.is_dumb_terminal:
@@ -146,8 +146,8 @@ def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, A
 def _log(data_dir: Path | None) -> dict[str, Any]:
     """Read the log directly; needs no service."""
     from domain.errors import LogUnavailable  # noqa: PLC0415 - most calls ask the service
-    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - the same
-    from ops.log.reader import LogReader  # noqa: PLC0415 - the same
+    from ops.log.projections.jobs import SqlJobViews  # noqa: PLC0415 - most calls ask the service
+    from ops.log.reader import LogReader  # noqa: PLC0415 - most calls ask the service
 
     with log_if_any(settings_or_exit(overrides(data_dir=data_dir)).log_url) as engine:
         if engine is None:

@@ -66,8 +66,8 @@ def test_refused_writes_delay_a_job_and_append_no_event(
     with JobWorld({"hi": "Hello."}) as world:
         items = world.broker.items
         items.publish = sink.publish  # type: ignore[method-assign]  # the real broker
-        items.read = backlog.read  # type: ignore[method-assign]  # as above
-        items.require_writable = backlog.require_writable  # type: ignore[method-assign]  # as above
+        items.read = backlog.read  # type: ignore[method-assign]  # the real broker
+        items.require_writable = backlog.require_writable  # type: ignore[method-assign]  # the real broker
         job_id = world.accept(command={"attempts_max": 1, "worker_deaths_max": 1}).job_id
         waits = Waits()
         _run_to_the_end(job_id, world.runner, waits, waits.wait)

@@ -78,8 +78,8 @@ def test_every_past_is_what_the_live_list_was_then(
         for position, snapshot in snapshots.items():
             past = fold_agents(LogReader(engine).walk(limit=position))
             assert rows(past) == snapshot
-            told = list(LogReader(engine).walk(limit=position))
-            asked = [one.data["agent"] for one in told if one.type == JobSubmitted.__name__]
+            events = list(LogReader(engine).walk(limit=position))
+            asked = [one.data["agent"] for one in events if one.type == JobSubmitted.__name__]
             for view in past.page(limit=100).agents:
                 assert view.jobs == asked.count(view.id)
                 assert 0 <= view.open_jobs <= view.jobs

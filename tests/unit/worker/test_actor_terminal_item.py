@@ -21,7 +21,7 @@ def test_terminal_item_is_published_when_the_broker_is_back() -> None:
                 world.broker.down = True
                 message = "gone"
                 raise QueueUnavailable(message)
-            publish(items)  # type: ignore[arg-type]  # as above
+            publish(items)  # type: ignore[arg-type]  # pairs
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)

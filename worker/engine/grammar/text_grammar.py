@@ -381,5 +381,5 @@ class _Normalizer:
             return self._one(value)
         return value
 
-    def _one(self, value: Any) -> Any:  # noqa: ANN401 - as above
+    def _one(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
         return self.schema(value) if isinstance(value, Mapping) else value

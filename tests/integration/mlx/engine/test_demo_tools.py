@@ -109,7 +109,7 @@ class LongPrompt:
 
     def _cache_of(self, prefix: Sequence[int]) -> list[Any]:
         import mlx.core as mx  # noqa: PLC0415 - the test is skipped without it
-        from mlx_lm.models.cache import make_prompt_cache  # noqa: PLC0415 - the same
+        from mlx_lm.models.cache import make_prompt_cache  # noqa: PLC0415 - the test is skipped without it
 
         cache = make_prompt_cache(self.model)
         for start in range(0, len(prefix), PIECE_TOKENS):

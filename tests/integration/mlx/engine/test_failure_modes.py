@@ -42,7 +42,7 @@ _said: dict[tuple[object, ...], list[int]] = {}
 def alone(
     bench: MakeBench, architecture: Architecture, prompt: list[int], count: int, rules: Sampling
 ) -> list[int]:
-    """Return what a sequence says with nobody beside it, without limit and without reuse.
+    """Return the tokens of a sequence that runs alone, without limit and without reuse.
 
     It is the same in every test, so it is computed once.
     """

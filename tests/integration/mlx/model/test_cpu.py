@@ -116,7 +116,7 @@ class Tiny(Module):
 
 
 def dtypes(network: Module) -> set[mx.Dtype]:
-    arrays: list[tuple[str, mx.array]] = tree_flatten(network.parameters())  # type: ignore[assignment,no-untyped-call]  # as above
+    arrays: list[tuple[str, mx.array]] = tree_flatten(network.parameters())  # type: ignore[assignment,no-untyped-call]  # as in MLX, untyped
     return {array.dtype for _, array in arrays}
 
 

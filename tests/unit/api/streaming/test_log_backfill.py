@@ -205,8 +205,8 @@ def test_what_was_told_and_what_lacks_are_the_whole_answer(
         order=order_of(whole.blocks) if is_ordered else (),
     )
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
-    told = ReaderPosition.after(items[:cut])
-    rest = [StreamItem(n=None, attempt=1, body=body) for body in answer.lacking(told)]
+    reader = ReaderPosition.after(items[:cut])
+    rest = [StreamItem(n=None, attempt=1, body=body) for body in answer.lacking(reader)]
     both = answer_of([*items[:cut], *rest])
     for kind in ("text", "thinking"):
         assert both.joined(kind) == whole.joined(kind)
@@ -222,7 +222,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
     async def scenario() -> None:
         async with fake_api() as api:
             job_id = await new_job(api)
-            told = ReaderPosition.after(api.broker.items.read(job_id))
+            reader = ReaderPosition.after(api.broker.items.read(job_id))
             # The broker loses its data, and whoever ends the job then finds nothing said.
             api.broker.items.forget(job_id)
             ports: dict[str, Any] = {"log": api.log, "ids": api.app.ids}
@@ -230,7 +230,7 @@ def test_end_that_was_said_under_a_number_that_the_reader_has_already_reaches_it
             ended = commit(job_id, JobCancelled(attempt=0, usage=Usage()), **ports)
             assert ended.ending is not None
             api.publish(job_id, ended.ending, attempt=2)
-            rest = api.app.records.rest_of(job_id, told, api.broker.items)
+            rest = api.app.records.rest_of(job_id, reader, api.broker.items)
             assert rest is not None
             assert [item.body for item in rest] == [ended.ending]
             # One who came later and has that end lacks nothing.

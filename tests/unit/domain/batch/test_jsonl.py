@@ -28,7 +28,7 @@ def test_content_and_lines_come_back_whatever_the_chunks(
     try:
         packed = pack(content)
     finally:
-        jsonl.CHUNK_BYTES = before  # type: ignore[misc]  # as above
+        jsonl.CHUNK_BYTES = before  # type: ignore[misc]  # the former one
     get = packed.payloads.__getitem__
     assert b"".join(read_content(packed.digest, get)) == content
     stripped = [line.strip() for line in lines]

@@ -180,7 +180,7 @@ class EmbeddingNetwork:
 
     def new_cache(self) -> list[Any]:
         """Return empty caches for one text."""
-        return make_prompt_cache(self._model)  # type: ignore[no-any-return]  # as above
+        return make_prompt_cache(self._model)  # type: ignore[no-any-return]  # mlx-lm ships no types
 
 
 def _headless(config: dict[str, Any]) -> tuple[type, type]:

@@ -46,7 +46,7 @@ def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec: 
     return ModelCacheSpec(layers=layers, dtype=_dtype(found), block_tokens=block_tokens)
 
 
-def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - as above
+def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
     name = type(leaf).__name__
     if getattr(leaf, "keep", 0):
         raise UnsupportedCache(f"a {name} that always keeps its first {leaf.keep} tokens")
@@ -54,13 +54,13 @@ def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - as above
         raise UnsupportedCache(f"the cache class {name} is not known")
 
 
-def _state_shapes(leaf: Any) -> list[Any]:  # noqa: ANN401 - as above
+def _state_shapes(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
     if type(leaf) not in STATE_CLASSES:
         return []
     return [None if array is None else (array.shape, array.dtype) for array in leaf.cache]
 
 
-def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - as above
+def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - mlx-lm ships no types
     arrays = _arrays(leaf)
     if any(array is None for array in arrays):
         raise UnsupportedCache(f"cache {index}, a {type(leaf).__name__}, stays empty")
@@ -80,7 +80,7 @@ def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - as above
     )
 
 
-def _arrays(leaf: Any) -> list[Any]:  # noqa: ANN401 - as above
+def _arrays(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
     return list(leaf.cache) if type(leaf) in STATE_CLASSES else [leaf.keys, leaf.values]
 
 
@@ -151,7 +151,7 @@ class GrowthSizes:
                 self._correction *= actual / max(1, estimate)
 
 
-def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, float]]:  # noqa: ANN401 - as above
+def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, float]]:  # noqa: ANN401 - mlx-lm ships no types
     """Return bytes after one token, bytes for each further one, and most tokens, of each cache."""
     caches = make_prompt_cache(network)
     found, sizes = leaves(caches), []
@@ -172,14 +172,14 @@ def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, f
     return lines
 
 
-def _token_bytes(leaf: Any) -> float:  # noqa: ANN401 - as above
+def _token_bytes(leaf: Any) -> float:  # noqa: ANN401 - mlx-lm ships no types
     """Return the bytes of one token in arrays of the shape [1, heads, tokens, head_dim]."""
     arrays = [getattr(leaf, name, None) for name in ("keys", "values")]
     shaped = [array for array in arrays if isinstance(array, mx.array) and array.ndim == _KV_AXES]
     return sum(array.nbytes / array.shape[2] for array in shaped if array.shape[2])
 
 
-def _cache_bytes(leaf: Any) -> int:  # noqa: ANN401 - as above
+def _cache_bytes(leaf: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
     try:
         return int(leaf.nbytes)
     except (AttributeError, NotImplementedError):

@@ -235,7 +235,7 @@ def make_row_caches(network: Any, step: int = BLOCK_TOKENS) -> list[Any]:  # noq
     return [_row_cache(cache, step, shares=shares) for cache in caches]
 
 
-def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - as above
+def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - mlx-lm ships no types
     if type(cache) is CacheList:
         return CacheList(*(_row_cache(one, step, shares=shares) for one in cache.caches))
     # One that always keeps its first tokens has another order.

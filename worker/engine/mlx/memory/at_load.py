@@ -433,7 +433,7 @@ class DeviceBudget:
 
     def _step(
         self,
-        network: Any,  # noqa: ANN401 - as above
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
         fingerprint: str,
         piece_tokens: int,
         *,
@@ -459,13 +459,13 @@ class DeviceBudget:
         return step
 
 
-def warm_up(network: Any) -> None:  # noqa: ANN401 - as above
+def warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
     """Compute one token, so that the first request finds weights and kernels loaded."""
     mx.eval(network(mx.array([[0]])))
 
 
 def memory_at_load(
-    network: Any,  # noqa: ANN401 - as above
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
     card: ModelCard,
     *,
     block_tokens: int,
@@ -508,7 +508,7 @@ def memory_at_load(
     return LoadedMemory(spec=spec, sizes=sizes, kv_bytes=budget, costs=costs)
 
 
-def _probed_spec(network: Any, block_tokens: int) -> ModelCacheSpec | None:  # noqa: ANN401 - as above
+def _probed_spec(network: Any, block_tokens: int) -> ModelCacheSpec | None:  # noqa: ANN401 - mlx-lm ships no types
     try:
         return probe_spec(network, block_tokens)
     except UnsupportedCache as error:

@@ -65,7 +65,7 @@ def measure_step(
 
 
 class _Probe:
-    def __init__(self, network: Any, *, ragged: bool) -> None:  # noqa: ANN401 - as above
+    def __init__(self, network: Any, *, ragged: bool) -> None:  # noqa: ANN401 - mlx-lm ships no types
         self._sampler = BatchSampler(lambda _: self._sequences.sampled)
         self._sequences = RunningSequences(
             network, self._sampler, row_bytes=lambda _: 0, ragged=ragged

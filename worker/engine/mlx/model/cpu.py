@@ -126,7 +126,7 @@ def computes_on_cpu() -> bool:
     return platform.system() == "Linux" and mx.default_device().type == mx.DeviceType.cpu
 
 
-def _single_bytes(network: Any) -> int:  # noqa: ANN401 - as above
+def _single_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
     """Return what the weights of a network take in float32."""
     packed = sum(
         module.weight.size * (_WORD_BITS // module.bits)

@@ -109,7 +109,7 @@ def _build(config: dict[str, Any]) -> Any:  # noqa: ANN401 - mlx-lm ships no typ
     return model_class(args_class.from_dict(config))
 
 
-def _untie(network: Any, config: Mapping[str, Any]) -> None:  # noqa: ANN401 - as above
+def _untie(network: Any, config: Mapping[str, Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types
     """Remove an output head that is tied to the embedding, as loading the weights does."""
     if any(place.get("tie_word_embeddings") is False for place in _places(config)):
         return
@@ -118,7 +118,7 @@ def _untie(network: Any, config: Mapping[str, Any]) -> None:  # noqa: ANN401 - a
             module.sanitize({})
 
 
-def _quantize(network: Any, config: Mapping[str, Any], bits: int | None) -> None:  # noqa: ANN401 - as above
+def _quantize(network: Any, config: Mapping[str, Any], bits: int | None) -> None:  # noqa: ANN401 - mlx-lm ships no types
     """Replace the layers that the weights hold quantized."""
     given = _quantization(config)
     if given is not None and bits is not None:
@@ -137,14 +137,14 @@ def _quantize(network: Any, config: Mapping[str, Any], bits: int | None) -> None
 
 
 def _predicate(
-    network: Any,  # noqa: ANN401 - as above
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
     given: Mapping[str, Any],
 ) -> Callable[[str, Any], bool | dict[str, Any]]:
     """Return which layers are quantized, and how; weights would show it by their scales."""
     of_family = getattr(network, "quant_predicate", None)
     left_out = given.get("modules_to_not_convert") or ()
 
-    def predicate(path: str, module: Any) -> bool | dict[str, Any]:  # noqa: ANN401 - as above
+    def predicate(path: str, module: Any) -> bool | dict[str, Any]:  # noqa: ANN401 - mlx-lm ships no types
         override = given.get(path)
         if override is not None:
             return override  # type: ignore[no-any-return]  # JSON
@@ -157,7 +157,7 @@ def _predicate(
         # Formats of Hugging Face know nothing of the family's preferences in mlx-lm.
         if of_family is None or left_out:
             return True
-        return of_family(path, module)  # type: ignore[no-any-return]  # as above
+        return of_family(path, module)  # type: ignore[no-any-return]  # mlx-lm ships no types
 
     return predicate
 

@@ -137,7 +137,7 @@ def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 -
     return HARMONY if has_marks and "<|channel|>" in str(template) else None
 
 
-def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - as above
+def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - mlx-lm ships no types
     """Return the tokens that end an answer.
 
     The end markers of a channel format are included, because a conversion without its generation

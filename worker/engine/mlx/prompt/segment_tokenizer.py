@@ -113,7 +113,7 @@ class SegmentTokenizer:
                 self._bytes -= _size_bytes(*self._cached.popitem(last=False))
 
 
-def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
+def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
     """Return why a tokenizer's segments may not be encoded separately; ``None`` if they may."""
     if tokenizer.truncation is not None or tokenizer.padding is not None:
         return "it truncates or pads"
@@ -136,7 +136,7 @@ def _refusal_of_marks(marks: Sequence[Any]) -> str | None:
     return None
 
 
-def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
+def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
     model = type(tokenizer.model).__name__
     if model not in _MODELS or getattr(tokenizer.model, "dropout", None):
         return f"model {model}"
@@ -154,7 +154,7 @@ def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - as above
     return None
 
 
-def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - as above
+def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - tokenizers ships no types
     """Yield the added tokens that are split off before the text is normalised.
 
     The tokenizer looks for the others (``normalized``) inside each segment.
@@ -164,7 +164,7 @@ def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - as ab
             yield token_id, token
 
 
-def _parts(component: Any, nested: str) -> list[dict[str, Any]]:  # noqa: ANN401 - as above
+def _parts(component: Any, nested: str) -> list[dict[str, Any]]:  # noqa: ANN401 - tokenizers ships no types
     """Return a component and its nested components, in the form of ``tokenizer.json``."""
     parts: list[dict[str, Any]] = []
     waiting = [] if component is None else [json.loads(component.__getstate__())]
@@ -345,14 +345,14 @@ class RawRenderer:
         return text
 
 
-def _start_of(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - as above
+def _start_of(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - mlx-lm ships no types
     """Return the start token that the tokenizer adds to a text; empty if it adds none."""
     start = tokenizer.bos_token_id
     framed = tokenizer.encode("a", add_special_tokens=True)
     return (start,) if start is not None and framed[:1] == [start] else ()
 
 
-def _gap_marks_of(tokenizer: Any) -> tuple[int, int, int] | None:  # noqa: ANN401 - as above
+def _gap_marks_of(tokenizer: Any) -> tuple[int, int, int] | None:  # noqa: ANN401 - mlx-lm ships no types
     known = tokenizer.get_added_vocab()
     for first, second, third in GAP_MARKS:
         if first in known and second in known and third in known:

@@ -115,7 +115,7 @@ class DecodeRows:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
         self._next = self._draw(self._forward(tokens)[:, -1])
-        mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # as above
+        mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
             row.tokens.append(token)
@@ -184,7 +184,7 @@ class DecodeRows:
             found[index] = state.extract(at)
         return nest(row.caches, iter(found))
 
-    def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - as above
+    def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
         if index in self._states:
             self._states[index].extend(state)
         else:
@@ -232,7 +232,7 @@ def prefill(
 
 
 def _forward_pieces(
-    network: Any,  # noqa: ANN401 - as above
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
 ) -> mx.array:
