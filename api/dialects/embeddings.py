@@ -210,7 +210,7 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
     Raises:
         PayloadMissing: The vectors were erased.
     """
-    view = app.records.views.get(job_id)
+    view = app.views.get(job_id)
     if view is None:
         raise JobNotFound(job_id)
     stored = app.records.read_stored(view)

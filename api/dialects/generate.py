@@ -101,7 +101,7 @@ async def attempt_headers(job_id: JobId, started: Started | None, app: App) -> d
 
 def _attempt_headers(job_id: JobId, app: App) -> dict[str, str]:
     headers: dict[str, str] = {}
-    view = app.records.views.get(job_id)
+    view = app.views.get(job_id)
     if view is not None and view.answered_by is not None:
         headers[MODEL_HEADER] = plain_header(view.answered_by)
     diagnosis = app.records.diagnose(job_id)

@@ -315,7 +315,7 @@ def total_memory(workers: Iterable[OverviewWorker]) -> OverviewMemory | None:
 
 
 def total_disk(workers: Iterable[OverviewWorker]) -> OverviewDisk | None:
-    """Return the sums over the workers, in the worst of their states; ``None`` as above."""
+    """Return the sums over the workers, in the worst of their states; ``None`` without any."""
     found = [worker["disk"] for worker in workers if worker["disk"] is not None]
     if not found:
         return None

@@ -291,23 +291,13 @@ def _after(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
 
 @_after.register
 def _(event: AgentRegistered, agent: Agent, recorded: RecordedEvent) -> Agent:
-    return replace(
-        _without_history(agent),
-        life=recorded.version,
-        created_at=recorded.recorded_at,
-        created_position=recorded.position,
-        profile=event.profile,
-    )
+    return _created(event.profile, agent, recorded)
 
 
 @_after.register
 def _(event: AgentForked, agent: Agent, recorded: RecordedEvent) -> Agent:
     return replace(
-        _without_history(agent),
-        life=recorded.version,
-        created_at=recorded.recorded_at,
-        created_position=recorded.position,
-        profile=event.profile,
+        _created(event.profile, agent, recorded),
         parent=event.parent,
         parent_life=event.parent_life,
         inherited=event.turn,
@@ -360,6 +350,16 @@ def _with_context(agent: Agent, recorded: RecordedEvent, *, tokens: int, blocks:
         cache_event_at=recorded.recorded_at,
         context_tokens=tokens,
         disk_blocks=blocks,
+    )
+
+
+def _created(profile: Digest, agent: Agent, recorded: RecordedEvent) -> Agent:
+    return replace(
+        _without_history(agent),
+        life=recorded.version,
+        created_at=recorded.recorded_at,
+        created_position=recorded.position,
+        profile=profile,
     )
 
 

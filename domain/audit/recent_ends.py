@@ -21,7 +21,7 @@ from domain.events.job import (
 from domain.job.listing import JobViews
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
-from domain.log.ports import PayloadStore
+from domain.log.ports import EventReader, PayloadStore
 from domain.log.record import LogHead, RecordedEvent
 from domain.values import Digest, JobId, Owner, StreamName
 
@@ -29,14 +29,6 @@ from domain.values import Digest, JobId, Owner, StreamName
 COMPARED_JOBS_MAX: Final = 8
 #: Fewer tokens are no miss: the last tokens of a prompt are always computed.
 MISSED_TOKENS_MIN: Final = 16
-
-
-class Streams(Protocol):
-    """The reading method of ``EventLog`` that is used here."""
-
-    def load(self, stream: StreamName) -> tuple[RecordedEvent, ...]:
-        """Return the events of a stream in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +64,7 @@ class _NewerRequest(NamedTuple):
 
 
 def diagnose_cache(
-    job_id: JobId, *, views: JobViews, log: Streams, payloads: PayloadStore
+    job_id: JobId, *, views: JobViews, log: EventReader, payloads: PayloadStore
 ) -> CacheDiagnosis | None:
     """Return the cache diagnosis of a job; ``None`` before its first attempt.
 
@@ -120,7 +112,7 @@ def _compared(
     found: CacheDiagnosis,
     newer: _NewerRequest,
     nearest: tuple[Job, ChatRequest] | None,
-    log: Streams,
+    log: EventReader,
 ) -> CacheDiagnosis:
     if nearest is None:
         return found
@@ -159,7 +151,7 @@ def _context_tokens(view: Job) -> int:
     return view.usage.prompt_tokens + view.usage.completion_tokens
 
 
-def _started(job_id: JobId, log: Streams) -> AttemptStarted | None:
+def _started(job_id: JobId, log: EventReader) -> AttemptStarted | None:
     """Return the first attempt; later ones find its blocks in the cache."""
     for recorded in log.load(StreamName(job_id)):
         if recorded.type == AttemptStarted.__name__:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from domain.audit.recent_ends import CacheDiagnosis, diagnose_cache
 from domain.chat.divergence import WHOLE, RecordedAnswer
@@ -17,18 +17,9 @@ from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
-from domain.log.ports import EventLog, PayloadStore
+from domain.log.ports import EventLog, EventReader, PayloadStore
 from domain.log.record import RecordedEvent
 from domain.values import Digest, JobId, StreamName
-
-
-class History(Protocol):
-    """The reading method of ``domain.log.ports.EventLog`` that is used here."""
-
-    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.load``."""
-        ...
-
 
 _E = TypeVar("_E")
 
@@ -37,7 +28,7 @@ _E = TypeVar("_E")
 class LoggedAnswers:
     """``domain.chat.ports.RecordedAnswers`` over the log and its payloads."""
 
-    log: History
+    log: EventReader
     payloads: PayloadStore
 
     def find(self, job_id: JobId) -> RecordedAnswer | None:

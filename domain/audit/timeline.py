@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import singledispatchmethod
-from typing import Protocol
 
 from domain.errors import TEXT_LOST
 from domain.events.event import Event
@@ -26,7 +25,7 @@ from domain.events.job import (
     JobSubmitted,
 )
 from domain.log.codec import decode_recorded
-from domain.log.ports import PayloadStore
+from domain.log.ports import EventReader, PayloadStore
 from domain.log.record import RecordedEvent
 from domain.values import Digest, JobId, StreamName, WorkerId, rfc3339
 
@@ -381,27 +380,8 @@ class _BarBuilder:
         )
 
 
-class TimelineLog(Protocol):
-    """The part of the log that a timeline needs."""
-
-    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
-        """Return the events of a stream; see ``EventLog.load``."""
-        ...
-
-    def read_all(
-        self,
-        *,
-        after: int = 0,
-        limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
-    ) -> tuple[RecordedEvent, ...]:
-        """Return the first events that fit; see ``EventLog.read_all``."""
-        ...
-
-
 def read_timeline(
-    log: TimelineLog,
+    log: EventReader,
     job: JobId,
     *,
     payloads: PayloadStore,

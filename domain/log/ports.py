@@ -12,7 +12,33 @@ from domain.values import (
 )
 
 
-class EventLog(Protocol):
+class EventReader(Protocol):
+    """The reading of streams and of what all of them have."""
+
+    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
+        """Return the events of ``stream`` after a version, in order; empty if there is none."""
+        ...
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        stream: StreamName | None = None,
+        types: Sequence[str] = (),
+    ) -> tuple[RecordedEvent, ...]:
+        """Return at most ``limit`` events with a position above ``after``, in order.
+
+        Args:
+            after: Position before the first event wanted.
+            limit: Most events to return.
+            stream: Only this stream.
+            types: Only events of these types; all if empty.
+        """
+        ...
+
+
+class EventLog(EventReader, Protocol):
     """The append-only log."""
 
     def append(
@@ -38,28 +64,6 @@ class EventLog(Protocol):
             ConcurrencyConflict: The stream is at another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
             LogUnavailable: Nothing was written (disk full, locked too long, closed).
-        """
-        ...
-
-    def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
-        """Return the events of ``stream`` after a version, in order; empty if there is none."""
-        ...
-
-    def read_all(
-        self,
-        *,
-        after: int = 0,
-        limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
-    ) -> tuple[RecordedEvent, ...]:
-        """Return at most ``limit`` events with a position above ``after``, in order.
-
-        Args:
-            after: Position before the first event wanted.
-            limit: Most events to return.
-            stream: Only this stream.
-            types: Only events of these types; all if empty.
         """
         ...
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from domain.engine.workers import WorkerPulse, WorkerPulses, WorkerState
 from domain.errors import QueueUnavailable
 from domain.log.codec import decode_recorded
-from domain.log.record import RecordedEvent
+from domain.log.ports import EventReader
 from domain.model.registry import (
     PAST_EVENTS,
     InspectFiles,
@@ -28,16 +28,6 @@ _PAGE_EVENTS = 500
 RENEWAL_S: Final = 3.0
 #: States of a worker whose pulse may name a model that it has not loaded.
 _WITHOUT_MODEL = frozenset({WorkerState.LOADING, WorkerState.UNLOADED})
-
-
-class LoadLog(Protocol):
-    """The part of ``EventLog`` that is read here."""
-
-    def read_all(
-        self, *, after: int = 0, limit: int = 100, types: Sequence[str] = ()
-    ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.read_all``."""
-        ...
 
 
 class ServingModels:
@@ -88,7 +78,7 @@ class ModelStock:
     def __init__(
         self,
         *,
-        log: LoadLog | None,
+        log: EventReader | None,
         serving: ServingModels | None,
         registry: Callable[[], ModelRegistry],
         inspect: InspectFiles,

@@ -287,8 +287,8 @@ def load_agent_cache(app: App, agent_id: AgentId) -> AgentCache:
     Raises:
         AgentNotFound: The agent has neither events nor jobs, or was deleted.
     """
-    recorded = app.records.log.load(StreamName(AGENT_STREAM + agent_id))
-    jobs = app.records.views.page(limit=1, agent=agent_id).jobs
+    recorded = app.log.load(StreamName(AGENT_STREAM + agent_id))
+    jobs = app.views.page(limit=1, agent=agent_id).jobs
     latest = jobs[0].id if jobs else None
     diagnosis = None if latest is None else app.records.diagnose(latest)
     shown = agent_cache_object(agent_id, recorded, latest, diagnosis)
@@ -304,8 +304,8 @@ def is_registered(app: App, agent_id: AgentId) -> bool:
         AgentNotFound: It has neither.
     """
     stream = StreamName(AGENT_STREAM + agent_id)
-    events = app.records.log.read_all(limit=1, stream=stream)
-    if not events and not app.records.views.page(limit=1, agent=agent_id).jobs:
+    events = app.log.read_all(limit=1, stream=stream)
+    if not events and not app.views.page(limit=1, agent=agent_id).jobs:
         raise AgentNotFound(agent_id)
     try:
         app.agent_records.load(agent_id)
@@ -318,6 +318,6 @@ def _history(app: App, agent: Agent) -> list[ShownTurn]:
     own = list(enumerate(agent.turns, start=agent.inherited + 1))
     turns: list[ShownTurn] = []
     for number, job in own[-HISTORY_MAX:]:
-        view = app.records.views.get(job)
+        view = app.views.get(job)
         turns.append((number, job, JobStatus.EXPIRED if view is None else view.status))
     return turns

@@ -121,7 +121,7 @@ def add_turn(app: App, agent_id: AgentId, wire: TurnBody, request: Request) -> A
         command,
         app.ids.job_id(),
         seeded=parsed.seeded,
-        claim=partial(partial(_claim, app), planned, request),
+        claim=partial(_claim, app, planned, request),
     )
     if accepted.attached is not None:
         # The process may have died between the job and the turn the first time.

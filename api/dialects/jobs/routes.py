@@ -108,7 +108,7 @@ async def list_jobs(app: App, request: Request) -> Reply:
     """List jobs, newest first."""
     before = _BEFORE.read(request)
     page = await app.call(
-        app.records.views.page,
+        app.views.page,
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
         status=_STATUS.read(request),
@@ -161,7 +161,7 @@ def _cursor(request: Request) -> Cursor:
 async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
     """Return the place of a waiting job and its estimates, ``None`` if it runs."""
     try:
-        view = await app.call(app.records.views.get, job_id)
+        view = await app.call(app.views.get, job_id)
         foreseen = None if view is None else await app.call(wait_of, app, view)
     except SemanticError:
         return None  # the stream continues without it

@@ -145,7 +145,7 @@ def load_response(app: App, response_id: str) -> StoredResponse:
 
 def _present(app: App, found: StoredResponse) -> ResponseObject:
     """Return a response as it is now."""
-    view = app.records.views.get(found.envelope.job_id)
+    view = app.views.get(found.envelope.job_id)
     stored = None if view is None else app.records.read_stored(view)
     return current_response(found.envelope, view, stored)
 
@@ -235,11 +235,11 @@ def _load_visible(app: App, response_id: str, caller: Caller) -> StoredResponse:
 def _load_job(app: App, job_id: JobId) -> StoredResponse:
     response_id = f"resp_{job_id.removeprefix('job-')}"
     try:
-        loaded = load_job(job_id, log=app.records.log)
+        loaded = load_job(job_id, log=app.log)
         submitted = loaded.job.submitted
         if submitted is None or submitted.protocol != PROTOCOL or submitted.wire is None:
             raise ResponseNotFound(response_id)
-        requested = decode_fields(app.records.payloads.get(submitted.wire))
+        requested = decode_fields(app.payloads.get(submitted.wire))
     except (JobNotFound, PayloadMissing):
         raise ResponseNotFound(response_id) from None
     envelope = ResponseEnvelope(
@@ -306,9 +306,7 @@ async def delete_response(app: App, request: Request) -> Reply:
     found = await app.call(load_response, app, response_id)
     if not found.job.status.is_terminal:
         await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
-    ids = app.defaults.ids
-    log = app.log
-    await app.call(commit, found.envelope.job_id, JobHidden(), log=log, ids=ids)
+    await app.call(commit, found.envelope.job_id, JobHidden(), log=app.log, ids=app.ids)
     body: ResponseDeleted = {"id": response_id, "object": "response", "deleted": True}
     return json_reply(body)
 
