@@ -24,7 +24,7 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.window_cache import leaves
-from worker.engine.mlx.speculation import PassTimes
+from worker.engine.mlx.speculation import COST_MIN, PassTimes
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
@@ -69,7 +69,14 @@ class Oracle:
 
 
 @pytest.fixture
-def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+def equal_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pass costs the least: a busy machine must not decide what is verified."""
+    monkeypatch.setattr(PassTimes, "position_cost", lambda *_: 0.0)
+    monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: COST_MIN)
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch, equal_passes: None) -> Oracle:
     oracle = Oracle()
 
     class Lookup:
@@ -90,8 +97,6 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
 
     monkeypatch.setattr(module, "PromptLookup", Lookup)
     monkeypatch.setattr(module, "DraftPace", Pace)
-    # A busy machine must not decide what is verified.
-    monkeypatch.setattr(PassTimes, "position_cost", lambda *_: 0.0)
     return oracle
 
 
@@ -238,7 +243,7 @@ def test_nothing_is_drafted_where_a_cache_cannot_be_trimmed(
     assert (bench.runner.drafts.drafts > 0) is drafts
 
 
-def test_a_repetition_is_found_in_the_sequence_itself() -> None:
+def test_a_repetition_is_found_in_the_sequence_itself(equal_passes: None) -> None:
     prompt = random_tokens(8, 8) * 6
     expected, bench = without_drafts(LLAMA).run_alone(prompt, 200), Bench(LLAMA)
     assert bench.run_alone(prompt, 200).tokens == expected.tokens
