@@ -21,6 +21,9 @@ Digest = NewType("Digest", str)
 
 #: Largest seed that a request may carry; the sampler folds it into a 64-bit key.
 SEED_MAX = 2**63 - 1
+#: Lowest temperature of a random draw. Below it the likeliest token wins in float32 anyway, and the
+#: reciprocal may overflow.
+TEMPERATURE_MIN = 1e-6
 #: Attempts that may die or fail before a job fails for good.
 ATTEMPTS_MAX = 3
 #: Workers in a row that may die on a job before it emits a token; then the job fails for good.
@@ -94,7 +97,7 @@ class Sampling:
     give the same text alone, in a batch, or after a crash.
 
     Attributes:
-        temperature: 0 is greedy.
+        temperature: Below ``TEMPERATURE_MIN`` it is greedy.
         top_p: Nucleus mass in [0, 1]; 0 is greedy, 1 keeps everything.
         top_k: Number of candidates kept; 0 keeps everything.
         min_p: Floor relative to the likeliest token, in [0, 1); 0 keeps everything.
@@ -110,7 +113,7 @@ class Sampling:
     @property
     def is_greedy(self) -> bool:
         """Whether the most probable token is the only candidate."""
-        return self.temperature <= 0 or self.top_p <= 0
+        return self.temperature < TEMPERATURE_MIN or self.top_p <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

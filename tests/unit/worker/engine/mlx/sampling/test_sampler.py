@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import mlx.core as mx
 import pytest
@@ -55,6 +56,42 @@ def test_a_row_without_nucleus_mass_draws_one_of_equally_likely_tokens() -> None
     sampler.add(1, SamplerRow(Sampling(top_p=0.5, seed=1), 0))
     logprobs = mx.log(mx.array([(0.1, 0.45, 0.45), (0.1, 0.45, 0.45)]))
     assert {sampler(logprobs)[0].item() for _ in range(50)} == {1}
+
+
+@pytest.mark.parametrize("temperature", [1e-7, 1e-39, 1e-40, 5e-324])
+def test_a_temperature_close_to_zero_is_greedy(temperature: float) -> None:
+    cold = Sampling(temperature=temperature, seed=1)
+    assert drawn(cold, Sampling(seed=2), times=5)[0] == [0] * 5
+    logprobs = mx.log(mx.array((0.1, 0.2, 0.7)))
+    assert mx.argmax(draw_scores(logprobs, cold, 0)).item() == 2
+
+
+#: More tokens than are sorted at first.
+MANY = 5000
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (Sampling(top_k=3000, seed=1), 3000),
+        (Sampling(top_p=0.9, seed=1), 4146),
+        (Sampling(top_p=0.99, top_k=4000, seed=1), 4000),
+        (Sampling(top_p=0.5, top_k=4000, seed=1), 1910),
+    ],
+    ids=["number", "mass", "number-below-mass", "mass-below-number"],
+)
+def test_a_wide_filter_is_exact_in_any_company(sampling: Sampling, kept: int) -> None:
+    # The likeliest tokens are the last.
+    logprobs = mx.log(mx.linspace(0.5, 1.5, MANY) / MANY)
+    allowed = mx.isfinite(draw_scores(logprobs, sampling, 0))
+    assert cast("list[bool]", allowed.tolist()) == [False] * (MANY - kept) + [True] * kept
+    others = (Sampling(top_p=0.1, seed=3), Sampling(temperature=0), Sampling(top_k=7, seed=4))
+    sampler = BatchSampler(lambda size: list(range(size)))
+    for uid, one in enumerate((*others, sampling)):
+        sampler.add(uid, SamplerRow(one, 0))
+    together = [sampler(mx.stack([logprobs] * 4)).tolist()[3] for _ in range(20)]
+    alone = [mx.argmax(draw_scores(logprobs, sampling, at)).item() for at in range(20)]
+    assert together == alone
 
 
 def test_a_row_draws_the_same_in_any_company() -> None:
