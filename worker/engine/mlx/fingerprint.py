@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from domain.kv.hashing import LAYOUT_VERSION
 from domain.kv.spec import ModelCacheSpec
+from worker.engine.mlx.model.cpu import blas_name
 
 #: Files that determine a model's answer to a request: every place where mlx-lm and transformers
 #: look for weights, configuration, tokenizer and chat template.
@@ -163,13 +164,14 @@ def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, compu
 
 
 def computation_of(network: Any) -> str:  # noqa: ANN401 - mlx-lm ships no types
-    """Return what computes a network's keys and values: library, source code, kind of device.
+    """Return what computes a network's keys and values: libraries, source code, kind of device.
 
-    A block of another version of mlx-lm, of another implementation of the architecture, or of
-    another kind of device may hold other values for the same tokens.
+    A block of another version of MLX or mlx-lm, of another BLAS, of another implementation of the
+    architecture, or of another kind of device may hold other values for the same tokens.
     """
     source = sys.modules[type(network).__module__].__file__
     assert source is not None, "a model class is defined in a file"
     digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     device = mx.default_device().type
-    return f"mlx-lm {version('mlx-lm')} {digest} {device.name}"
+    libraries = f"mlx {version('mlx')} {blas_name()} mlx-lm {version('mlx-lm')}"
+    return f"{libraries} {digest} {device.name}"

@@ -11,6 +11,8 @@ import os
 import platform
 import struct
 from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -98,6 +100,22 @@ def use_openblas() -> bool:
         return False
     _log.info("blas", library="OpenBLAS", threads=_set_threads(library))
     return True
+
+
+def blas_name() -> str:
+    """Return which BLAS MLX calls in this process, with its version; empty where it uses none."""
+    if not computes_on_cpu():
+        return ""
+    try:
+        _products()  # binds the entry
+        slot = BlasSlot()
+        if slot.address == slot.reference:
+            return "reference"  # it has the version of MLX
+        if slot.address == _address(_openblas(), f"{_PREFIX}{_FUNCTION}"):
+            return f"openblas {version('scipy-openblas32')}"
+    except (LookupError, OSError, ValueError):
+        pass
+    return "other"
 
 
 def in_single_precision(network: Any, usable_bytes: int) -> None:  # noqa: ANN401 - mlx-lm ships no types
@@ -194,6 +212,7 @@ def _mapped_library() -> tuple[Path, int]:
     raise LookupError("libmlx.so is not loaded")
 
 
+@cache
 def _offset(path: Path) -> int:
     """Return where a library has its entry for ``cblas_sgemm``, relative to its mapped start."""
     image = path.read_bytes()
