@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from domain.values import Sampling
+from domain.values import Sampling, WaitingFor
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, MakeBench, Run
 from tests.support.models.tiny_architectures import (
@@ -144,6 +144,19 @@ def test_cancel_while_the_prompt_is_read_keeps_its_blocks(
     again = warm.run_alone(prompt)
     assert again.cached >= 3 * BLOCK - 8
     assert again.tokens == bench(architecture, budget_bytes=None).run_alone(prompt).tokens
+
+
+def test_a_prompt_waits_for_a_second_one_where_the_first_is_cancelled(bench: MakeBench) -> None:
+    warm = bench(LLAMA)
+    shared = random_tokens(4 * BLOCK, 9)
+    first = warm.join(shared + random_tokens(20, 1))
+    warm.join(shared + random_tokens(20, 2))
+    third = warm.admission(shared + random_tokens(20, 3))
+    assert warm.runner.must_wait(third) is WaitingFor.PREFIX
+    warm.leave(first)
+    assert warm.runner.must_wait(third) is WaitingFor.PREFIX
+    warm.finish()
+    assert warm.runner.must_wait(third) is None
 
 
 @few

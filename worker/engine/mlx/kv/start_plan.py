@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -279,6 +280,8 @@ class PendingPrefixes:
         self._size = pool.spec.block_tokens
         #: By name: the number of tokens up to its end.
         self._pending: dict[BlockHash, int] = {}
+        #: By name: how many sequences compute or restore it.
+        self._sequences: Counter[BlockHash] = Counter()
         #: Waiting prompts, each with the name that it waits for, by ``id`` of their tokens.
         self._waiting: dict[int, tuple[Sequence[int], BlockHash]] = {}
 
@@ -292,7 +295,9 @@ class PendingPrefixes:
         restored: int,
         pauses: Collection[int],
     ) -> dict[BlockHash, int]:
-        """Add the prefixes of a prompt; return those that no other sequence is to hold.
+        """Add the prefixes that a prompt computes or restores, and return them.
+
+        Of two sequences with the same prefix, the other one goes on where one is cancelled.
 
         Args:
             token_ids: The prompt without its last token.
@@ -304,17 +309,19 @@ class PendingPrefixes:
         found = {} if self._pool.spec.has_ends else self._blocks(names)
         found |= {self._name(token_ids, names, end): end for end in ends if end > restored}
         new = {
-            name: end
-            for name, end in found.items()
-            if end > restored and name not in self._pending and name not in self._pool
+            name: end for name, end in found.items() if end > restored and name not in self._pool
         }
         self._pending |= new
+        self._sequences.update(new.keys())
         return new
 
     def remove(self, names: Collection[BlockHash]) -> None:
-        """Remove prefixes that are held now, or will not be."""
+        """Remove prefixes that one sequence of ``add`` holds now, or will not."""
         for name in names:
-            self._pending.pop(name, None)
+            self._sequences[name] -= 1
+            if self._sequences[name] <= 0:
+                del self._sequences[name]
+                self._pending.pop(name, None)
 
     def must_wait(self, token_ids: Sequence[int]) -> bool:
         """Return whether more of a prompt is pending than memory has.
@@ -337,6 +344,7 @@ class PendingPrefixes:
     def clear(self) -> None:
         """Forget all prefixes and prompts."""
         self._pending.clear()
+        self._sequences.clear()
         self._waiting.clear()
 
     def _prefixes(self, wanted: Sequence[int]) -> Iterator[BlockHash]:
