@@ -24,6 +24,10 @@ class CheckpointKind(StrEnum):
     SYSTEM = "system"
     #: The first token that differs from another context.
     FORK = "fork"
+    #: The beginning of the last message, which clients rewrite.
+    MESSAGE = "message"
+    #: Where the next prompt is expected to part from this one.
+    PARTING = "parting"
     #: The last token of the prompt but one.
     PROMPT = "prompt"
     #: The end of the answer.

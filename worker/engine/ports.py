@@ -83,6 +83,8 @@ class Admission:
             log probabilities.
         checkpoints: Positions among the tokens from which other sequences are likely to continue
             differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
+        last_message: Position among the tokens at which the last message of the prompt begins; 0 if
+            it is not known.
         is_alone: Whether no other prompt is prefilled in the same pass.
         is_cold: Whether nothing is restored: the cache's tokens could not be.
         priority: Batch work makes room for interactive work.
@@ -97,6 +99,7 @@ class Admission:
     constraint: Constraint | None = None
     logprobs: int | None = None
     checkpoints: tuple[int, ...] = ()
+    last_message: int = 0
     is_alone: bool = False
     is_cold: bool = False
     priority: Priority = Priority.INTERACTIVE

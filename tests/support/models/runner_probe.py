@@ -45,6 +45,8 @@ class Run:
     max_tokens: int = 0
     #: Positions at which its prompt is likely to part from others.
     checkpoints: tuple[int, ...] = ()
+    #: Where the last message of its prompt begins.
+    last_message: int = 0
     #: Tokens of its context and tokens restored of them, for each time that it was started.
     starts: list[tuple[int, int]] = field(default_factory=list)
 
@@ -168,6 +170,7 @@ class Bench:
                     max_new_tokens=run.max_tokens - len(run.tokens),
                     arrival=run.arrival,
                     checkpoints=run.checkpoints,
+                    last_message=run.last_message,
                 )
             )
             if admitted is None:
@@ -183,11 +186,13 @@ class Bench:
         sampling: Sampling | None = None,
         *,
         checkpoints: tuple[int, ...] = (),
+        last_message: int = 0,
     ) -> Run:
         """Queue a sequence that joins as soon as there is room."""
         self.arrivals += 1
         run = Run(-self.arrivals, list(prompt), 0, sampling or Sampling(temperature=0))
-        run.arrival, run.max_tokens, run.checkpoints = self.arrivals, max_tokens, checkpoints
+        run.arrival, run.max_tokens = self.arrivals, max_tokens
+        run.checkpoints, run.last_message = checkpoints, last_message
         self.waiting.append(run)
         return run
 

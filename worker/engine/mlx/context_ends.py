@@ -1,8 +1,10 @@
 """Where the contexts of a model with windows or states get checkpoints, and which are kept.
 
-Kept are the end of tools and system prompt, forks, the end of the last prompt and the end of the
-last answer. Older ones are deleted from memory when the turn that follows them has ended, and from
-the disk once the disk has the end of that turn.
+Kept are the end of tools and system prompt, the last forks, the beginning of the last message, the
+place where the next prompt is expected to part, the end of the last prompt and the end of the last
+answer. Older ones are deleted from memory when the turn that follows them has ended, and from the
+disk once the disk has the end of that turn. So are those of a turn whose last message was
+rewritten.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import structlog
 from domain.kv.checkpoints import CheckpointKind
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash
+from domain.kv.partings import Partings, PromptEnd
 from domain.kv.spec import LayerKind
 from worker.cachestore.reports import Manifest
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import ContextEnd, ContextSaver
 from worker.engine.mlx.kv.row_opening import RowOpening
 from worker.engine.mlx.kv.start_plan import LEFT_PARTS, StartPlan, StartPlanner
-from worker.engine.ports import Finish
+from worker.engine.ports import Admission, Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class TrackedSequence:
         pauses: Positions of the prompt at which a checkpoint is made, with the reason.
         ends: Checkpoints that it made or inherited; they are thinned at its end.
         replaced: Checkpoints that are deleted from the disk once it has the next one.
+        last_message: Position at which the last message of its prompt begins; 0 if unknown.
+        prompt_end: What the next prompt of the conversation is compared with.
         pending: Prefixes of its prompt that other prompts may wait for: names, with their ends.
     """
 
@@ -60,6 +65,8 @@ class TrackedSequence:
     pauses: dict[int, CheckpointKind] = field(default_factory=dict)
     ends: list[EndRecord] = field(default_factory=list)
     replaced: list[BlockHash] = field(default_factory=list)
+    last_message: int = 0
+    prompt_end: PromptEnd | None = None
     pending: dict[BlockHash, int] = field(default_factory=dict)
 
 
@@ -73,10 +80,18 @@ OVERSHOOT_TOKENS = 8
 ENDS_OF_A_TURN = 2
 #: Checkpoints closer than this to another are not made.
 APART_TOKENS_MIN = 16
+#: Blocks of a last message from which on a parting one block before its end is expected, while
+#: nothing is known of the client.
+GUESSED_BLOCKS_MIN = 2
 #: Checkpoints of which it is remembered why they were made.
 KINDS_MAX = 10_000
 
+#: Forks of a context that are kept, the last ones.
+FORKS_KEPT = 2
+
 _KEPT = (CheckpointKind.SYSTEM, CheckpointKind.FORK)
+#: Kinds of which a turn keeps one, and only behind the beginning of its last message.
+_OF_THE_TURN = (CheckpointKind.PARTING, CheckpointKind.PROMPT)
 
 
 class ContextEnds:
@@ -102,6 +117,7 @@ class ContextEnds:
         self._progress_tokens = PROGRESS_BLOCKS * self._spec.block_tokens
         #: Why the checkpoints were made that this process knows, the oldest first.
         self._kinds: dict[BlockHash, CheckpointKind] = {}
+        self._partings = Partings(self._spec.block_tokens)
         self._has_states = any(layer.kind is LayerKind.STATE for layer in self._spec.layers)
 
     def begin(
@@ -109,33 +125,84 @@ class ContextEnds:
         sequence: TrackedSequence,
         token_ids: Sequence[int],
         plan: StartPlan,
-        preferred: Sequence[int],
+        admission: Admission,
     ) -> None:
         """Set the pauses of a new sequence, and the checkpoints that it inherits.
 
         Args:
-            token_ids: Its prompt without the last token.
+            token_ids: Its prompt without the last token, as the cache knows it.
             plan: What it starts from.
-            preferred: Positions where other prompts are likely to part.
+            admission: Has the positions where messages begin.
         """
         if not self._spec.has_ends:
             return
-        prompt_end = len(token_ids)
+        sequence.last_message = admission.last_message
+        preferred = admission.checkpoints
+        client = self._name_at(token_ids, sequence.names, preferred[0]) if preferred else None
+        asked = len(token_ids) - admission.first_index
+        end = self._partings.add(
+            token_ids[:asked], sequence.names, last_message=sequence.last_message, client=client
+        )
+        sequence.prompt_end = end
+        forks = [plan.diverged_at] if plan.diverged_at else []
+        if end.rewrites is not None:
+            forks.append(end.rewrites[1])
+        sequence.pauses = self._pauses(sequence, plan.tokens, preferred, forks)
+        if _continues(plan):
+            sequence.ends = self._inherited(token_ids, plan, preferred)
+
+    def _pauses(
+        self,
+        sequence: TrackedSequence,
+        restored: int,
+        preferred: Sequence[int],
+        forks: Sequence[int],
+    ) -> dict[int, CheckpointKind]:
+        """Return the positions of a prompt at which a checkpoint is made, in order."""
+        prompt_end = sequence.prompt_tokens - 1
         step = self._progress_tokens
         pauses = dict.fromkeys(range(step, prompt_end, step), CheckpointKind.PROGRESS)
-        if plan.diverged_at:
-            pauses[plan.diverged_at] = CheckpointKind.FORK
+        pauses |= dict.fromkeys(forks, CheckpointKind.FORK)
         pauses |= dict.fromkeys(preferred, CheckpointKind.SYSTEM)
         kept = {
             position: kind
             for position, kind in pauses.items()
-            if plan.tokens < position <= prompt_end - APART_TOKENS_MIN
-            and (kind in _KEPT or position - plan.tokens >= step // 2)
+            if restored < position <= prompt_end - APART_TOKENS_MIN
+            and (kind in _KEPT or position - restored >= step // 2)
         }
+        message, parting = sequence.last_message, self._parting(sequence, prompt_end)
+        for position, kind in (
+            (message, CheckpointKind.MESSAGE),
+            (parting, CheckpointKind.PARTING),
+        ):
+            known = [restored, *(at for at in kept if kept[at] is not CheckpointKind.PROGRESS)]
+            is_near = any(0 <= position - at < APART_TOKENS_MIN for at in known)
+            if restored < position <= prompt_end - APART_TOKENS_MIN and not is_near:
+                kept[position] = kind
         kept[prompt_end] = CheckpointKind.PROMPT
-        sequence.pauses = dict(sorted(kept.items()))
-        if _continues(plan):
-            sequence.ends = self._inherited(token_ids, plan, preferred)
+        return dict(sorted(kept.items()))
+
+    def _parting(self, sequence: TrackedSequence, prompt_end: int) -> int:
+        """Return where the next prompt will part from this one; 0 where it probably will not."""
+        end = sequence.prompt_end
+        assert end is not None, "the prompt was compared"
+        distance = self._partings.distance(end.client)
+        if distance is None:
+            distance = self._spec.block_tokens
+            known = sequence.last_message or prompt_end
+            if prompt_end - known < GUESSED_BLOCKS_MIN * distance:
+                return 0
+        position = end.stop - max(distance, APART_TOKENS_MIN)
+        return position if distance and position > sequence.last_message else 0
+
+    def _name_at(
+        self, token_ids: Sequence[int], names: Sequence[BlockHash], position: int
+    ) -> BlockHash:
+        """Return the name of the checkpoint at a position of a prompt."""
+        size = self._spec.block_tokens
+        block = (position - 1) // size
+        parent = names[block - 1] if block else None
+        return self._pool.checkpoints.name_of(parent, token_ids[block * size : position])
 
     def advance(self, sequence: TrackedSequence, caches: Callable[[], ContextCaches]) -> None:
         """Make a checkpoint after the present tokens of a sequence if it is time."""
@@ -243,9 +310,29 @@ class ContextEnds:
         newest = {one.kind: one for one in sequence.ends}
         if not self._has_states:
             newest.pop(CheckpointKind.PROGRESS, None)
-        kept = {*newest.values(), *(one for one in sequence.ends if one.kind in _KEPT)}
+        for kind in _OF_THE_TURN:
+            if kind in newest and newest[kind].position <= sequence.last_message:
+                del newest[kind]
+        forks = [one for one in sequence.ends if one.kind is CheckpointKind.FORK]
+        shared = [one for one in sequence.ends if one.kind is CheckpointKind.SYSTEM] or forks[:1]
+        before = [one for one in sequence.ends if one.position <= sequence.last_message]
+        last = max(before, key=lambda one: one.position, default=None)
+        kept = {*newest.values(), *shared, *forks[-FORKS_KEPT:], *((last,) if last else ())}
         names = {one.name for one in kept}
         self._delete(sequence, [one for one in sequence.ends if one.name not in names])
+        if sequence.prompt_end is not None:
+            self._abandon(sequence, sequence.prompt_end)
+
+    def _abandon(self, sequence: TrackedSequence, end: PromptEnd) -> None:
+        """Delete the checkpoints of a turn whose last message this one has rewritten."""
+        for name in end.abandoned():
+            checkpoint = self._pool.checkpoints.get(name)
+            if checkpoint is not None and (checkpoint.users or checkpoint.busy):
+                continue
+            if checkpoint is not None:
+                self._pool.free(checkpoint)
+            sequence.replaced.append(name)
+        end.ends = {one.position: one.name for one in sequence.ends}
 
     def _delete(self, sequence: TrackedSequence, old: Sequence[EndRecord]) -> None:
         """Delete checkpoints from memory, and from the disk once it has a later one."""

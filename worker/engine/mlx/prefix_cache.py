@@ -175,7 +175,7 @@ class PrefixCache:
             label=admission.label,
             started_s=self._now_s(),
         )
-        self._ends.begin(sequence, tokens[:-1], plan, admission.checkpoints)
+        self._ends.begin(sequence, tokens[:-1], plan, admission)
         sequence.pending = self._pending.add(
             tokens[:-1], sequence.names, len(context.token_ids), sequence.pauses
         )
