@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import mlx.core as mx
@@ -104,8 +105,6 @@ class BatchRunner:
         self._likelihoods: dict[int, list[TokenLikelihood]] = {}
         #: Sequences whose first token was returned before it was in the caches.
         self._emitted_early: set[int] = set()
-        #: Whether the next step decodes without prefill: the last one returned only first tokens.
-        self._decodes_next = False
         #: Arrival number of each sequence, by uid.
         self._arrivals: dict[int, int] = {}
         self._memory: RowMemory = AdmissionControl(None, None)
@@ -180,21 +179,19 @@ class BatchRunner:
         """Prefill a piece of a prompt if it is time, then decode one token of each sequence.
 
         On the CPU, where a forward pass blocks this thread, a sequence's first token is returned
-        as soon as it is drawn, with what others have drawn; the next step decodes. An exception
-        concerns the whole batch; a prompt whose prefill fails becomes a ``Fault``.
+        as soon as it is drawn. An exception concerns the whole batch; a prompt whose prefill or
+        start fails becomes a ``Fault``.
         """
-        faults: list[Fault] = []
         preempted, self._likelihoods = self._preempt_for_memory(), {}
         restored = rows.open_rows(self.sequences, self._memory, self._gap_max_s)
         restored_at = time.monotonic() if restored else None
-        decode_first = self._decodes_next and self.sequences.decoding > 0
-        prefilled = [] if decode_first else self._prefill(faults)
-        tokens = self._first_tokens(prefilled)
-        self._decodes_next = bool(tokens)
-        tokens = tokens or self._decode()
+        prefilled, tokens = self._prefill(), self._decode()
+        faults = self.sequences.take_failed()
         faults += [Fault(uid, error) for uid, error in self._sampler.faults.items()]
         self._sampler.faults.clear()
         faulty = {fault.uid for fault in faults}
+        started = {uid for uid, done, total in prefilled if done == total} - faulty
+        tokens += self._first_tokens(started)
         self._remove_all(list(faulty))
         cache = self.prefix_cache
         is_full = cache is not None and cache.pool.stats().fill >= rows.EAGER_FILL
@@ -228,7 +225,6 @@ class BatchRunner:
         self._remaining.clear()
         self._arrivals.clear()
         self._emitted_early.clear()
-        self._decodes_next = False
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
@@ -293,19 +289,18 @@ class BatchRunner:
             self._remove_all(preempted[-1:], yields=True)
         return preempted
 
-    def _prefill(self, faults: list[Fault]) -> list[tuple[int, int, int]]:
-        """Prefill a piece if it is time, and start decoding the prompts that are complete."""
+    def _prefill(self) -> list[tuple[int, int, int]]:
+        """Prefill a piece if it is time; the next decode starts the prompts that are complete."""
         sequences = self.sequences
         if not sequences.is_prefilling:
-            faults += sequences.take_failed()
             return []
         progress: list[tuple[int, int, int]] = []
         for piece in self._prefill_piece():
-            progress += self._advance_prefill(piece)
-        for piece in sequences.start_decoding():
-            progress += self._advance_prefill(piece)
-        faults += sequences.take_failed()
-        return progress
+            self._memory.advance(piece.uid, sequences)
+            # A prompt of one piece is reported only when it is complete.
+            if piece.total > self._prefill_step_tokens:
+                progress.append(_reported(piece))
+        return progress + [_reported(piece) for piece in sequences.start_decoding()]
 
     def _prefill_piece(self) -> list[PrefillProgress]:
         sequences = self.sequences
@@ -320,35 +315,20 @@ class BatchRunner:
             self._pace.record_chunk(tokens, seconds, streams=streams)
         return piece
 
-    def _advance_prefill(self, piece: PrefillProgress) -> list[tuple[int, int, int]]:
-        """Register the tokens that were computed, and return the progress to report.
+    def _first_tokens(self, started: AbstractSet[int]) -> list[tuple[int, int, Finish | None]]:
+        """Register the prompts that this step completed; return their first tokens if it is time.
 
-        A prompt of one piece is reported only when it is complete.
+        ``_decode`` returns those that end a sequence.
         """
-        self._memory.advance(piece.uid, self.sequences)
-        if piece.done < piece.total <= self._prefill_step_tokens:
-            return []
-        return [(piece.uid, piece.restored + piece.done, piece.restored + piece.total)]
-
-    def _first_tokens(
-        self, prefilled: Sequence[tuple[int, int, int]]
-    ) -> list[tuple[int, int, Finish | None]]:
-        """Return the first tokens of the prompts that this step completed.
-
-        The tokens that other rows have drawn come with them: the pass before delayed them, and they
-        would have to wait for the pass after it. ``_decode`` returns those that end a sequence, and
-        caches the blocks of all.
-        """
-        started_uids = {uid for uid, done, total in prefilled if done == total}
-        started_uids -= self._sampler.faults.keys()
-        if not started_uids or is_on_gpu():
+        for uid in started:
+            self._memory.advance(uid, self.sequences)
+        if not started or is_on_gpu():
             # On a GPU the next step is computed while this one's tokens are emitted.
             return []
         assert self._weights is not None, "nothing is loaded"
         tokens: list[tuple[int, int, Finish | None]] = []
-        for uid, token in self.sequences.first_tokens(started_uids):
-            is_last = token in self._weights.end_ids or self._remaining[uid] <= 1
-            if not is_last and uid not in self._emitted_early:
+        for uid, token in self.sequences.first_tokens(started):
+            if token not in self._weights.end_ids and self._remaining[uid] > 1:
                 self._emitted_early.add(uid)
                 tokens.append((uid, token, None))
                 self._record_likelihood(uid, self._sampler.logprob_rows.first(uid))
@@ -401,3 +381,7 @@ class BatchRunner:
         sampled = self.sequences.sampled
         assert len(sampled) == size, "the sampled batch is not the current one"
         return sampled
+
+
+def _reported(piece: PrefillProgress) -> tuple[int, int, int]:
+    return piece.uid, piece.restored + piece.done, piece.restored + piece.total

@@ -3,6 +3,8 @@
 As in mlx-lm, the pass that computes the next tokens is started before the present ones are read, so
 that the device computes while the host handles tokens. A pass that verifies drafts
 (``worker.engine.mlx.speculation``) needs the present tokens first.
+
+A row starts in the pass of the others: its present token is the last one of its prompt.
 """
 
 from __future__ import annotations
@@ -33,6 +35,19 @@ class Row:
     uid: int
     caches: list[Any]
     tokens: list[int]
+
+
+class StartFailed(Exception):
+    """A pass in which rows started has failed; no row has the tokens of that pass.
+
+    Attributes:
+        uids: The rows that started; one of them is the likely cause.
+        error: What the pass raised.
+    """
+
+    def __init__(self, uids: AbstractSet[int], error: Exception) -> None:
+        super().__init__(f"rows {sorted(uids)} cannot start: {error}")
+        self.uids, self.error = uids, error
 
 
 class DecodeRows:
@@ -67,43 +82,47 @@ class DecodeRows:
         self._states: dict[int, Any] = {}
         #: The token of each row that the next pass reads, [rows].
         self._next: mx.array | None = None
+        #: Uids of the rows whose next token is the last one of their prompt.
+        self._starting: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def start(self, row: Row, last_token: int) -> None:
-        """Add a row whose prompt is in its caches but for the last token; draw its first token."""
+        """Add a row whose prompt is in its caches but for the last token.
+
+        The next pass draws its first token.
+        """
         self.interrupt()
-        self.sampled = [row.uid]
-        tokens = mx.array([last_token])
-        drawn = self._draw(self._network(tokens[:, None], cache=row.caches)[:, -1])
-        mx.async_eval(drawn)  # type: ignore[no-untyped-call]  # mlx has no types for it
-        row.tokens.append(last_token)
         if self._ragged:
             for index, leaf in enumerate(leaves(row.caches)):
                 if type(leaf) in STATE_CLASSES:
                     self._join_state(index, leaf)
         self.rows.append(row)
-        self._next = drawn if self._next is None else mx.concatenate([self._next, drawn])
+        self._starting.add(row.uid)
+        token = mx.array([last_token], dtype=mx.uint32)
+        self._next = token if self._next is None else mx.concatenate([self._next, token])
 
     def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` of the next token of each row; ``next`` returns them again.
-
-        Nothing is returned unless some of ``uids`` decode.
-        """
+        """Return ``(uid, token)`` of the next token of some rows; ``next`` returns them again."""
         if self._next is None or uids.isdisjoint(row.uid for row in self.rows):
             return []
         drawn: list[int] = self._next.tolist()  # type: ignore[assignment]  # one axis
-        return [(row.uid, token) for row, token in zip(self.rows, drawn, strict=True)]
+        pairs = zip(self.rows, drawn, strict=True)
+        return [(row.uid, token) for row, token in pairs if row.uid in uids]
 
     def next(self) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` of the tokens that are in the caches now, in order.
+        """Return ``(uid, token)`` of the drawn tokens that are in the caches now, in order.
 
-        A row has one, or several where a part of its draft was drawn.
+        A row has one, or several where a part of its draft was drawn; none where it started.
+
+        Raises:
+            StartFailed: Some rows cannot start; the others go on once those are removed.
         """
         if self._next is None:
             return []
-        drafts = self._drafts(self._next)
+        # Several draws of a row cannot be taken back after a failed start.
+        drafts = None if self._starting else self._drafts(self._next)
         return self._advance(self._next) if drafts is None else self._verify(*drafts)
 
     def interrupt(self) -> None:
@@ -114,14 +133,17 @@ class DecodeRows:
     def _advance(self, tokens: mx.array) -> list[tuple[int, int]]:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
-        self._next = self._draw(self._forward(tokens)[:, -1])
+        logits = self._forward_start(tokens) if self._starting else self._forward(tokens)
+        self._next = self._draw(logits[:, -1])
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
             row.tokens.append(token)
         if self._speculation is not None:
             self._speculation.times.record_plain(len(self.rows))
-        return list(zip(self.sampled, drawn, strict=True))
+        started, self._starting = self._starting, set()
+        pairs = zip(self.sampled, drawn, strict=True)
+        return [(uid, token) for uid, token in pairs if uid not in started]
 
     def _drafts(self, tokens: mx.array) -> tuple[list[int], list[list[int]]] | None:
         """Return the present token and the draft of each row; ``None`` where none is drafted."""
@@ -166,6 +188,7 @@ class DecodeRows:
         if len(keep) == len(self.rows):
             return
         self.rows = [self.rows[at] for at in keep]
+        self._starting -= uids
         if not keep:
             self._next, self._states = None, {}
             return
@@ -181,16 +204,38 @@ class DecodeRows:
         at = self.rows.index(row)
         found = leaves(row.caches)
         for index, state in self._states.items():
-            found[index] = state.extract(at)
+            found[index] = type(state)(len(state.cache))
+            found[index].cache = [None if one is None else one[at : at + 1] for one in state.cache]
         return nest(row.caches, iter(found))
 
     def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
-        if index in self._states:
-            self._states[index].extend(state)
-        else:
-            # A cache of its own, because the row's cache object stays empty from here on.
-            self._states[index] = state.extract(0)
-        state.cache = [None] * len(state.cache)
+        """Move the state of a new row, empty before its first token, to those of the others."""
+        rows, new = len(self.rows), state.cache
+        # A cache of its own, because the row's cache object stays empty from here on.
+        held = self._states.setdefault(index, type(state)(len(new)))
+        held.cache = [_joined(*pair, rows) for pair in zip(held.cache, new, strict=True)]
+        state.cache = [None] * len(new)
+
+    def _forward_start(self, tokens: mx.array) -> mx.array:
+        """Return what ``_forward`` does, for a pass in which rows start.
+
+        Raises:
+            StartFailed: The pass failed, and every row is as it was before.
+        """
+        states = [leaf for row in self.rows for leaf in leaves(row.caches) if _is_state(leaf)]
+        states += self._states.values()
+        before = [list(state.cache) for state in states]
+        try:
+            logits = self._forward(tokens)
+            # Here, because what is drawn cannot be taken back.
+            mx.eval(logits)
+        except Exception as error:
+            for state, cache in zip(states, before, strict=True):
+                state.cache = cache
+            if not all(map(_rewound, self.rows)):
+                raise
+            raise StartFailed(set(self._starting), error) from error
+        return logits
 
     def _forward(self, tokens: mx.array) -> mx.array:
         """Return the logits after one more token of each row, [rows, 1, vocabulary]."""
@@ -243,6 +288,28 @@ def _forward_pieces(
     padded = [list(piece) + [0] * (max(lengths) - len(piece)) for piece in pieces]
     caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
     return network(mx.array(padded), cache=caches)  # type: ignore[no-any-return]  # mlx-lm ships no types
+
+
+def _joined(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array | None:
+    """Return one part of the states of ``rows`` and of a new row; an empty state is zero."""
+    known = new if held is None else held
+    if known is None:
+        return None
+    shape, dtype = known.shape[1:], known.dtype
+    held = mx.zeros((rows, *shape), dtype) if held is None else held
+    new = mx.zeros((1, *shape), dtype) if new is None else new
+    return mx.concatenate([held, new])
+
+
+def _is_state(leaf: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
+    return type(leaf) in STATE_CLASSES
+
+
+def _rewound(row: Row) -> bool:
+    """Take back what a failed pass wrote beyond the tokens of a row; return whether it could."""
+    found = [leaf for leaf in leaves(row.caches) if not _is_state(leaf)]
+    written = [leaf.offset - len(row.tokens) for leaf in found]
+    return all(leaf.trim(new) == new for leaf, new in zip(found, written, strict=True) if new)
 
 
 def _trim(row: Row, tokens: int) -> None:

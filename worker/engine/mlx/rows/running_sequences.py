@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
-from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, prefill
+from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, StartFailed, prefill
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -339,38 +339,46 @@ class RunningSequences:
         return [prompt.progress for prompt in prompts]
 
     def start_decoding(self) -> list[PrefillProgress]:
-        """Start to decode the prompts that are computed up to their last token.
+        """Let the next decode step draw the first token of the prompts that are computed.
+
+        A prompt that is prefilled alone starts without another one.
 
         Returns:
-            The progress of each prompt that started.
+            The progress of each prompt that starts.
         """
-        started: list[PrefillProgress] = []
-        for prompt in [one for one in self._prompts.values() if one.is_ready]:
-            row, last_token = prompt.row, prompt.segments[0][0]
-            if self._run_isolated([prompt], lambda: self._rows.start(row, last_token)):  # noqa: B023 - called at once
-                del self._prompts[row.uid]
-                self._queue.remove(row.uid)
-                started.append(replace(prompt.progress, done=prompt.total))
-        return started
+        ready = [one for one in self._prompts.values() if one.is_ready]
+        started = [one for one in ready if one.is_alone][:1] or ready
+        with mx.stream(self.stream):
+            for prompt in started:
+                self._rows.start(prompt.row, prompt.segments[0][0])
+                del self._prompts[prompt.row.uid]
+                self._queue.remove(prompt.row.uid)
+        return [replace(prompt.progress, done=prompt.total) for prompt in started]
 
     def first_tokens(self, uids: AbstractSet[int]) -> list[tuple[int, int]]:
-        """Return ``(uid, token)`` for the drawn token of each row, where ``uids`` just started.
+        """Return ``(uid, token)`` for the drawn token of each of some rows, which just started.
 
-        The token is drawn when decoding starts. ``decode`` returns it again once it is in the
-        caches.
+        ``decode`` returns it again once it is in the caches.
         """
         with mx.stream(self.stream):
             return self._rows.first_tokens(uids)
 
     def take_failed(self) -> list[Fault]:
-        """Return the sequences removed since the last call because prefill failed."""
+        """Return the sequences removed since the last call because prefill or start failed."""
         failed, self._failed = self._failed, []
         return failed
 
     def decode(self) -> list[tuple[int, int]]:
-        """Run one decode step; return ``(uid, token)`` for every token that it added, in order."""
-        with mx.stream(self.stream):
-            tokens = self._rows.next()
+        """Run one decode step; return ``(uid, token)`` for every token that it added, in order.
+
+        Tokens of prompts are left out. Where prompts cannot start, nothing is returned.
+        """
+        try:
+            with mx.stream(self.stream):
+                tokens = self._rows.next()
+        except StartFailed as failed:
+            self._fail_prompts(failed.uids, failed.error)
+            return []
         self._steps += 1
         if self._steps % STEPS_PER_CLEARING == 0:
             mx.clear_cache()
@@ -380,7 +388,7 @@ class RunningSequences:
         """Note that something else runs before the next step, so that it is not timed."""
         self._rows.interrupt()
 
-    def remove(self, uids: Sequence[int]) -> None:
+    def remove(self, uids: Collection[int]) -> None:
         """Remove sequences; unknown uids are ignored."""
         removed = set(uids)
         for uid in removed & self._joining.keys():
@@ -421,14 +429,17 @@ class RunningSequences:
             with mx.stream(self.stream):
                 work()
         except Exception as error:  # noqa: BLE001 - the others go on
-            _log.warning("prompt_failed", exc_info=error)
-            is_shared = len(prompts) > 1
-            for prompt in prompts:
-                fault = Fault(prompt.row.uid, error, retryable=True, is_shared=is_shared)
-                self._failed.append(fault)
-            self.remove([prompt.row.uid for prompt in prompts])
+            self._fail_prompts([prompt.row.uid for prompt in prompts], error)
             return False
         return True
+
+    def _fail_prompts(self, uids: Collection[int], error: Exception) -> None:
+        """Remove sequences that were computed together, of which one may be the cause."""
+        _log.warning("prompt_failed", exc_info=error)
+        for uid in uids:
+            fault = Fault(uid, error, retryable=True, is_shared=len(uids) > 1)
+            self._failed.append(fault)
+        self.remove(uids)
 
 
 #: Most tokens of a piece on a GPU, where a pass over few tokens leaves it idle.

@@ -1,0 +1,158 @@
+"""Prompts start in the pass of the rows that decode, and one that cannot start fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from domain.values import Sampling
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    FALCON_H1,
+    GEMMA3,
+    GPT_OSS,
+    LLAMA,
+    Architecture,
+)
+from worker.engine.ports import Fault
+
+SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
+TOKENS = 24
+ROWS = 8
+
+every = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+
+
+def watch_passes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seen: Callable[[mx.array], None]
+) -> None:
+    """Call ``seen`` with the tokens of each pass, once the caches are written."""
+    kind = type(bench.network)
+    compute = kind.__call__
+
+    def watched(network: Any, tokens: mx.array, *args: Any, **more: Any) -> mx.array:
+        logits: mx.array = compute(network, tokens, *args, **more)
+        seen(tokens)
+        return logits
+
+    monkeypatch.setattr(kind, "__call__", watched)
+
+
+def test_prompts_that_were_prefilled_together_start_in_one_pass(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = bench(LLAMA, step_tokens=256)
+    runs = [several.join(random_tokens(9, seed)) for seed in range(ROWS)]
+    passes: list[int] = []
+    watch_passes(several, monkeypatch, lambda tokens: passes.append(tokens.size))
+    while not any(run.tokens for run in runs):
+        several.step()
+    assert passes == [ROWS * 8, ROWS]
+    assert [len(run.tokens) for run in runs] == [1] * ROWS
+
+
+@every
+def test_rows_that_start_beside_others_have_their_own_tokens(
+    bench: MakeBench, architecture: Architecture
+) -> None:
+    # With prompts of one token, whose states are empty when they start.
+    prompts = [random_tokens(length, length + 40) for length in (1, 1, 20, 1, 37, 2)]
+    cold, beside = bench(architecture, budget_bytes=None), bench(architecture, budget_bytes=None)
+    expected = [cold.run_alone(prompt, TOKENS, SAMPLED).tokens for prompt in prompts]
+    runs = [beside.join(prompt, TOKENS, SAMPLED) for prompt in prompts[:3]]
+    while not runs[2].tokens:
+        beside.step()
+    runs += [beside.join(prompt, TOKENS, SAMPLED) for prompt in prompts[3:]]
+    beside.finish()
+    assert [run.tokens for run in runs] == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "starting"),
+    # Prompts of a network with states are computed one by one, and start so.
+    [(LLAMA, 1), (LLAMA, 3), (GEMMA3, 3), (GPT_OSS, 1), (FALCON_H1, 1)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_prompt_that_cannot_start_fails_alone_and_changes_no_token(
+    bench: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch, starting: int
+) -> None:
+    prompts = [random_tokens(length, length) for length in (30, 41)]
+    cold, warm = bench(architecture, budget_bytes=None), bench(architecture, step_tokens=64)
+    expected = [cold.run_alone(prompt, TOKENS, SAMPLED).tokens for prompt in prompts]
+    runs = [warm.join(prompt, TOKENS, SAMPLED) for prompt in prompts]
+    while not all(run.tokens for run in runs):
+        warm.step()
+
+    def poisoned(tokens: mx.array) -> None:
+        if tokens.shape == (len(runs) + starting, 1):
+            msg = "the device does not like these tokens"
+            raise RuntimeError(msg)
+
+    watch_passes(warm, monkeypatch, poisoned)
+    started = [warm.join(random_tokens(9, seed)) for seed in range(starting)]
+    faults: Sequence[Fault] = ()
+    while not faults:
+        step = warm.runner.step()
+        for uid, token, finish in step.tokens:
+            warm.runs[uid].tokens.append(token)
+            warm.runs[uid].finish = finish
+        faults = step.faults
+        warm.check()
+    assert {fault.uid for fault in faults} == {run.uid for run in started}
+    # The engine computes each of several again alone, so that the cause fails alone.
+    assert [fault.is_shared for fault in faults] == [starting > 1] * starting
+    for run in started:
+        del warm.runs[run.uid]
+    warm.finish()
+    assert [run.tokens for run in runs] == expected
+
+
+def test_error_of_the_sampler_while_rows_start_concerns_the_whole_batch(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = bench(LLAMA)
+    several.join(random_tokens(9, 1))
+
+    def failing(_: object) -> mx.array:
+        msg = "nothing can be drawn"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(several.runner.sequences._rows, "_sampler", failing)
+    with pytest.raises(RuntimeError, match="nothing can be drawn"):
+        several.step()
+    several.runner.reset()
+    several.runs.clear()
+
+
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, GPT_OSS], ids=lambda a: a.name)
+def test_rows_that_join_and_leave_change_no_token_of_the_others(
+    architecture: Architecture, data: st.DataObject
+) -> None:
+    bench, cold = Bench(architecture, step_tokens=4 * BLOCK), Bench(architecture, budget_bytes=None)
+    runs: list[Run] = []
+    for seed in range(ROWS + 4):
+        length = data.draw(st.integers(1, 5 * BLOCK), label="length")
+        # A repetition, so that drafts are verified beside rows that start.
+        prompt = (random_tokens(5, seed) * length)[:length]
+        rules = data.draw(st.sampled_from((Sampling(temperature=0), SAMPLED)), label="rules")
+        runs.append(bench.join(prompt, TOKENS, rules))
+        live = [run for run in runs if not run.ended and run.uid in bench.runs]
+        if len(live) >= ROWS:
+            bench.leave(data.draw(st.sampled_from(live), label="leaves"))
+        for _ in range(data.draw(st.integers(0, 3), label="steps")):
+            bench.step()
+            bench.check()
+    bench.finish()
+    for run in runs:
+        expected = cold.run_alone(run.prompt, TOKENS, run.sampling).tokens
+        assert run.tokens == expected[: len(run.tokens)]
+    bench.close()
