@@ -30,7 +30,7 @@ from worker.engine.mlx.rows.running_sequences import (
     piece_tokens,
 )
 from worker.engine.mlx.sampler import BatchSampler, SamplerRow
-from worker.engine.mlx.speculation import Speculation
+from worker.engine.mlx.speculation import PassTimes, Speculation
 from worker.engine.ports import (
     Admission,
     Admitted,
@@ -228,7 +228,8 @@ class BatchRunner:
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
-        speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record)
+        times = PassTimes(overlaps=is_on_gpu())
+        speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record, times)
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,

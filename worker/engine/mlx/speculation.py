@@ -3,100 +3,98 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from statistics import median, median_low
 from typing import Protocol
 
 from domain.kv.hashing import common_tokens
 
-#: Bounds of the balance, in tokens: at the lower one drafting pauses.
-_CREDIT_MAX, _DEBT_MAX = 4.0, 2.0
-#: Balance after a pause: one failure is enough for the next one.
-_BALANCE_AFTER_PAUSE = -1.0
-#: Length of the first pause in tokens, and of the longest.
-PAUSE_MIN, PAUSE_MAX = 32, 512
-#: Share of drafted tokens that are drawn, before any is known; weight of the newest token.
-_FIRST_AGREEMENT, _NEWEST = 0.8, 0.1
-
-
-class DraftPace:
-    """The balance of one sequence: tokens that drafts have won, less what they have cost.
-
-    A token that is drafted and accepted saves a pass. A pass that verifies drafts takes longer than
-    a plain one; what it takes longer is its cost, in plain passes, which are tokens not drawn.
-
-    Attributes:
-        agreement: Probability that a drafted token is drawn, if those before it are.
-    """
-
-    def __init__(self) -> None:
-        self.agreement = _FIRST_AGREEMENT
-        self._balance = 0.0
-        self._pause = PAUSE_MIN
-        self._resumes_at = 0
-
-    def is_paused(self, tokens: int) -> bool:
-        """Return whether nothing is drafted after ``tokens``."""
-        return tokens < self._resumes_at
-
-    def record(self, tokens: int, *, drafted: int, accepted: int, cost: float) -> None:
-        """Record a draft.
-
-        Args:
-            tokens: Tokens of the sequence after it.
-            drafted: Tokens that were drafted; 0 for a guess that was wrong before it was verified.
-            accepted: How many of them were drawn.
-            cost: What the pass took longer, in tokens.
-        """
-        for _ in range(accepted):
-            self.agreement += _NEWEST * (1 - self.agreement)
-        if accepted < max(drafted, 1):
-            self.agreement -= _NEWEST * self.agreement
-        self._balance = min(_CREDIT_MAX, self._balance + accepted - cost)
-        if self._balance >= _CREDIT_MAX:
-            self._pause = PAUSE_MIN
-        if self._balance <= -_DEBT_MAX:
-            self._resumes_at = tokens + self._pause
-            self._pause = min(2 * self._pause, PAUSE_MAX)
-            self._balance = _BALANCE_AFTER_PAUSE
-
-
-#: Weight of the newest plain pass in the average.
-_NEWEST = 0.2
-#: A plain pass counts at most as this many average ones; another process may have interrupted it.
-_OUTLIER = 2.0
-#: Least cost of a draft, in tokens.
-COST_MIN = 0.1
-#: Most cost of a position for each row, in tokens; another process may have interrupted the pass.
-ROW_COST_MAX = 2.0
+#: Share of the decode time that drafts may lose; with what noise hides it stays below 2 %.
+LOSS_SHARE = 0.015
+#: Most time that is saved up for losses, in plain passes.
+CREDIT_PASSES = 2.0
+#: Plain passes of one number of rows whose median counts, and the fewest that show it.
+_PLAIN_PASSES, _PLAIN_PASSES_MIN = 7, 2
+#: Passes with drafts from which their cost is estimated.
+_DRAFTED_PASSES = 11
+#: A pass with drafts counts as at most so many times what was expected of it, for another process
+#: may have interrupted it; and at most, if that of the one before was exceeded too.
+OUTLIER, OUTLIER_AGAIN = 1.5, 5.0
+#: A pass with drafts that takes less of a plain one shows that plain ones have become shorter.
+_CERTAINLY_SHORTER = 0.9
 
 
 class PassTimes:
-    """The duration of plain passes by number of rows, and the cost of those with drafts.
+    """The durations of passes, and the balance of the time that drafts have lost and won.
 
     A plain pass is started before the tokens of the one before are read. Its duration is therefore
-    the time from one reading to the next.
+    the time from one reading to the next. What a pass with drafts takes longer is a line over its
+    drafted tokens, the same for any number of rows; medians keep interrupted passes out of both.
 
     Args:
         clock: Returns seconds.
+        overlaps: Whether the device computes while the host prepares the next pass. Only then does
+            it lose time to read the present tokens before that pass starts.
+
+    Attributes:
+        credit_s: Seconds that drafts may lose now: ``LOSS_SHARE`` of the decode time and what they
+            have won, less what they have lost. Below zero, nothing is drafted.
+        passes_unknown: Passes in which the duration of a plain one was unknown.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, *, overlaps: bool = False
+    ) -> None:
         self._clock = clock
-        #: Average seconds of a plain pass, by rows.
-        self._plain: dict[int, float] = {}
-        #: Average cost of a drafted position, in tokens, by rows.
-        self._position_costs: dict[int, float] = {}
+        self._overlaps = overlaps
+        self.credit_s = 0.0
+        self.passes_unknown = 0
+        #: Seconds of the last plain passes, by rows.
+        self._plain: dict[int, deque[float]] = {}
+        #: Drafted tokens of the last passes with drafts, and the seconds that each took longer.
+        self._drafted: deque[tuple[int, float]] = deque(maxlen=_DRAFTED_PASSES)
+        self._cost: tuple[float, float] | None = None
+        self._was_slow = False
         self._since: float | None = None
-        self._was_plain = False
+        #: Whether the pass that is read next was started before the last reading.
+        self._is_ahead = False
 
-    def position_cost(self, rows: int) -> float:
-        """Return what each position of a draft costs a pass, in tokens; 0 where it is unknown.
+    def plain_s(self, rows: int) -> float | None:
+        """Return the seconds of a plain pass; ``None`` where none is known of any number of rows.
 
-        All rows of a pass are as long as its longest draft.
+        The nearest number of rows stands in for one that is unknown. More rows count as much, fewer
+        in proportion: a pass that seems shorter than it is makes drafts seem dearer than they are.
         """
-        return self._position_costs.get(rows, 0.0)
+        known = [one for one, seen in self._plain.items() if len(seen) >= _PLAIN_PASSES_MIN]
+        if not known:
+            return None
+        nearest = min(known, key=lambda one: (abs(one - rows), one))
+        return median_low(self._plain[nearest]) * min(1.0, rows / nearest)
+
+    def draft_cost(self) -> tuple[float, float] | None:
+        """Return the seconds that any draft costs a pass, and those of each drafted token.
+
+        ``None`` before the first pass with drafts.
+        """
+        return self._cost
+
+    @property
+    def drafted_max(self) -> int:
+        """Return the most drafted tokens of the passes that show the cost; 0 before the first."""
+        return max((drafted for drafted, _ in self._drafted), default=0)
+
+    def expected_s(self, rows: int, drafted: int) -> float | None:
+        """Return the seconds of a pass with drafts; ``None`` where those of a plain are unknown.
+
+        Before the first one, a drafted token counts as a row.
+        """
+        plain = self.plain_s(rows)
+        if plain is None:
+            return None
+        start_s, token_s = self._cost or (0.0, plain / rows)
+        return plain + start_s + token_s * drafted
 
     def interrupt(self) -> None:
         """Leave out the time until the next pass: something else runs in between."""
@@ -104,40 +102,69 @@ class PassTimes:
 
     def record_reading(self) -> None:
         """Record that the tokens of the last pass are read; a pass with drafts may start."""
-        if self._was_plain or self._since is None:
+        if self._is_ahead or self._since is None:
             self._since = self._clock()
+        self._is_ahead = False
 
     def record_plain(self, rows: int) -> None:
         """Record a plain pass."""
-        now = self._clock()
-        if self._since is not None and self._was_plain:
-            seconds = now - self._since
-            average = self._plain.setdefault(rows, seconds)
-            self._plain[rows] += _NEWEST * (min(seconds, _OUTLIER * average) - average)
-        self._since, self._was_plain = now, True
+        since, now = self._since, self._clock()
+        if since is not None and self._is_ahead:
+            self._plain.setdefault(rows, deque(maxlen=_PLAIN_PASSES)).append(now - since)
+        plain = self.plain_s(rows)
+        if plain is None:
+            self.passes_unknown += 1
+        else:
+            seconds = plain if since is None else min(now - since, plain)
+            self._settle(plain, LOSS_SHARE * seconds)
+            if self._overlaps and since is not None and not self._is_ahead:
+                # A wrong guess: the device has waited until the pass was prepared.
+                self._settle(plain, -min(now - since, plain))
+        self._since, self._is_ahead = now, True
 
-    def record_drafts(self, rows: int, drafting: int, positions: int) -> float:
+    def record_drafts(self, rows: int, drafted: int, accepted: int) -> None:
         """Record a pass with drafts.
 
         Args:
             rows: Rows of the pass.
-            drafting: How many of them had a draft.
-            positions: Length of the longest draft.
-
-        Returns:
-            The cost for each row with a draft: what the pass took longer than a plain one, times
-            the tokens that a plain one draws.
+            drafted: Drafted tokens of all rows.
+            accepted: How many of them were drawn.
         """
         since, now = self._since, self._clock()
-        self._since, self._was_plain = now, False
-        plain = self._plain.get(rows)
-        if since is None or not plain:
-            return COST_MIN
-        longer = max(0.0, (now - since) / plain - 1)
-        cost = min(longer, ROW_COST_MAX * positions) * rows
-        known = self._position_costs.setdefault(rows, cost / positions)
-        self._position_costs[rows] += _NEWEST * (cost / positions - known)
-        return max(COST_MIN, cost / drafting)
+        self._since, self._is_ahead = now, False
+        if since is None:
+            return
+        plain, expected = self.plain_s(rows), self.expected_s(rows, drafted)
+        if plain is None or expected is None:
+            # As long as a plain pass over so many rows, or longer.
+            seen = self._plain.setdefault(rows + drafted, deque(maxlen=_PLAIN_PASSES))
+            seen.append(now - since)
+            return
+        most = (OUTLIER_AGAIN if self._was_slow else OUTLIER) * expected
+        self._was_slow = now - since > OUTLIER * expected
+        seconds = min(now - since, most)
+        if seconds < _CERTAINLY_SHORTER * plain:
+            self._plain.setdefault(rows, deque(maxlen=_PLAIN_PASSES)).append(seconds)
+        self._drafted.append((drafted, seconds - plain))
+        self._cost = _line(self._drafted)
+        won = plain * (1 + accepted / rows) - seconds
+        self._settle(plain, LOSS_SHARE * seconds + won)
+
+    def _settle(self, plain: float, seconds: float) -> None:
+        self.credit_s = min(self.credit_s + seconds, CREDIT_PASSES * plain)
+
+
+def _line(points: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """Return start and slope, neither negative, of the line through most of the points."""
+    seen = list(points)
+    slopes = [
+        (other_y - one_y) / (other_x - one_x)
+        for (one_x, one_y), (other_x, other_y) in combinations(seen, 2)
+        if one_x != other_x
+    ]
+    # Points of one size show no start.
+    slope = max(0.0, median(slopes) if slopes else median(y / x for x, y in seen))
+    return max(0.0, median(y - slope * x for x, y in seen)), slope
 
 
 #: Tokens that two places must share for one to continue as the other did.
@@ -146,6 +173,8 @@ GRAM_TOKENS = 3
 GRAMS_MAX = 32_768
 #: N-grams indexed in one call, so that a long prompt delays no step.
 GRAMS_PER_CALL = 512
+#: Share of guesses that are drawn after one that was, before any is known; weight of the newest.
+_FIRST_AGREEMENT, _NEWEST = 0.8, 0.1
 #: Bits of a token id in a key. Longer ids may collide, which is checked.
 _ID_BITS = 21
 
@@ -156,6 +185,10 @@ class PromptLookup:
     Args:
         tokens: The tokens of the sequence. The caller appends to them between calls and never
             changes them.
+
+    Attributes:
+        agreement: Probability that a guessed token is drawn if the one before it was. Each guess
+            counts, whether it was verified as a draft or not.
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -167,6 +200,9 @@ class PromptLookup:
         #: The token that the next one is expected to equal, and for what number of tokens.
         self._source: int | None = None
         self._length = 0
+        self.agreement = _FIRST_AGREEMENT
+        #: Whether the place has guessed right so far, at least once.
+        self._is_confirmed = False
 
     @property
     def entries(self) -> int:
@@ -182,7 +218,7 @@ class PromptLookup:
         self._index()
         source = self._follow()
         if source is None:
-            source = self._find()
+            source, self._is_confirmed = self._find(), False
         self._source, self._length = source, len(self._tokens)
         if source is None:
             return []
@@ -205,8 +241,12 @@ class PromptLookup:
             return None
         new = len(self._tokens) - self._length
         for at in range(new):
-            if self._tokens[source + at] != self._tokens[self._length + at]:
+            is_right = self._tokens[source + at] == self._tokens[self._length + at]
+            if self._is_confirmed:
+                self.agreement += _NEWEST * (is_right - self.agreement)
+            if not is_right:
                 return None
+            self._is_confirmed = True
         return source + new
 
     def _find(self) -> int | None:
@@ -242,18 +282,17 @@ class SpeculatedRow(Protocol):
 
 #: Most tokens of a draft.
 DRAFT_TOKENS_MAX = 8
-#: Passes that are refused before drafts of ``_ATTEMPT_TOKENS`` are verified after all, at first and
-#: at most. The cost of a pass may have changed.
-ATTEMPT_PASSES_MIN, ATTEMPT_PASSES_MAX = 32, 512
-_ATTEMPT_TOKENS = 2
-#: What drafts must be expected to win for each token that they cost; both are estimates.
+#: Most tokens of the first draft.
+FIRST_DRAFT_TOKENS_MAX = 2
+#: Most drafted tokens of a pass, in times the most that were measured; the same for a probe.
+GROWTH, PROBE_GROWTH = 4, 2
+#: Passes that are refused before a draft is verified after all: what one costs may have changed.
+PROBE_PASSES = 32
+#: Passes without the duration of a plain one before a pass over a draft of one token stands in for
+#: it: prompts that are read between all passes leave none.
+BASELINE_PASSES = 64
+#: What drafts must be expected to win for each second that they cost; both are estimates.
 _MARGIN = 1.25
-
-
-@dataclass(slots=True)
-class _Sequence:
-    lookup: PromptLookup
-    pace: DraftPace
 
 
 class Speculation:
@@ -283,15 +322,17 @@ class Speculation:
         self._end_ids = end_ids
         self._on_draft = on_draft
         self.times = PassTimes() if times is None else times
-        self._sequences: dict[int, _Sequence] = {}
-        #: Passes refused since the last draft, and how many are refused before an attempt.
+        self._lookups: dict[int, PromptLookup] = {}
+        #: Sequences whose next token is not the one that is guessed: it was drafted and rejected.
+        self._rejected: set[int] = set()
+        #: Passes refused since the last draft.
         self._refused = 0
-        self._attempt_passes = ATTEMPT_PASSES_MIN
 
     def drop(self, uids: Iterable[int]) -> None:
         """Forget sequences; unknown uids are ignored."""
         for uid in uids:
-            self._sequences.pop(uid, None)
+            self._lookups.pop(uid, None)
+            self._rejected.discard(uid)
 
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
@@ -301,41 +342,71 @@ class Speculation:
         """
         guesses: dict[int, list[int]] = {}
         for row in rows:
-            sequence = self._sequences.get(row.uid)
-            if sequence is None:
-                sequence = self._sequences[row.uid] = _Sequence(
-                    PromptLookup(row.tokens), DraftPace()
-                )
-            tokens = len(row.tokens)
-            paused = sequence.pace.is_paused(tokens)
-            limit = 0 if paused else min(DRAFT_TOKENS_MAX, self._room(row.uid, tokens))
-            # During a pause too, the index keeps up with the sequence.
-            guess = sequence.lookup.propose(max(limit, 0) + 1)
-            if limit > 0 and guess:
+            lookup = self._lookups.get(row.uid)
+            if lookup is None:
+                lookup = self._lookups[row.uid] = PromptLookup(row.tokens)
+            limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
+            # Without room too, the index keeps up with the sequence.
+            guess = lookup.propose(max(limit, 0) + 1)
+            if limit > 0 and guess and row.uid not in self._rejected:
                 guesses[row.uid] = guess
-        length = self._best_length(len(rows), guesses) if guesses else 0
-        return {uid: guess[: 1 + length] for uid, guess in guesses.items()} if length else {}
+        self._rejected.clear()
+        if not guesses:
+            return {}
+        plan = self._plan(len(rows), guesses)
+        self._refused += not plan
+        return {uid: guesses[uid] for uid in plan}
 
-    def _best_length(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> int:
-        """Return the length of drafts that wins most tokens; 0 where none wins any."""
-        position_cost = _MARGIN * self.times.position_cost(rows)
-        won = best_won = 0.0
-        best = 0
-        for length in range(1, DRAFT_TOKENS_MAX + 1):
-            won -= position_cost
+    def _plan(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """Return the tokens to draft, by uid: each row as many as win more than they cost."""
+        plain = self.times.plain_s(rows)
+        if plain is None:
+            is_due = self.times.passes_unknown >= BASELINE_PASSES
+            return dict.fromkeys(list(guesses)[:1], 1) if is_due else {}
+        if self.times.credit_s < 0:
+            return {}
+        cost = self.times.draft_cost()
+        if cost is not None:
+            start_s, token_s = _MARGIN * cost[0], _MARGIN * cost[1]
+            plan, won, room = {}, -start_s, GROWTH * self.times.drafted_max
             for uid, guess in guesses.items():
-                if len(guess) > length:
-                    won += self._sequences[uid].pace.agreement ** length
-            if won > best_won:
-                best, best_won = length, won
-        if best:
-            self._attempt_passes = ATTEMPT_PASSES_MIN
-            return best
-        self._refused += 1
-        if self._refused < self._attempt_passes:
-            return 0
-        self._refused, self._attempt_passes = 0, min(2 * self._attempt_passes, ATTEMPT_PASSES_MAX)
-        return _ATTEMPT_TOKENS
+                wins = [one - token_s for one in self._wins(uid, guess, plain / rows)]
+                if length := min(sum(win > 0 for win in wins), room):
+                    plan[uid] = length
+                    won += sum(wins[:length])
+                    room -= length
+            if won > 0:
+                return plan
+            if self._refused < PROBE_PASSES and self.times.drafted_max >= DRAFT_TOKENS_MAX:
+                return {}
+        return self._probe(rows, guesses)
+
+    def _wins(self, uid: int, guess: Sequence[int], token_value: float) -> list[float]:
+        """Return what each drafted token of a row is expected to win, in seconds."""
+        agreement = self._lookups[uid].agreement
+        return [token_value * agreement**at for at in range(1, len(guess))]
+
+    def _probe(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """Return a draft that shows what drafts cost, if the credit pays for it.
+
+        Until the cost of a whole draft was measured, each is twice as long as the longest before:
+        short ones do not show what a further token costs.
+        """
+        plain, cost = self.times.plain_s(rows), self.times.draft_cost()
+        assert plain is not None, "the duration of a plain pass is known"
+        uid = max(guesses, key=lambda one: self._lookups[one].agreement)
+        most = len(guesses[uid]) - 1
+        if cost is None:
+            return {uid: min(most, FIRST_DRAFT_TOKENS_MAX)}
+        most = min(most, PROBE_GROWTH * self.times.drafted_max)
+        won = self._wins(uid, guesses[uid], plain / rows)
+        lost = [cost[0] + cost[1] * at - sum(won[:at]) for at in range(1, most + 1)]
+        length = sum(one <= self.times.credit_s for one in lost)
+        wanted = 1 if self.times.drafted_max >= DRAFT_TOKENS_MAX else most
+        # A draft that no credit pays for is tried with the most that there can be.
+        if length < wanted and self.times.credit_s < CREDIT_PASSES * plain:
+            return {}
+        return {uid: max(1, length)}
 
     def confirm(
         self,
@@ -345,15 +416,14 @@ class Speculation:
     ) -> list[list[int]]:
         """Return the draft of each row, now that the drawn tokens are read; empty for none."""
         self.times.record_reading()
-        drafts = []
-        for row, token in zip(rows, drawn, strict=True):
-            guess = guesses.get(row.uid, ())
-            draft = self._until_end(guess) if guess and guess[0] == token else []
-            if guess and not draft:
-                pace = self._sequences[row.uid].pace
-                pace.record(len(row.tokens), drafted=0, accepted=0, cost=COST_MIN)
-            drafts.append(draft)
-        return drafts
+        right = {
+            row.uid: self._until_end(guesses[row.uid])
+            for row, token in zip(rows, drawn, strict=True)
+            if row.uid in guesses and guesses[row.uid][0] == token
+        }
+        right = {uid: guess for uid, guess in right.items() if len(guess) > 1}
+        plan = self._plan(len(rows), right) if right else {}
+        return [right[row.uid][1 : 1 + plan[row.uid]] if row.uid in plan else [] for row in rows]
 
     def settle(
         self, rows: Sequence[SpeculatedRow], drafts: Sequence[Sequence[int]], draws: Sequence[int]
@@ -365,31 +435,25 @@ class Speculation:
             draws: The tokens drawn after the present token of a row and after each of its draft,
                 row by row.
         """
-        lengths = [len(draft) + 1 for draft in drafts]
-        drafting = sum(map(bool, drafts))
-        cost = self.times.record_drafts(len(rows), drafting, max(lengths) - 1)
         accepted, first = [], 0
-        for row, draft, length in zip(rows, drafts, lengths, strict=True):
-            count = common_tokens(draft, draws[first : first + length])
+        for row, draft in zip(rows, drafts, strict=True):
+            count = common_tokens(draft, draws[first : first + len(draft) + 1])
             accepted.append(count)
-            first += length
+            first += len(draft) + 1
             if draft:
-                self._record(row, len(draft), count, cost)
+                self._on_draft(len(draft), count)
+            if count < len(draft):
+                self._take_back(row.uid, len(draft) - count)
+                self._rejected.add(row.uid)
+        self.times.record_drafts(len(rows), sum(map(len, drafts)), sum(accepted))
+        self._refused = 0
         return accepted
 
-    def _record(self, row: SpeculatedRow, drafted: int, accepted: int, cost: float) -> None:
-        self._on_draft(drafted, accepted)
-        if accepted < drafted:
-            self._take_back(row.uid, drafted - accepted)
-        after = len(row.tokens) + 1 + accepted
-        pace = self._sequences[row.uid].pace
-        pace.record(after, drafted=drafted, accepted=accepted, cost=cost)
-
     def _until_end(self, guess: Sequence[int]) -> list[int]:
-        """Return the draft of a guess, up to the first token that ends an answer."""
-        draft: list[int] = []
+        """Return a guess up to the first token that ends an answer."""
+        kept = [guess[0]]
         for before, token in pairwise(guess):
             if before in self._end_ids:
                 break
-            draft.append(token)
-        return draft
+            kept.append(token)
+        return kept

@@ -24,7 +24,7 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.window_cache import leaves
-from worker.engine.mlx.speculation import COST_MIN, PassTimes
+from worker.engine.mlx.speculation import PassTimes
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
@@ -68,35 +68,30 @@ class Oracle:
         return (token + 1) % VOCABULARY if self._rng.random() < self._errors else token
 
 
-@pytest.fixture
-def equal_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pass costs the least: a busy machine must not decide what is verified."""
-    monkeypatch.setattr(PassTimes, "position_cost", lambda *_: 0.0)
-    monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: COST_MIN)
+def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts cost nothing: a busy machine must not decide what is verified."""
+    monkeypatch.setattr(PassTimes, "plain_s", lambda *_: 1.0)
+    monkeypatch.setattr(PassTimes, "draft_cost", lambda _: (0.0, 0.0))
+    monkeypatch.setattr(PassTimes, "drafted_max", 1_000)
+    monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
 
 
 @pytest.fixture
-def oracle(monkeypatch: pytest.MonkeyPatch, equal_passes: None) -> Oracle:
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     oracle = Oracle()
+    make_drafts_free(monkeypatch)
 
     class Lookup:
+        agreement = 1.0
+
         def __init__(self, tokens: Sequence[int]) -> None:
             self._tokens = tokens
 
         def propose(self, count: int) -> list[int]:
-            return oracle.guess(self._tokens, count)
-
-    class Pace:
-        agreement = 1.0
-
-        def is_paused(self, tokens: int) -> bool:
-            return tokens % 9 == 0
-
-        def record(self, *_: object, **__: object) -> None:
-            pass
+            # Some passes are plain.
+            return oracle.guess(self._tokens, count) if len(self._tokens) % 9 else []
 
     monkeypatch.setattr(module, "PromptLookup", Lookup)
-    monkeypatch.setattr(module, "DraftPace", Pace)
     return oracle
 
 
@@ -243,7 +238,8 @@ def test_nothing_is_drafted_where_a_cache_cannot_be_trimmed(
     assert (bench.runner.drafts.drafts > 0) is drafts
 
 
-def test_a_repetition_is_found_in_the_sequence_itself(equal_passes: None) -> None:
+def test_a_repetition_is_found_in_the_sequence_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_drafts_free(monkeypatch)
     prompt = random_tokens(8, 8) * 6
     expected, bench = without_drafts(LLAMA).run_alone(prompt, 200), Bench(LLAMA)
     assert bench.run_alone(prompt, 200).tokens == expected.tokens

@@ -100,3 +100,26 @@ def test_ids_beyond_the_key_do_not_mix_up_places() -> None:
     big = 1 << 21
     tokens = [0, big, 5, 7, 1, 0, 5]
     assert PromptLookup(tokens).propose(1) == []
+
+
+def test_agreement_follows_the_guesses_after_one_that_was_right() -> None:
+    tokens = [*range(100, 160), 7, 100, 101, 102]
+    lookup = PromptLookup(tokens)
+    first = lookup.agreement
+    lookup.propose(1)
+    tokens.append(103)
+    lookup.propose(1)
+    assert lookup.agreement == first
+    tokens.append(104)
+    lookup.propose(1)
+    assert first < lookup.agreement < 1
+    tokens += [105, 106, 8]
+    before = lookup.agreement
+    lookup.propose(1)
+    assert lookup.agreement < before
+    tokens += [120, 121, 122]
+    known = lookup.agreement
+    lookup.propose(1)
+    tokens.append(9)
+    lookup.propose(1)
+    assert lookup.agreement == known

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.unit.worker.engine.mlx.speculation.batch import Clock
 from worker.engine.mlx.speculation import (
-    ATTEMPT_PASSES_MIN,
+    CREDIT_PASSES,
     DRAFT_TOKENS_MAX,
+    FIRST_DRAFT_TOKENS_MAX,
+    PROBE_PASSES,
     PassTimes,
     Speculation,
 )
@@ -24,7 +27,17 @@ class Row:
 
 @pytest.fixture
 def times() -> PassTimes:
-    return PassTimes()
+    """Plain passes of a second, whose drafts cost nothing."""
+    clock = Clock()
+    times = PassTimes(clock)
+    for rows in (1, 1, 1, 2, 2, 2):
+        times.record_plain(rows)
+        clock.now += 1.0
+    for _ in range(3):
+        times.record_reading()
+        clock.now += 1.0
+        times.record_drafts(2, 8, 8)
+    return times
 
 
 def speculation(times: PassTimes, room: int = 100) -> Speculation:
@@ -32,43 +45,122 @@ def speculation(times: PassTimes, room: int = 100) -> Speculation:
     return Speculation(lambda *_: room, lambda *_: None, end_ids, lambda *_: None, times)
 
 
-def cost(monkeypatch: pytest.MonkeyPatch, times: PassTimes, of_a_position: float) -> None:
-    monkeypatch.setattr(times, "position_cost", lambda _: of_a_position)
+def drafts_of(drafts: Speculation, *rows: Row, token: int = 4) -> list[list[int]]:
+    """Return the drafts where the same token is drawn for all rows."""
+    return drafts.confirm(rows, [token] * len(rows), drafts.guess(rows))
 
 
-def test_drafts_are_as_long_as_they_win(monkeypatch: pytest.MonkeyPatch, times: PassTimes) -> None:
-    drafts = speculation(times)
-    lengths = []
-    for position_cost in (0.0, 0.24, 0.48, 0.72):
-        cost(monkeypatch, times, position_cost)
-        lengths.append([len(guess) - 1 for guess in drafts.guess([Row()]).values()])
+def cost(monkeypatch: pytest.MonkeyPatch, times: PassTimes, start_s: float, token_s: float) -> None:
+    monkeypatch.setattr(times, "draft_cost", lambda: (start_s, token_s))
+
+
+@pytest.mark.parametrize(
+    ("start_s", "token_s", "length"),
     # An agreement of 0.8: the fifth token is drawn with 0.33, the second with 0.64.
-    assert lengths == [[DRAFT_TOKENS_MAX], [5], [2], []]
+    [
+        (0.0, 0.0, DRAFT_TOKENS_MAX),
+        (0.0, 0.24, 5),
+        (0.0, 0.48, 2),
+        (0.0, 0.72, 0),
+        (1.0, 0.24, 0),
+        (0.8, 0.24, 5),
+    ],
+)
+def test_a_draft_is_as_long_as_it_wins(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes, start_s: float, token_s: float, length: int
+) -> None:
+    cost(monkeypatch, times, start_s, token_s)
+    [draft] = drafts_of(speculation(times), Row())
+    assert len(draft) == length
 
 
-def test_refused_drafts_are_attempted_after_some_passes(
+def test_each_row_has_a_length_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes
+) -> None:
+    cost(monkeypatch, times, 0.1, 0.12)
+    drafts = speculation(times)
+    rows = [Row(1), Row(2), Row(3, [7, 8, 9])]
+    drafts.guess(rows)
+    drafts._lookups[2].agreement = 0.5
+    assert list(map(len, drafts_of(drafts, *rows))) == [3, 1, 0]
+
+
+def test_refused_drafts_are_probed_after_some_passes(
     monkeypatch: pytest.MonkeyPatch, times: PassTimes
 ) -> None:
     drafts = speculation(times)
-    cost(monkeypatch, times, 5.0)
-    attempts = [bool(drafts.guess([Row()])) for _ in range(4 * ATTEMPT_PASSES_MIN)]
-    assert [at + 1 for at, attempt in enumerate(attempts) if attempt] == [32, 96]
+    cost(monkeypatch, times, 0.0, 1.2)
+    times.credit_s = 1.0
+    attempts = [bool(drafts.guess([Row()])) for _ in range(PROBE_PASSES + 1)]
+    assert attempts == [False] * PROBE_PASSES + [True]
+    # The credit pays for 1.2 - 0.8 + 1.2 - 0.64 seconds.
+    assert drafts_of(drafts, Row()) == [[5, 6]]
+
+
+def test_until_a_whole_draft_was_measured_probes_grow() -> None:
+    clock = Clock()
+    times = PassTimes(clock)
+    for _ in range(3):
+        times.record_plain(1)
+        clock.now += 1.0
+    drafts, row, lengths = speculation(times), Row(), []
+    for _ in range(3):
+        times.credit_s = 1.0
+        [draft] = drafts_of(drafts, row)
+        lengths.append(len(draft))
+        # A pass with drafts takes longer, however many tokens are drafted.
+        clock.now += 2.4
+        drafts.settle([row], [draft], [*draft, 0])
+    assert lengths == [FIRST_DRAFT_TOKENS_MAX, 4, DRAFT_TOKENS_MAX]
+
+
+def test_a_probe_that_no_credit_pays_for_waits_for_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes
+) -> None:
+    drafts = speculation(times)
+    cost(monkeypatch, times, 0.0, 50.0)
+    times.credit_s = 1.9
+    for _ in range(PROBE_PASSES + 1):
+        assert drafts_of(drafts, Row()) == [[]]
+    times.credit_s = CREDIT_PASSES
+    assert drafts_of(drafts, Row()) == [[5]]
+
+
+def test_nothing_is_drafted_in_debt(times: PassTimes) -> None:
+    drafts = speculation(times)
+    times.credit_s = -0.1
+    assert drafts.guess([Row()]) == {}
+    times.credit_s = 0.0
+    assert drafts.guess([Row()])
+
+
+def test_nothing_is_drafted_without_a_baseline_and_little_at_first() -> None:
+    clock = Clock()
+    times = PassTimes(clock)
+    drafts = speculation(times)
+    assert drafts.guess([Row()]) == {}
+    for _ in range(3):
+        times.record_plain(1)
+        clock.now += 1.0
+    assert list(map(len, drafts_of(drafts, Row(1), Row(2)))) == [FIRST_DRAFT_TOKENS_MAX, 0]
 
 
 def test_room_and_end_tokens_cut_a_draft(times: PassTimes) -> None:
     assert speculation(times, room=0).guess([Row()]) == {}
-    assert speculation(times, room=3).guess([Row()]) == {1: [4, 5, 6, 7]}
+    assert drafts_of(speculation(times, room=3), Row()) == [[5, 6, 7]]
     row = Row(tokens=[1, 2, 3, 4, END, 6, 1, 2, 3])
-    drafts = speculation(times)
-    guesses = drafts.guess([row])
-    assert drafts.confirm([row], [4], guesses) == [[END]]
-    assert drafts.confirm([row], [5], guesses) == [[]]
+    assert drafts_of(speculation(times), row) == [[END]]
+    assert drafts_of(speculation(times), row, token=5) == [[]]
 
 
-def test_draws_after_the_first_other_one_are_taken_back() -> None:
+def test_draws_after_the_first_other_one_are_taken_back(times: PassTimes) -> None:
     taken, counted = [], []
     drafts = Speculation(
-        lambda *_: 4, lambda *one: taken.append(one), frozenset(), lambda *one: counted.append(one)
+        lambda *_: 4,
+        lambda *one: taken.append(one),
+        frozenset(),
+        lambda *one: counted.append(one),
+        times,
     )
     rows = [Row(1), Row(2)]
     guesses = drafts.guess(rows)
@@ -76,3 +168,13 @@ def test_draws_after_the_first_other_one_are_taken_back() -> None:
     assert proposed == [[5, 6, 7, 8], []]
     assert drafts.settle(rows, proposed, [5, 6, 70, 80, 90, 51]) == [2, 0]
     assert (taken, counted) == ([(1, 2)], [(4, 2)])
+
+
+def test_a_rejected_token_is_not_guessed_again(times: PassTimes) -> None:
+    drafts, row = speculation(times), Row()
+    [draft] = drafts_of(drafts, row)
+    assert drafts.settle([row], [draft], [5, 6, *[70] * 9]) == [2]
+    row.tokens += [4, 5, 6]
+    assert drafts.guess([row]) == {}
+    row.tokens += [70, 4, 5, 6]
+    assert drafts.guess([row])[1][0] == 70
