@@ -17,6 +17,8 @@ SPREAD_TOKENS = 16
 GAP_SHARE = 0.8
 #: The same for a chunk whose size shows how the duration grows.
 PROBE_SHARE = 0.9
+#: Least time for a chunk, in decode steps, where not even the smallest one fits the gap.
+CHUNK_DECODES_MIN = 2.0
 #: Time for decode steps while a prompt is computed, as a share of the time for its chunks.
 DECODE_SHARE = 0.25
 #: Most decode steps between two chunks.
@@ -107,8 +109,10 @@ class PrefillPace:
     """Decides how many prompt tokens to compute between the decode steps of running streams.
 
     Between two tokens of a stream lie one decode step and at most one chunk. The chunk is as large
-    as the gap allows at the measured speed. Several decode steps follow each chunk, so that streams
-    keep a share of the time.
+    as the gap allows at the measured speed. Where a decode step and the smallest chunk do not fit
+    the gap, no chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that
+    prompts are not starved. Several decode steps follow each chunk, so that streams keep a share of
+    the time.
 
     Args:
         gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit. It may be
@@ -136,14 +140,32 @@ class PrefillPace:
             return 0
         if not self._times.is_known:
             return self._tokens_min
-        decode_s = self._decode_s or 0.0
-        available_s = self.gap_max_s * GAP_SHARE - decode_s - self._times.start_s
-        tokens = max(int(available_s / self._times.token_s), self._tokens_min)
+        available_s = self._available_s(GAP_SHARE)
+        tokens = int((available_s - self._times.start_s) / self._times.token_s)
+        tokens = max(tokens, self._tokens_min)
         if not self._times.has_slope:
-            # A larger chunk shows how the duration grows; the gap is certain to hold it.
-            certain = self._times.certain_tokens(self.gap_max_s * PROBE_SHARE - decode_s)
+            # A larger chunk shows how the duration grows; the time is certain to hold it.
+            certain = self._times.certain_tokens(self._available_s(PROBE_SHARE))
             tokens = max(tokens, min(certain, self._tokens_min + SPREAD_TOKENS))
         return min(tokens, self._step_tokens)
+
+    @property
+    def keeps_gap(self) -> bool:
+        """Whether a decode step and the smallest chunk fit the gap, as far as is known."""
+        decode_s = self._decode_s or 0.0
+        return not self._times.is_known or (
+            decode_s + self._times.start_s + self._times.token_s * self._tokens_min
+            <= self.gap_max_s
+        )
+
+    def _available_s(self, gap_share: float) -> float:
+        """Return the seconds of the next chunk."""
+        decode_s = self._decode_s or 0.0
+        if not self.keeps_gap:
+            return CHUNK_DECODES_MIN * decode_s
+        # A decode step of time, if the gap holds it.
+        least_s = min(decode_s, self.gap_max_s - decode_s)
+        return max(self.gap_max_s * gap_share - decode_s, least_s)
 
     def record_chunk(self, tokens: int, seconds: float, *, streams: int = 0) -> None:
         """Record how long a chunk took beside ``streams`` running streams."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine.scheduling.prefill_pace import (
+    CHUNK_DECODES_MIN,
     CHUNK_TOKENS_MIN,
     DECODE_SHARE,
     DECODES_MAX,
@@ -109,14 +110,16 @@ measurements = st.lists(
 )
 
 
-def paced(gap_max_s: float, history: list[tuple[int, float, float]], *, on_gpu: bool) -> int:
-    """Return the size of the next chunk after any measurements."""
+def paced(
+    gap_max_s: float, history: list[tuple[int, float, float]], *, on_gpu: bool
+) -> tuple[int, bool]:
+    """Return the size of the next chunk after any measurements, and whether it keeps the gap."""
     pace = PrefillPace(gap_max_s=gap_max_s, step_tokens=STEP_TOKENS, on_gpu=on_gpu)
     for tokens, seconds, decode_s in history:
         pace.record_chunk(tokens, seconds, streams=1)
         for _ in range(DECODES_MAX):
             pace.record_decode(decode_s)
-    return pace.chunk_tokens(streams=1)
+    return pace.chunk_tokens(streams=1), pace.keeps_gap
 
 
 @given(measurements, st.floats(1e-3, 1), st.floats(0, 1), st.booleans())
@@ -126,9 +129,12 @@ def test_chunks_grow_with_the_gap_and_are_never_empty(
     more_s: float,
     on_gpu: bool,  # noqa: FBT001 - Hypothesis passes it by position
 ) -> None:
-    size = paced(gap_s, history, on_gpu=on_gpu)
-    larger = paced(gap_s + more_s, history, on_gpu=on_gpu)
-    assert CHUNK_TOKENS_MIN <= size <= larger <= STEP_TOKENS
+    size, keeps_gap = paced(gap_s, history, on_gpu=on_gpu)
+    larger, _ = paced(gap_s + more_s, history, on_gpu=on_gpu)
+    assert min(size, larger) >= CHUNK_TOKENS_MIN
+    assert max(size, larger) <= STEP_TOKENS
+    if keeps_gap:
+        assert size <= larger
 
 
 def test_one_slow_chunk_changes_nothing_and_two_do() -> None:
@@ -160,6 +166,48 @@ def test_gap_changes_while_prompts_are_computed() -> None:
     assert short < long / 2
     pace.gap_max_s = 0.0
     assert device.chunk(pace) == STEP_TOKENS
+
+
+def test_prompts_are_not_starved_where_no_chunk_keeps_the_gap() -> None:
+    device = Device(start_s=0.05, token_s=0.0045, decode_s=0.15)
+    pace = device.pace()
+    size = [device.chunk(pace) for _ in range(30)][-1]
+    seconds = device.start_s + size * device.token_s
+    assert seconds == pytest.approx(CHUNK_DECODES_MIN * device.decode_s, rel=0.05)
+    assert not pace.keeps_gap
+
+
+def test_a_chunk_takes_a_decode_step_if_the_gap_holds_it() -> None:
+    device = Device(start_s=0.0, token_s=0.0005, decode_s=0.048)
+    pace = device.pace()
+    size = [device.chunk(pace) for _ in range(30)][-1]
+    assert size * device.token_s == pytest.approx(device.decode_s, rel=0.05)
+
+
+def last_first_token(gap_max_s: float, *, prompts: int = 8, prompt_tokens: int = 110) -> float:
+    """Return when the last of several prompts has its first token, by a CPU's costs in seconds."""
+    pace = PrefillPace(gap_max_s=gap_max_s, step_tokens=256)
+    left, streams, now = [prompt_tokens] * prompts, 0, 0.0
+    while left:
+        tokens = min(pace.chunk_tokens(streams=streams), left[0])
+        if tokens:
+            seconds = 0.05 + 0.0045 * tokens
+            pace.record_chunk(tokens, seconds, streams=streams)
+            now += seconds
+            left[0] -= tokens
+        if not left[0]:
+            del left[0]
+            streams += 1
+            now += 0.09
+        if streams:
+            decode_s = 0.0815 + 0.0085 * streams
+            pace.record_decode(decode_s)
+            now += decode_s
+    return now
+
+
+def test_the_last_of_several_prompts_starts_soon() -> None:
+    assert last_first_token(0.1) < 1.6 * last_first_token(0.0)
 
 
 def test_streams_keep_their_share_of_the_time() -> None:
