@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import NewType
+from typing import Any, Final, NewType
 
 JobId = NewType("JobId", str)
 AgentId = NewType("AgentId", str)
@@ -93,14 +94,23 @@ class StopReason(StrEnum):
 class Sampling:
     """How tokens are drawn, with every parameter set.
 
-    The randomness of token ``i`` is a function of ``(seed, i)`` alone, so the same values
-    give the same text alone, in a batch, or after a crash.
+    The draw of token ``i`` is a function of the prompt, the tokens before it and ``(seed, i)``, so
+    the same values give the same text alone, in a batch, or after a crash.
 
     Attributes:
         temperature: Below ``TEMPERATURE_MIN`` it is greedy.
         top_p: Nucleus mass in [0, 1]; 0 is greedy, 1 keeps everything.
         top_k: Number of candidates kept; 0 keeps everything.
         min_p: Floor relative to the likeliest token, in [0, 1); 0 keeps everything.
+        presence_penalty: Subtracted from the logit of a token that the answer has; in [-2, 2].
+        frequency_penalty: The same for each time that the answer has it.
+        repetition_penalty: Divides the logit of a token that occurs in the window, or multiplies
+            a negative one; greater than 0, 1 for none.
+        repetition_context_size: The window: so many last tokens of prompt and answer; 0 for all.
+        logit_bias: Pairs of a token id and what is added to its logit, in [-100, 100], by id.
+        xtc_probability: How often all candidates but the least likely of those above a threshold
+            are removed, in [0, 1]; 0 for never.
+        xtc_threshold: The threshold, a probability in [0, 0.5].
         seed: In ``[0, SEED_MAX]``; drawn at acceptance when the caller gave none.
     """
 
@@ -108,6 +118,13 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_context_size: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int = 0
 
     @property
@@ -115,30 +132,67 @@ class Sampling:
         """Whether the most probable token is the only candidate."""
         return self.temperature < TEMPERATURE_MIN or self.top_p <= 0
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether logits depend on the tokens so far, or have a bias."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingWish:
-    """The caller's sampling parameters; ``None`` means the model's default.
-
-    The fields have the meaning of ``Sampling``. The seed is always set: it is drawn at acceptance,
-    so that the log alone is enough to repeat the answer.
-    """
+class SamplingOptions:
+    """A caller's sampling parameters, as in ``Sampling``; ``None`` leaves one open."""
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repetition_context_size: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the parameters that are set, by their names."""
+        found = {name: getattr(self, name) for name in SAMPLING_NAMES}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+#: Names of the parameters that a caller may leave open.
+SAMPLING_NAMES: Final = tuple(one.name for one in fields(SamplingOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingWish(SamplingOptions):
+    """The caller's sampling parameters; ``None`` means the model's default.
+
+    The seed is always set: it is drawn at acceptance, so that the log alone is enough to repeat the
+    answer.
+    """
+
     seed: int = 0
 
     def resolve(self, defaults: Sampling) -> Sampling:
         """Return these parameters, completed from ``defaults``, whose seed is ignored."""
-        return Sampling(
-            temperature=defaults.temperature if self.temperature is None else self.temperature,
-            top_p=defaults.top_p if self.top_p is None else self.top_p,
-            top_k=defaults.top_k if self.top_k is None else self.top_k,
-            min_p=defaults.min_p if self.min_p is None else self.min_p,
-            seed=self.seed,
-        )
+        return replace(defaults, **self.given(), seed=self.seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parameters that are set, and the seed."""
+        return self.given() | {"seed": self.seed}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SamplingWish:
+        """Return the parameters that ``to_json`` returned, read from JSON."""
+        bias = data.get("logit_bias")
+        pairs = None if bias is None else tuple((int(token), value) for token, value in bias)
+        return cls(**{**data, "logit_bias": pairs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,7 @@ class ChatRequest:
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form whose digest stands in ``JobSubmitted``."""
         fields = asdict(self)
+        fields["sampling"] = self.sampling.to_json()
         # Left out where unused: most requests have none of them.
         if self.raw is None:
             del fields["raw"]
@@ -187,7 +188,7 @@ class ChatRequest:
             model=data["model"],
             messages=tuple(_message(message) for message in data["messages"]),
             max_tokens=data["max_tokens"],
-            sampling=SamplingWish(**data["sampling"]),
+            sampling=SamplingWish.from_json(data["sampling"]),
             tools=tuple(data["tools"]),
             stop=tuple(data["stop"]),
             thinking=data["thinking"],

@@ -61,7 +61,7 @@ class Answer:
 
 
 class _RecordingSampler(BatchSampler):
-    """The sampler; records its input for each row."""
+    """The sampler; records the log-probabilities of each row."""
 
     def __init__(self, rows_of: Callable[[int], Sequence[int]]) -> None:
         super().__init__(self._noting)
@@ -70,8 +70,9 @@ class _RecordingSampler(BatchSampler):
         self._seen: defaultdict[int, list[Rows]] = defaultdict(list)
         self.left: list[tuple[int, Rows]] = []
 
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        drawn = super().__call__(logprobs)
+    def __call__(self, logits: mx.array, read: mx.array | Sequence[int] | None = None) -> mx.array:
+        drawn = super().__call__(logits, read)
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         for uid, row in zip(self._latest, np.array(logprobs.astype(mx.float32)), strict=True):
             self._seen[uid].append(row)
         return drawn

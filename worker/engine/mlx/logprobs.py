@@ -65,12 +65,12 @@ class LogprobRows:
         self._tops.pop(uid, None)
         self._drawn.pop(uid, None)
 
-    def note(self, uids: Sequence[int], logprobs: mx.array, tokens: mx.array) -> None:
+    def note(self, uids: Sequence[int], logits: mx.array, tokens: mx.array) -> None:
         """Start to compute the log-probabilities of a draw.
 
         Args:
             uids: The sequences of the rows.
-            logprobs: The model's log-probabilities, [rows, vocabulary].
+            logits: The model's logits, [rows, vocabulary].
             tokens: The drawn token ids, [rows].
         """
         if not self._tops or self._tops.keys().isdisjoint(uids):
@@ -78,14 +78,14 @@ class LogprobRows:
         logged_rows = [row for row, uid in enumerate(uids) if uid in self._tops]
         if len(logged_rows) < len(uids):
             rows = mx.array(logged_rows)
-            logprobs, tokens = logprobs[rows], tokens[rows]
-        widest = min(max(self._tops[uids[row]] for row in logged_rows), logprobs.shape[-1])
-        whole = mx.logsumexp(logprobs.astype(mx.float32), axis=-1, keepdims=True)
-        drawn = (_at(logprobs, tokens[:, None]) - whole)[:, 0]
+            logits, tokens = logits[rows], tokens[rows]
+        widest = min(max(self._tops[uids[row]] for row in logged_rows), logits.shape[-1])
+        whole = mx.logsumexp(logits.astype(mx.float32), axis=-1, keepdims=True)
+        drawn = (_at(logits, tokens[:, None]) - whole)[:, 0]
         ids = top = None
         if widest:
-            ids = mx.argpartition(logprobs, -widest, axis=-1)[:, -widest:]
-            top = _at(logprobs, ids) - whole
+            ids = mx.argpartition(logits, -widest, axis=-1)[:, -widest:]
+            top = _at(logits, ids) - whole
         # Evaluated with the tokens, so that the device does not run the next step first.
         mx.async_eval(*(each for each in (tokens, drawn, top, ids) if each is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
         known = _Drawn(drawn, top, ids)
@@ -122,8 +122,8 @@ def logprobs_of(row: mx.array, tokens: Sequence[int]) -> list[float]:
     return cast("list[float]", (mx.take(row, mx.array(list(tokens))) - whole).tolist())
 
 
-def _at(logprobs: mx.array, ids: mx.array) -> mx.array:
-    return mx.take_along_axis(logprobs, ids, axis=-1).astype(mx.float32)
+def _at(logits: mx.array, ids: mx.array) -> mx.array:
+    return mx.take_along_axis(logits, ids, axis=-1).astype(mx.float32)
 
 
 def _clamped(value: float) -> float:

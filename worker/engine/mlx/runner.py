@@ -170,7 +170,11 @@ class BatchRunner:
         self._arrivals[admitted.uid] = admission.arrival
         self._remaining[admitted.uid] = admission.max_new_tokens
         row = SamplerRow(
-            admission.sampling, admission.first_index, admission.constraint, admission.logprobs
+            admission.sampling,
+            admission.first_index,
+            admission.constraint,
+            admission.logprobs,
+            admission.tokens,
         )
         self._sampler.add(admitted.uid, row)
         return admitted

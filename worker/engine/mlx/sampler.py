@@ -11,9 +11,11 @@ from typing import cast
 
 import mlx.core as mx
 
+from domain.errors import InvalidRequest
 from domain.values import TEMPERATURE_MIN, Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.logprobs import LogprobRows
+from worker.engine.mlx.penalties import PenalisedRows, ReadTokens, TokenCounts
 from worker.engine.mlx.rows.running_sequences import is_on_gpu
 
 _BITS = 8
@@ -166,12 +168,14 @@ class SamplerRow:
         index: Index in the generation of the next token drawn.
         constraint: Restricts what may be drawn; has accepted every token before.
         logprobs: How many of the most likely tokens to record at each position; ``None`` for none.
+        tokens: Prompt and answer so far, on which penalties depend; the next pass reads the last.
     """
 
     sampling: Sampling
     index: int
     constraint: Constraint | None = None
     logprobs: int | None = None
+    tokens: Sequence[int] = ()
 
     def next_key(self) -> tuple[int, int]:
         """Return the random key of the next token, two uint32: a function of seed and index alone.
@@ -179,12 +183,27 @@ class SamplerRow:
         Raises:
             struct.error: The seed does not fit 64 bits.
         """
-        digest = hashlib.blake2b(
-            struct.pack("<QQ", self.sampling.seed, self.index), digest_size=8
-        ).digest()
-        low, high = struct.unpack("<II", digest)
+        low, high = struct.unpack("<II", self._digest(b""))
         self.index += 1
         return low, high
+
+    def log_threshold(self) -> float:
+        """Return the log-probability above which the next token loses its likeliest candidates.
+
+        XTC happens at an index with ``xtc_probability``: a function of seed and index alone.
+        Infinity where it does not.
+        """
+        if not self.sampling.xtc_probability:
+            return math.inf
+        (drawn,) = struct.unpack("<Q", self._digest(b"xtc"))
+        if drawn >= self.sampling.xtc_probability * 2.0**64:
+            return math.inf
+        threshold = self.sampling.xtc_threshold
+        return math.log(threshold) if threshold > 0 else -math.inf
+
+    def _digest(self, purpose: bytes) -> bytes:
+        drawn = struct.pack("<QQ", self.sampling.seed, self.index)
+        return hashlib.blake2b(drawn, digest_size=8, person=purpose).digest()
 
 
 class BatchSampler:
@@ -198,6 +217,7 @@ class BatchSampler:
         self._rows_of = rows_of
         self._rows: dict[int, SamplerRow] = {}
         self._masks = LogitMasks()
+        self._counts: dict[int, TokenCounts] = {}
         #: Log-probabilities of the drawn tokens.
         self.logprob_rows = LogprobRows()
         self._rules: dict[tuple[int, ...], _Rules | None] = {}
@@ -212,6 +232,9 @@ class BatchSampler:
     def add(self, uid: int, row: SamplerRow) -> None:
         """Add a sequence that draws by ``row``."""
         self._rows[uid] = row
+        if row.sampling.has_penalties:
+            prompt_tokens = len(row.tokens) - row.index
+            self._counts[uid] = TokenCounts(row.sampling, row.tokens, prompt_tokens)
         if row.constraint is not None:
             self._masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
         if row.logprobs is not None:
@@ -220,6 +243,7 @@ class BatchSampler:
     def drop(self, uid: int) -> None:
         """Forget a sequence."""
         self._rows.pop(uid, None)
+        self._counts.pop(uid, None)
         self._masks.drop(uid)
         self.logprob_rows.drop(uid)
 
@@ -231,38 +255,79 @@ class BatchSampler:
         """Forget the last draws of a sequence in the last call; they are drawn again."""
         if self._used_keys:
             self._rows[uid].index -= draws
+        if uid in self._counts:
+            self._counts[uid].take_back(draws)
         self.logprob_rows.take_back(uid, draws)
 
-    def __call__(self, logprobs: mx.array) -> mx.array:
+    def __call__(self, logits: mx.array, read: mx.array | Sequence[int] | None = None) -> mx.array:
         """Return one token id per row.
 
         Several rows may belong to one sequence: its next tokens, in order. Such a sequence has no
         constraint.
 
         Args:
-            logprobs: Normalised log-probabilities, [rows, vocabulary].
+            logits: [rows, vocabulary].
+            read: The token that each row has read last; needed where rows have penalties.
 
         Returns:
             Token ids, [rows].
         """
-        uids = tuple(self._rows_of(logprobs.shape[0]))
+        uids = tuple(self._rows_of(logits.shape[0]))
         if uids not in self._rules:
             if len(self._rules) >= RULES_MAX:
                 self._rules.clear()
             rows = [self._rows[uid].sampling for uid in uids]
-            self._rules[uids] = _Rules.of(rows, logprobs.shape[-1])
-        self.drawn_from = self._masks.apply(uids, logprobs, self.faults)
+            self._rules[uids] = _Rules.of(rows, logits.shape[-1])
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        penalised = self._penalised(uids, logits, logprobs, read)
+        self.drawn_from = self._masks.apply(uids, penalised, self.faults)
         tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
         self._masks.note(uids, tokens)
-        self.logprob_rows.note(uids, logprobs, tokens)
+        self.logprob_rows.note(uids, logits, tokens)
         return tokens
+
+    def _penalised(
+        self,
+        uids: Sequence[int],
+        logits: mx.array,
+        logprobs: mx.array,
+        read: mx.array | Sequence[int] | None,
+    ) -> mx.array:
+        """Return the log-probabilities; those of rows with penalties come from changed logits."""
+        if self._counts.keys().isdisjoint(uids):
+            return logprobs
+        assert read is not None, "penalties depend on the tokens so far"
+        newest, rows = ReadTokens(read), PenalisedRows()
+        for row, uid in enumerate(uids):
+            counts = self._counts.get(uid)
+            if counts is None:
+                continue
+            if counts.largest_id >= logits.shape[-1]:
+                self.faults[uid] = _unknown_token(counts.largest_id, logits.shape[-1])
+                continue
+            counts.settle()
+            rows.add(row, counts)
+            counts.read(newest, row)
+        if not rows.rows:
+            return logprobs
+        changed = rows.logprobs(logits, newest)
+        if len(rows.rows) == len(uids):
+            return changed
+        whole = logprobs.astype(mx.float32)
+        whole[mx.array(rows.rows)] = changed
+        return whole
 
     def _drawn(self, rules: _Rules | None, uids: Sequence[int], logprobs: mx.array) -> mx.array:
         self._used_keys = rules is not None
         if rules is None:
             return mx.argmax(logprobs, axis=-1)
-        keys = mx.array([self._key(uid) for uid in uids], dtype=mx.uint32)
-        return rules.draw(logprobs, keys)
+        keys, thresholds = [], []
+        # Row by row: a key increments the index of its sequence.
+        for uid in uids:
+            if rules.has_xtc:
+                thresholds.append(self._rows[uid].log_threshold())
+            keys.append(self._key(uid))
+        return rules.draw(logprobs, mx.array(keys, dtype=mx.uint32), thresholds)
 
     def _key(self, uid: int) -> tuple[int, int]:
         try:
@@ -280,6 +345,7 @@ class _Rules:
         candidates: Most likely tokens of a row that are sorted first; 0 for none.
         cut: Rows that keep a share or a number of tokens.
         wide: Those of them that keep a number above ``candidates``.
+        has_xtc: Whether a row may lose its likeliest candidates.
     """
 
     greedy: mx.array | None
@@ -290,11 +356,13 @@ class _Rules:
     log_min_p: mx.array | None
     cut: frozenset[int]
     wide: frozenset[int]
+    has_xtc: bool
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int) -> _Rules | None:
-        """Return the columns, or ``None`` if every row is greedy."""
-        if all(row.is_greedy for row in rows):
+        """Return the columns, or ``None`` if every row draws its likeliest token."""
+        has_xtc = any(row.xtc_probability > 0 for row in rows)
+        if not has_xtc and all(row.is_greedy for row in rows):
             return None
         top_k = [min(row.top_k, vocabulary) for row in rows]
         any_top_p = any(row.top_p < 1 for row in rows)
@@ -313,19 +381,31 @@ class _Rules:
             ),
             cut=frozenset(at for at, row in enumerate(rows) if row.top_p < 1),
             wide=frozenset(at for at, kept in enumerate(top_k) if kept > widest),
+            has_xtc=has_xtc,
         )
 
-    def draw(self, logprobs: mx.array, keys: mx.array) -> mx.array:
-        logprobs = logprobs.astype(mx.float32)
-        drawn = mx.vmap(_categorical)(self.sharpened(logprobs), keys)
+    def draw(self, logprobs: mx.array, keys: mx.array, thresholds: Sequence[float]) -> mx.array:
+        """Return the drawn tokens, [rows].
+
+        Args:
+            logprobs: [rows, vocabulary].
+            keys: The random key of each row, [rows, 2].
+            thresholds: The log-probability of each row's XTC; empty where no row has one.
+        """
+        kept = self.kept(logprobs, thresholds)
+        drawn = mx.vmap(_categorical)(kept * self.sharpness, keys)
         if self.greedy is None:
             return drawn
-        return mx.where(self.greedy[:, 0], mx.argmax(logprobs, axis=-1), drawn)
+        return mx.where(self.greedy[:, 0], mx.argmax(kept, axis=-1), drawn)
 
-    def sharpened(self, logprobs: mx.array) -> mx.array:
+    def kept(self, logprobs: mx.array, thresholds: Sequence[float]) -> mx.array:
+        """Return the log-probabilities, minus infinity where a rule excludes a token; see draw."""
+        logprobs = logprobs.astype(mx.float32)
         floor = self._floor(logprobs)
         kept = logprobs if floor is None else mx.where(logprobs < floor, -mx.inf, logprobs)
-        return kept * self.sharpness
+        if all(threshold == math.inf for threshold in thresholds):
+            return kept
+        return _without_top_choices(kept, mx.array(list(thresholds))[:, None])
 
     def _floor(self, logprobs: mx.array) -> mx.array | None:
         """Return the log-probability below which a row draws nothing, [rows, 1]."""
@@ -400,8 +480,32 @@ def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
     rules = _Rules.of([sampling], logprobs.shape[-1])
     if rules is None:
         return logprobs
-    key = mx.array(SamplerRow(sampling, index).next_key(), dtype=mx.uint32)
-    return rules.sharpened(logprobs[None])[0] + mx.random.gumbel(logprobs.shape, key=key)
+    row = SamplerRow(sampling, index)
+    kept = rules.kept(logprobs[None], [row.log_threshold()])[0]
+    if sampling.is_greedy:
+        return kept
+    key = mx.array(row.next_key(), dtype=mx.uint32)
+    return kept * rules.sharpness[0] + mx.random.gumbel(logprobs.shape, key=key)
+
+
+def _without_top_choices(kept: mx.array, thresholds: mx.array) -> mx.array:
+    """Exclude the top choices of a row (XTC), as llama.cpp's ``llama_sampler_xtc_apply`` does.
+
+    Of the candidates whose share of the kept mass reaches the threshold, only the least likely one
+    stays, before the temperature.
+
+    Args:
+        kept: Log-probabilities, minus infinity for what is no candidate, [rows, vocabulary].
+        thresholds: Logarithms of the thresholds, [rows, 1]; infinity changes nothing.
+    """
+    shares = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
+    reaching = mx.where((shares >= thresholds) & mx.isfinite(shares), shares, mx.inf)
+    return mx.where(shares > reaching.min(axis=-1, keepdims=True), -mx.inf, kept)
+
+
+def _unknown_token(token: int, vocabulary: int) -> InvalidRequest:
+    msg = f"logit_bias names the token {token}; this model has the tokens 0 to {vocabulary - 1}"
+    return InvalidRequest(msg, field="logit_bias")
 
 
 def _categorical(logits: mx.array, key: mx.array) -> mx.array:

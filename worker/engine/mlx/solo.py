@@ -91,7 +91,7 @@ class SoloRun:
 
     def _prefill(self, prompt: Sequence[int], on_progress: OnProgress) -> int:
         uid = self._sequences.insert(JoinRequest(prompt=prompt))
-        self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint))
+        self._sampler.add(uid, SamplerRow(self._sampling, 0, self._constraint, tokens=prompt))
         while self._sequences.is_prefilling:
             for progress in self._sequences.prefill(self._step_tokens):
                 on_progress(progress.done, progress.total)
@@ -102,8 +102,8 @@ class SoloRun:
                 raise EngineFailure(msg) from error
         return uid
 
-    def _draw(self, logprobs: mx.array) -> mx.array:
-        tokens = self._sampler(logprobs)
+    def _draw(self, logits: mx.array, read: mx.array | Sequence[int]) -> mx.array:
+        tokens = self._sampler(logits, read)
         drawn_from = self._sampler.drawn_from
         assert drawn_from is not None, "the sampler keeps the rows of its last draw"
         self._draws.append((self._drawn, drawn_from[0]))

@@ -22,6 +22,17 @@ from worker.engine.ports import ModelLoadError
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, seed=42)
 FILTERED = Sampling(temperature=0.8, top_p=0.9, top_k=40, min_p=0.02, seed=2**63 - 1)
+PENALISED = Sampling(
+    temperature=0.8,
+    presence_penalty=0.5,
+    frequency_penalty=0.2,
+    repetition_penalty=1.2,
+    repetition_context_size=20,
+    logit_bias=((5, 2.0),),
+    xtc_probability=0.4,
+    xtc_threshold=0.05,
+    seed=8,
+)
 STRANGERS = (
     Sampling(temperature=1.3, seed=1),
     Sampling(temperature=0),
@@ -79,7 +90,11 @@ def tokens_of(engine: BatchEngine, name: str, request: ChatRequest) -> tuple[int
     return finished(submit(engine, name, request)).token_ids
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "sampled", "cut"])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SAMPLED, FILTERED, PENALISED],
+    ids=["greedy", "sampled", "cut", "penalised"],
+)
 class TestSameSeed:
     def test_says_the_same_alone_batched_and_staggered(
         self, engine: BatchEngine, sink: CollectingSink, sampling: Sampling

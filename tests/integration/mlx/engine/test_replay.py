@@ -30,6 +30,17 @@ from tests.support.models.tiny_models import make_tiny_llama
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, seed=42)
 FILTERED = Sampling(temperature=0.8, top_p=0.9, top_k=40, min_p=0.02, seed=2**63 - 1)
+PENALISED = Sampling(
+    temperature=0.8,
+    presence_penalty=0.5,
+    frequency_penalty=0.2,
+    repetition_penalty=1.2,
+    repetition_context_size=20,
+    logit_bias=((5, 2.0),),
+    xtc_probability=0.4,
+    xtc_threshold=0.05,
+    seed=8,
+)
 LONG = "the quick brown fox jumps over the lazy dog " * 12
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -58,7 +69,11 @@ def sampled(world: ReplayWorld) -> JobId:
     return world.run(ask("tell me", max_tokens=30, sampling=SAMPLED))[0]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "sampled", "cut"])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SAMPLED, FILTERED, PENALISED],
+    ids=["greedy", "sampled", "cut", "penalised"],
+)
 def test_an_answer_is_the_same_again(world: ReplayWorld, sampling: Sampling) -> None:
     (job,) = world.run(ask("tell me more", max_tokens=25, sampling=sampling))
     done, answer = world.replay(job), world.answer(job)
@@ -150,7 +165,11 @@ def test_without_comparing_the_text_is_told(world: ReplayWorld, sampled: JobId) 
     assert (done.verdict, done.text) == (Verdict.REPLAYED, world.answer(sampled)["text"])
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "sampled", "cut"])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SAMPLED, FILTERED, PENALISED],
+    ids=["greedy", "sampled", "cut", "penalised"],
+)
 @pytest.mark.parametrize("index", [0, 13, 24])
 def test_the_first_token_that_is_another_is_named(
     world: ReplayWorld, sampling: Sampling, index: int

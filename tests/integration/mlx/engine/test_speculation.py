@@ -29,6 +29,9 @@ from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, top_k=40, seed=5)
+PENALISED = Sampling(
+    frequency_penalty=0.2, repetition_penalty=1.2, repetition_context_size=20, seed=8
+)
 #: Prompts that end before, at and after a border of blocks, and one beyond the windows.
 LENGTHS = (5, 2 * BLOCK, 3 * BLOCK + 7, 200)
 TOKENS = 60
@@ -113,7 +116,9 @@ def same_values(run: Run, other: Run) -> bool:
 
 
 @drafting
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+)
 def test_tokens_and_their_logprobs_are_those_without_drafts(
     oracle: Oracle, architecture: Architecture, sampling: Sampling
 ) -> None:

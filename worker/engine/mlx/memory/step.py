@@ -28,8 +28,16 @@ PROBE_TOKENS = 128
 _PIECES = 4
 #: Token ids of the prompts are below this number.
 _IDS = 16
-#: A sampling with each filter, so that the sampler keeps all of its copies of the logits.
-_SAMPLING = Sampling(temperature=1.0, top_p=0.9, top_k=40, min_p=0.01, seed=1)
+#: A sampling with each filter and penalty, so that the sampler keeps all its copies of the logits.
+_SAMPLING = Sampling(
+    temperature=1.0,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    xtc_probability=1.0,
+    seed=1,
+)
 
 
 def measure_step(

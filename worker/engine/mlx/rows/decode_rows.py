@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
 from worker.engine.mlx.kv.window_cache import STATE_CLASSES, leaves
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
+
+#: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
+#: token of each, [rows].
+Sampler: TypeAlias = Callable[[mx.array, mx.array | Sequence[int]], mx.array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +59,8 @@ class DecodeRows:
 
     Args:
         network: An mlx-lm model.
-        sampler: Draws a token id for each row of log-probabilities, [rows, vocabulary] to [rows].
-            ``sampled`` names the rows.
+        sampler: Draws a token id for each row of logits, [rows, vocabulary] to [rows], given the
+            token that each row has read, [rows]. ``sampled`` names the rows.
         ragged: Whether the network computes rows of unequal length in one pass.
         speculation: Drafts tokens of the rows, whose caches must all be trimmable; ``None`` for
             one token of each row in a pass. Needs ``ragged``.
@@ -65,7 +69,7 @@ class DecodeRows:
     def __init__(
         self,
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
-        sampler: Callable[[mx.array], mx.array],
+        sampler: Sampler,
         *,
         ragged: bool,
         speculation: Speculation | None = None,
@@ -134,7 +138,7 @@ class DecodeRows:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
         logits = self._forward_start(tokens) if self._starting else self._forward(tokens)
-        self._next = self._draw(logits[:, -1])
+        self._next = self._sampler(logits[:, -1], tokens)
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
@@ -167,7 +171,8 @@ class DecodeRows:
         ]
         logits = _forward_pieces(self._network, self.rows, pieces)
         places = [logits[at, :length] for at, length in enumerate(lengths)]
-        draws: list[int] = self._draw(mx.concatenate(places)).tolist()  # type: ignore[assignment]  # one axis
+        read = [token for piece in pieces for token in piece]
+        draws: list[int] = self._sampler(mx.concatenate(places), read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws)
         first, following, returned = 0, [], []
         for row, piece, count in zip(self.rows, pieces, accepted, strict=True):
@@ -253,10 +258,6 @@ class DecodeRows:
             caches = ragged_caches(rows, [1] * len(rows), self._states.__getitem__)
         logits: mx.array = self._network(tokens[:, None], cache=caches)
         return logits
-
-    def _draw(self, logits: mx.array) -> mx.array:
-        """Return a token for each row of logits, [rows, vocabulary] to [rows]."""
-        return self._sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 
 
 def prefill(

@@ -19,7 +19,7 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
-from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, StartFailed, prefill
+from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, Sampler, StartFailed, prefill
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -170,8 +170,7 @@ class RunningSequences:
 
     Args:
         network: An mlx-lm model.
-        sampler: Returns a token id for each row of log-probabilities, [rows, vocabulary] to
-            [rows]. ``sampled`` names the sequences of the rows.
+        sampler: Draws a token for each row. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
         ragged: Whether the network computes rows of unequal length in one pass, as
@@ -184,7 +183,7 @@ class RunningSequences:
     def __init__(
         self,
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
-        sampler: Callable[[mx.array], mx.array],
+        sampler: Sampler,
         row_bytes: Callable[[int], int],
         *,
         ragged: bool,
