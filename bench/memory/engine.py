@@ -245,4 +245,5 @@ def _render(request: ChatRequest, *_: object) -> RenderedPrompt:
     return RenderedPrompt(
         tuple(token for message in messages for token in message),
         message_starts=tuple(accumulate(map(len, messages[:-1]))),
+        last_message=sum(map(len, messages[:-1])),
     )

@@ -64,6 +64,8 @@ class PreparedPrompt:
         thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
         message_starts: Known positions among the tokens at which messages begin, ascending; the
             first one is the end of tools and system prompt.
+        last_message: Position at which the last message begins, or a few tokens before; 0 if it is
+            not known.
         known_tokens: Tokens that the cache knew, also those after the checkpoint from which
             windows and states go on.
         encoding: How its text was encoded.
@@ -89,6 +91,7 @@ class PreparedPrompt:
     echoed: str = ""
     thinking_limit: int | None = None
     message_starts: tuple[int, ...] = ()
+    last_message: int = 0
     known_tokens: int = 0
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
     lengths: tuple[int, ...] = ()

@@ -211,12 +211,15 @@ class RenderedPrompt(NamedTuple):
         message_starts: Positions among the tokens at which messages begin, ascending, as far as
             they are known exactly. The first one is the end of tools and system prompt: prompts
             with the same tools and system prompt have the same tokens before it.
+        last_message: Position at which the last message begins, or a few tokens before; 0 if it is
+            not known.
     """
 
     tokens: tuple[int, ...]
     opened: str = ""
     echoed: str = ""
     message_starts: tuple[int, ...] = ()
+    last_message: int = 0
 
 
 class Render(Protocol):

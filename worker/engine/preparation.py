@@ -62,6 +62,7 @@ def prepare(
         is_raw=request.raw is not None,
         echoed=rendered.echoed,
         message_starts=rendered.message_starts,
+        last_message=rendered.last_message,
         thinking_limit=request.thinking_limit.within(max_tokens),
         encoding=encoding,
         claim=claim,
@@ -110,5 +111,6 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         constraint=constraint_of(model, prompt, task.emitted),
         logprobs=prompt.logprobs,
         checkpoints=checkpoints_of(task),
+        last_message=prompt.last_message,
         priority=task.priority,
     )

@@ -1,4 +1,4 @@
-"""The engine hands the end of the system prompt to the runner as a checkpoint."""
+"""The engine hands the positions of messages to the runner: checkpoints are made there."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def test_prepared_prompt_has_the_rendered_positions() -> None:
     with FakeEngine(CollectingSink()) as engine:
         assert engine.prepare(ruled).message_starts == (1,)
         assert engine.prepare(request).message_starts == ()
+
+
+def test_the_last_message_reaches_the_runner() -> None:
+    with FakeEngine(CollectingSink()) as engine:
+        prompt = replace(engine.prepare(ask("8 tokens")), last_message=5)
+        finished(submit_prompt(engine, "job-a", prompt))
+        assert [one.last_message for one in engine.runner.admissions] == [5]

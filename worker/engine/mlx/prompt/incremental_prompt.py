@@ -76,11 +76,17 @@ class _CachedPrompt:
     ids: array[int]
     opened: str
     message_starts: tuple[int, ...]
+    last_message: int
     size_bytes: int
 
     @property
     def rendered(self) -> RenderedPrompt:
-        return RenderedPrompt(tuple(self.ids), self.opened, message_starts=self.message_starts)
+        return RenderedPrompt(
+            tuple(self.ids),
+            self.opened,
+            message_starts=self.message_starts,
+            last_message=self.last_message,
+        )
 
 
 class IncrementalPrompts:
@@ -158,8 +164,13 @@ class IncrementalPrompts:
         after = self._renderer.render_after(request, link.turn, encoding)
         if after is None:
             return None
-        tokens = (*before.tokens, *link.answer.token_ids, *after.tokens)
-        return RenderedPrompt(tokens, after.opened, message_starts=before.message_starts)
+        answered = (*before.tokens, *link.answer.token_ids)
+        return RenderedPrompt(
+            (*answered, *after.tokens),
+            after.opened,
+            message_starts=before.message_starts,
+            last_message=len(answered) + after.last_message,
+        )
 
     def _find_link(self, request: ChatRequest) -> _Link | None:
         """Return the newest recorded answer in a conversation that the prompt can continue."""
@@ -206,7 +217,12 @@ class IncrementalPrompts:
         with self._lock:
             if name not in self._cached and size <= self._bytes_max:
                 self._cached[name] = _CachedPrompt(
-                    request, ids, rendered.opened, rendered.message_starts, size
+                    request,
+                    ids,
+                    rendered.opened,
+                    rendered.message_starts,
+                    rendered.last_message,
+                    size,
                 )
                 self._bytes += size
             while self._bytes > self._bytes_max:

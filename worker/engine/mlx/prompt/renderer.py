@@ -163,7 +163,10 @@ class PromptRenderer:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
         return RenderedPrompt(
-            ids, opened, message_starts=self._message_starts(request, encoding, text, ids)
+            ids,
+            opened,
+            message_starts=self._message_starts(request, encoding, text, ids),
+            last_message=self._last_message(request, encoding, text + opened, len(ids)),
         )
 
     def render_after(
@@ -204,9 +207,11 @@ class PromptRenderer:
         if calls:
             _, mark, after = after.partition(CALL_END)
             after = mark + after
-        return (
-            RenderedPrompt(self._prompts.encode_prompt(after + opened), opened) if after else None
-        )
+        if not after:
+            return None
+        text, ids = after + opened, self._prompts.encode_prompt(after + opened)
+        last_message = self._last_message(request, encoding, text, len(ids))
+        return RenderedPrompt(ids, opened, last_message=last_message)
 
     def has_only_messages(self, request: ChatRequest) -> bool:
         """Whether the prompt holds no instruction besides the messages."""
@@ -246,6 +251,24 @@ class PromptRenderer:
             return ()
         end = preamble_end(ids, pieces[0], self._prompts.encode_prompt)
         return () if end is None else (end,)
+
+    def _last_message(
+        self, request: ChatRequest, encoding: PromptEncoding, text: str, tokens: int
+    ) -> int:
+        """Return where the text of the last message begins, or a token before; 0 if unknown.
+
+        Args:
+            text: The prompt, or its end.
+            tokens: Its length in tokens.
+        """
+        content = request.messages[-1].content.strip()
+        if encoding >= PromptEncoding.MARKS_AS_TEXT:
+            content = self._prompts.marks.broken(content)
+        at = text.rfind(content)  # a template may write it in another form
+        if not content or at < 0:
+            return 0
+        # Its first character may share a token with the ones before.
+        return max(0, tokens - len(self._prompts.encode_prompt(text[at:])) - 1)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text in which every mark is read as a token."""

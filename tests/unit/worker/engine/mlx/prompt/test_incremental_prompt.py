@@ -48,7 +48,9 @@ class PlainRenderer:
         self, request: ChatRequest, turn: int, encoding: PromptEncoding
     ) -> RenderedPrompt | None:
         return (
-            RenderedPrompt((0, *_ids(request.messages[turn + 1 :], encoding), *_ids(())))
+            RenderedPrompt(
+                (0, *_ids(request.messages[turn + 1 :], encoding), *_ids(())), last_message=1
+            )
             if self.cuts
             else None
         )
@@ -170,6 +172,14 @@ def test_a_prompt_keeps_the_message_starts_of_the_one_before_it() -> None:
     for request, _, _ in talk.turns:
         assert talk.prompts.render(request).message_starts == (start,)
         assert talk.restarted().render(request).message_starts == (start,)
+
+
+def test_the_last_message_begins_behind_the_sampled_answer() -> None:
+    talk = _talk([("a", None, "user"), ("b", None, "user"), ("c", None, "user")])
+    for (_, prompt, sampled), (request, _, _) in pairwise(talk.turns):
+        expected = len(prompt) + len(sampled) + 1
+        assert talk.prompts.render(request).last_message == expected
+        assert talk.restarted().render(request).last_message == expected
 
 
 @given(sayings=_SAYINGS)

@@ -162,6 +162,40 @@ def test_prompts_part_at_the_first_message_and_not_before(
     assert end >= len(text) - 1
 
 
+@settings(max_examples=_EXAMPLES)
+@given(
+    family=st.sampled_from(["gemma", "llama", "qwen", "tiny", "harmony", "mistral"]),
+    before=_MESSAGES,
+    last=st.text("a\n \u00e9.0<user", max_size=40).map(lambda text: f"(({text}))"),
+    tools=st.sampled_from([(), _TOOLS]),
+)
+def test_prompts_with_another_last_message_are_equal_before_it(
+    family: str, before: tuple[Message, ...], last: str, tools: Any
+) -> None:
+    renderer = _renderer(family)
+    answered = (*before, Message(role="assistant", content="ok"))
+    first, second = (
+        renderer.render(_ask(_RULES, *answered, Message(role="user", content=text), tools=tools))
+        for text in (last, "((other))")
+    )
+    at = first.last_message
+    assert at > 0
+    assert first.tokens[:at] == second.tokens[:at]
+    after = len(first.tokens) - at
+    assert after <= len(renderer.encode(last)) + len(renderer.encode("assistant")) + 12
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(_ask(Message(role="user", content=" \n")), id="it is empty"),
+        pytest.param(_ask(_RULES, raw=RawPrompt(text="go")), id="raw"),
+    ],
+)
+def test_the_last_message_is_unknown(request_: ChatRequest) -> None:
+    assert _renderer("qwen").render(request_).last_message == 0
+
+
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen", "harmony"])
 def test_the_position_is_behind_the_system_prompt(family: str) -> None:
     renderer = _renderer(family)
