@@ -6,7 +6,7 @@
 
 A block is the full-attention layers of 256 tokens. It can be cut at any token. Windows and states
 can be restored only where a checkpoint was made: a copy of what they remember at one position. A
-context is stored as its blocks and at most ``KEPT_CHECKPOINTS`` checkpoints.
+context is stored as its blocks and about ``KEPT_CHECKPOINTS`` checkpoints.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ WINDOW_STEP_TOKENS = 64
 IN_FLIGHT_BYTES_MAX = 256 << 20
 IN_FLIGHT_PARTS = 25
 
-#: Checkpoints of a context that are kept: after tools and system prompt, at the end of the last
-#: prompt, and at the end of the last answer.
-KEPT_CHECKPOINTS = 3
+#: Checkpoints that a context usually keeps: after tools and system prompt, at the beginning of the
+#: last message, at the end of the last prompt, and at the end of the last answer.
+KEPT_CHECKPOINTS = 4
 
 
 class LayerKind(StrEnum):

@@ -133,7 +133,7 @@ def test_windows_and_states_are_the_fixed_part_and_in_checkpoints_on_disk() -> N
     assert plan.kv_fixed_bytes == (4 + 64 + 4) * 20 + 50
     assert plan.context_bytes == 98 * 20 + (4 + 64 + 4) * 20 + 50
     # Three checkpoints, each with a whole window and a state.
-    assert plan.disk_bytes == 3 * (98 * 20 + 3 * (4 * 20 + 50))
+    assert plan.disk_bytes == 3 * (98 * 20 + 4 * (4 * 20 + 50))
 
 
 def test_longest_context_leaves_room_for_its_own_step() -> None:

@@ -94,7 +94,7 @@ def test_bytes_are_those_worked_out_by_hand(case: Case) -> None:
 def test_a_restore_reads_one_checkpoint_and_the_disk_stores_three(case: Case) -> None:
     full_bytes = 20_000 * case.token_bytes
     assert case.spec.stored_bytes(20_000) == full_bytes + case.checkpoint
-    assert case.spec.context_bytes(20_000) == full_bytes + 3 * case.checkpoint
+    assert case.spec.context_bytes(20_000) == full_bytes + 4 * case.checkpoint
 
 
 def test_checkpoints_of_windows_of_different_lengths_are_largest_after_the_longest() -> None:
