@@ -159,27 +159,30 @@ class ContextEnds:
         forks: Sequence[int],
     ) -> dict[int, CheckpointKind]:
         """Return the positions of a prompt at which a checkpoint is made, in order."""
-        prompt_end = sequence.prompt_tokens - 1
-        step = self._progress_tokens
+        prompt_end, block = sequence.prompt_tokens - 1, self._spec.block_tokens
+        step, last = self._progress_tokens, prompt_end - APART_TOKENS_MIN
         pauses = dict.fromkeys(range(step, prompt_end, step), CheckpointKind.PROGRESS)
-        pauses |= dict.fromkeys(forks, CheckpointKind.FORK)
         pauses |= dict.fromkeys(preferred, CheckpointKind.SYSTEM)
         kept = {
             position: kind
             for position, kind in pauses.items()
-            if restored < position <= prompt_end - APART_TOKENS_MIN
-            and (kind in _KEPT or position - restored >= step // 2)
+            if restored < position <= last
+            and (kind is CheckpointKind.SYSTEM or position - restored >= step // 2)
         }
-        message, parting = sequence.last_message, self._parting(sequence, prompt_end)
-        for position, kind in (
-            (message, CheckpointKind.MESSAGE),
-            (parting, CheckpointKind.PARTING),
+        parting = self._parting(sequence, prompt_end)
+        for position, kind, apart in (
+            *((fork, CheckpointKind.FORK, block) for fork in forks),
+            (sequence.last_message, CheckpointKind.MESSAGE, APART_TOKENS_MIN),
+            (parting, CheckpointKind.PARTING, APART_TOKENS_MIN),
         ):
             known = [restored, *(at for at in kept if kept[at] is not CheckpointKind.PROGRESS)]
-            is_near = any(0 <= position - at < APART_TOKENS_MIN for at in known)
-            if restored < position <= prompt_end - APART_TOKENS_MIN and not is_near:
+            is_near = any(0 <= position - at < apart for at in known)
+            if restored < position <= last and not is_near:
                 kept[position] = kind
-        kept[prompt_end] = CheckpointKind.PROMPT
+        is_near = prompt_end - parting <= block and kept.get(parting) is CheckpointKind.PARTING
+        end = sequence.prompt_end
+        if not (is_near and end is not None and self._partings.distance(end.client)):
+            kept[prompt_end] = CheckpointKind.PROMPT  # else a repetition computes less than a block
         return dict(sorted(kept.items()))
 
     def _parting(self, sequence: TrackedSequence, prompt_end: int) -> int:
@@ -308,11 +311,12 @@ class ContextEnds:
     def _thin(self, sequence: TrackedSequence) -> None:
         """Delete the checkpoints of earlier turns."""
         newest = {one.kind: one for one in sequence.ends}
-        if not self._has_states:
-            newest.pop(CheckpointKind.PROGRESS, None)
         for kind in _OF_THE_TURN:
             if kind in newest and newest[kind].position <= sequence.last_message:
                 del newest[kind]
+        # Without the one at the end of the prompt, the next prompt will part before the answer.
+        if not self._has_states or CheckpointKind.PROMPT not in newest:
+            newest.pop(CheckpointKind.PROGRESS, None)
         forks = [one for one in sequence.ends if one.kind is CheckpointKind.FORK]
         shared = [one for one in sequence.ends if one.kind is CheckpointKind.SYSTEM] or forks[:1]
         before = [one for one in sequence.ends if one.position <= sequence.last_message]

@@ -126,10 +126,15 @@ def started(architecture: Architecture, directory: Path) -> DiskBench:
     return DiskBench(architecture, directory, budget_bytes=budget, step_tokens=4 * BLOCK)
 
 
+def settle(bench: DiskBench) -> None:
+    """Wait for all writes and deletions."""
+    bench.settle()
+    bench.tier.forget([]).result(scaled(WAIT_S))
+
+
 def stored_share(bench: DiskBench, agents: list[Agent]) -> float:
     """Return the bytes on the disk, in parts of the contexts of all agents in memory."""
-    bench.settle()
-    bench.tier.forget([]).result(scaled(WAIT_S))  # after all deletions
+    settle(bench)
     spec = bench.reuse.pool.spec
     live = sum(spec.live_bytes(len(one.runs[-1].prompt) + ANSWER_TOKENS) for one in agents)
     return bench.tier.figures().store.size_bytes / live
@@ -171,7 +176,7 @@ def test_a_kill_between_two_turns_changes_nothing(
         bench = started(architecture, tmp_path / str(number))
         for agent in agents:
             turn(agent, bench)
-            bench.settle()
+        settle(bench)
         shutil.copytree(tmp_path / str(number), tmp_path / str(number + 1))  # what a kill leaves
         bench.close()
     assert min(agent.reused for agent in agents) >= SHARED_MIN
