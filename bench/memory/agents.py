@@ -22,6 +22,7 @@ class Workload:
         task: First message of each agent.
         result: Mean length of a tool's result; results have half to one and a half times as many.
         answer: Each answer.
+        reminder: At the end of the last message; it changes, and earlier messages have none.
     """
 
     agents: int
@@ -30,6 +31,7 @@ class Workload:
     task: int = 256
     result: int = 64
     answer: int = 8
+    reminder: int = 0
 
 
 class Agent:
@@ -45,16 +47,18 @@ class Agent:
         self._seed = number
         system = _tokens(random.Random(-1), workload.system)
         self._messages = [system, _tokens(self._draw, workload.task)]
-        #: Tokens of the previous prompt and its answer.
+        #: Tokens of the previous prompt and its answer; with a reminder, those before it.
         self.known_tokens = 0
 
     def request(self) -> ChatRequest:
         """Return the next request; its messages spell token ids."""
+        *before, last = self._messages
+        last = [*last, *_tokens(self._draw, self._workload.reminder)]
         return ChatRequest(
             model="any",
             messages=tuple(
                 Message(role="user", content=" ".join(map(str, message)))
-                for message in self._messages
+                for message in (*before, last)
             ),
             max_tokens=self._workload.answer,
             sampling=SamplingWish(temperature=1.0, seed=self._seed),
@@ -62,8 +66,10 @@ class Agent:
 
     def record(self, answer: Sequence[int]) -> None:
         """Append an answer, and the result of the tool that it calls."""
-        self._messages.append(list(answer))
         self.known_tokens = sum(map(len, self._messages))
+        self._messages.append(list(answer))
+        if not self._workload.reminder:
+            self.known_tokens += len(answer)
         mean = self._workload.result
         self._messages.append(_tokens(self._draw, self._draw.randint(mean // 2, mean * 3 // 2)))
 

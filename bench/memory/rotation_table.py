@@ -18,6 +18,9 @@ CHILD_S = 3600.0
 UNLIMITED = "unlimited"
 #: Budgets, and how many of the agents share each.
 BUDGETS = ((UNLIMITED, 5), ("0.8x all", 5), ("1.35x one", 3), ("1.05x one", 3))
+#: The same where each last message ends in a reminder that changes.
+REMINDER_BUDGETS = ((UNLIMITED, 5), ("0.33x all", 5))
+REMINDER_TOKENS = 8
 QUICK_WORKLOAD = Workload(agents=3, turns=3, system=64, task=160, result=32, answer=4)
 HEADER = (
     *("shape", "budget", "agents", ">reused median", ">worst", ">recomputed", ">read MB"),
@@ -37,18 +40,25 @@ class Rotation:
     figures: dict[str, Any]
 
 
-def rotations(shapes: Sequence[str], *, quick: bool) -> Iterator[Rotation]:
-    """Run all budgets on some shapes; the unlimited run of each comes first."""
+def rotations(shapes: Sequence[str], *, quick: bool, reminder: int = 0) -> Iterator[Rotation]:
+    """Run all budgets on some shapes; the unlimited run of each comes first.
+
+    Args:
+        quick: Whether agents are few and short.
+        reminder: Tokens at the end of each last message that the next prompt does not have.
+    """
     for shape in shapes:
-        for budget, agents in BUDGETS:
+        for budget, agents in REMINDER_BUDGETS if reminder else BUDGETS:
             for at_once in (False, True):
-                yield rotation(shape, budget, agents, at_once=at_once, quick=quick)
+                workload = QUICK_WORKLOAD if quick else Workload(agents=agents)
+                workload = replace(workload, agents=min(agents, workload.agents), reminder=reminder)
+                yield rotation(shape, budget, workload, at_once=at_once, quick=quick)
 
 
-def rotation(shape: str, budget: str, agents: int, *, at_once: bool, quick: bool) -> Rotation:
-    """Run some agents in a process of their own; with ``quick``, at most three short ones."""
-    workload = QUICK_WORKLOAD if quick else Workload(agents=agents)
-    workload = replace(workload, agents=min(agents, workload.agents))
+def rotation(
+    shape: str, budget: str, workload: Workload, *, at_once: bool, quick: bool
+) -> Rotation:
+    """Run some agents in a process of their own."""
     with tempfile.TemporaryDirectory() as name:
         given = {
             "directory": name,
