@@ -9,6 +9,8 @@ DEV := $(VENV)/.dev
 SITE := $(VENV)/.site
 AUDIT := $(VENV)/.audit
 MUTATION := $(VENV)/.mutation
+# Prints the directory of a model with trained weights; a first call downloads it.
+REAL := $(BIN)/python -m tests.support.models.real_weights
 # One more than two cores: a test often waits for a process that starts.
 TEST_PROCESSES ?= 3
 # Each test process compiles 1,500 files, and each process of a service 400, unless they are kept.
@@ -39,13 +41,14 @@ $(SITE): $(DEV) ops/deploy/requirements-docs.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-docs.txt
 	@touch $@
 
-demo: $(RUNTIME) ## Set up and serve the demo model that ships with the repository
-	@exec $(BIN)/semantic serve
+demo: $(RUNTIME) ## Serve the demo model, or trained weights: make demo MODEL=smollm2 or gemma3-270m
+	@$(if $(MODEL),model="$$($(REAL) $(MODEL))" && exec $(BIN)/semantic serve --model "$$model",exec $(BIN)/semantic serve)
 
 serve: $(RUNTIME) ## Serve a model: make serve MODEL=mlx-community/… or a directory
 	@exec $(BIN)/semantic serve $(if $(MODEL),--model $(MODEL))
 
-test: $(SITE) ## Run every test, with real redis-server, real MLX and, where npm is, real Claude Code
+test: $(SITE) ## Run every test, with real redis-server, real MLX, trained weights and, where npm is, Claude Code
+	@$(if $(ARGS),,$(REAL) smollm2-float32 >/dev/null || echo "their tests are skipped")
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: $(DEV) ## Run the tests of single modules
@@ -124,6 +127,7 @@ soak-hour: $(DEV) ## Work for an hour on a quiet machine, and write docs/benchma
 	@$(BIN)/python -m bench.report --only soak --again --soak-minutes 60 --page docs/benchmarks/soak.md $(ARGS)
 
 nightly: $(SITE) ## Run the tests with their long enumerations, and five minutes of mixed load
+	@$(if $(ARGS),,$(REAL) smollm2-float32 gemma3-270m >/dev/null || echo "their tests are skipped")
 	@$(BIN)/python -m pytest --nightly -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(BIN)/python -m bench.soak --minutes 5 --swap-minutes 2
 

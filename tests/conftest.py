@@ -32,6 +32,7 @@ _BY_DIRECTORY = {
     "integration": ("integration",),
     "integration/mlx": ("mlx",),
     "mutation": ("architecture",),
+    "real": ("mlx", "real"),
     "simulation": ("simulation",),
     "supply_chain": ("architecture",),
     "unit": ("unit",),
@@ -49,6 +50,7 @@ _SLOW = (
     "flakes",
     "integration",
     "mutation",
+    "real",
     "supply_chain",
     "unit/worker/engine/mlx/sampling",
 )
