@@ -109,8 +109,8 @@ format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## Measure this service beside raw mlx-lm and mlx_lm.server
-	@$(BIN)/python -m bench.serving $(ARGS)
+bench: $(DEV) ## Measure this service beside mlx_lm.server and raw mlx-lm: make bench MODEL=DIR ARGS="--quick"
+	@$(BIN)/python -m bench.together $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmarks.md: make report ARGS="--only soak"
 	@$(BIN)/python -m bench.report $(ARGS)

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from bench.client import StreamTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One contender at one number of streams, in one round.
+    """One contender's answers to requests that were sent at once.
 
     Attributes:
-        tokens_per_s: All tokens over the time from the first request to the last end.
-        decode_per_s: Tokens after the first of each stream, over the time from the first text of
-            the burst to its end.
-        ttft_p50_ms: Median time to the first text of a stream.
-        gap_p50_ms: Median time between two texts of a stream.
-        cpu_ms_a_token: CPU time of all processes of the contender, for each token.
+        total_s: From the first request to the last end.
+        tokens: Generated tokens of all streams.
+        window_s: The time in which all streams decode: from the last first text to the first end.
+            0 where one stream ends before another begins.
+        decode_per_s: Tokens a second in that window; 0 without one.
+        first_p50_s: Median time to the first text of a stream.
+        first_last_s: Time to the last stream's first text.
+        cached_tokens: Prompt tokens that the contender reports as reused.
+        cpu_ms_a_token: CPU time of all its processes, for each token.
     """
 
-    tokens_per_s: float
+    total_s: float
+    tokens: int
+    window_s: float
     decode_per_s: float
-    ttft_p50_ms: float
-    ttft_p95_ms: float
-    gap_p50_ms: float
-    gap_p99_ms: float
+    first_p50_s: float
+    first_last_s: float
+    cached_tokens: int
     cpu_ms_a_token: float
 
 
@@ -38,31 +42,31 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures_of(traces: Sequence[StreamTrace], cpu_s: float) -> Figures:
-    """Return the figures of one burst of streams that took ``cpu_s`` CPU seconds."""
-    first = [1000 * (trace.tokens[0] - trace.sent) for trace in traces]
-    gaps = [
-        1000 * (later - earlier)
-        for trace in traces
-        for earlier, later in zip(trace.tokens, trace.tokens[1:], strict=False)
-    ]
-    end = max(trace.done for trace in traces)
+    """Return the figures of streams that began at once and took ``cpu_s`` CPU seconds."""
+    firsts = [trace.first_s for trace in traces]
     tokens = sum(trace.completion_tokens for trace in traces)
+    begin = max((trace.tokens[0] for trace in traces if trace.tokens), default=0.0)
+    end = min((trace.tokens[-1] for trace in traces if trace.tokens), default=0.0)
+    window_s = max(0.0, end - begin)
+    decoded = sum(_decoded(trace, begin, end) for trace in traces)
     return Figures(
-        tokens_per_s=tokens / (end - min(trace.sent for trace in traces)),
-        decode_per_s=(tokens - len(traces)) / (end - min(trace.tokens[0] for trace in traces)),
-        ttft_p50_ms=percentile(first, 0.5),
-        ttft_p95_ms=percentile(first, 0.95),
-        gap_p50_ms=percentile(gaps, 0.5),
-        gap_p99_ms=percentile(gaps, 0.99),
-        cpu_ms_a_token=1000 * cpu_s / tokens,
+        total_s=max(trace.done for trace in traces) - min(trace.sent for trace in traces),
+        tokens=tokens,
+        window_s=window_s,
+        decode_per_s=decoded / window_s if window_s else 0.0,
+        first_p50_s=statistics.median(firsts),
+        first_last_s=max(firsts),
+        cached_tokens=sum(trace.cached_tokens for trace in traces),
+        cpu_ms_a_token=1000 * cpu_s / max(1, tokens),
     )
 
 
-def median_of(rounds: Sequence[Figures]) -> Figures:
-    """Return the median of each figure over the rounds."""
-    return Figures(
-        **{
-            one.name: statistics.median(getattr(figures, one.name) for figures in rounds)
-            for one in fields(Figures)
-        }
-    )
+def _decoded(trace: StreamTrace, begin: float, end: float) -> float:
+    """Return the tokens of a stream in a window; a piece of text may have several tokens."""
+    inside = sum(begin < at <= end for at in trace.tokens)
+    return inside * trace.completion_tokens / max(1, len(trace.tokens))
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median, the least and the most."""
+    return statistics.median(values), min(values), max(values)

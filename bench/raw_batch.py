@@ -1,7 +1,7 @@
-"""mlx-lm's BatchGenerator in a process of its own: the baseline of ``bench.serving``.
+"""mlx-lm's BatchGenerator in a process of its own: the baseline of ``bench.together``.
 
-It takes turns with the servers over standard input and output: a line is a JSON list of request
-bodies, the answer a JSON list of traces and their CPU seconds.
+It takes turns with the servers over standard input and output: its first line is its BLAS; then a
+line is a JSON list of request bodies, the answer a JSON list of traces and their CPU seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from mlx_lm import load
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from bench.blas import measured_blas
 from bench.client import StreamTrace
+from bench.experiments.report import log_to_stderr
 
 
 def main() -> None:
     """Load the model named on the command line, then answer line by line."""
+    log_to_stderr()
+    blas = measured_blas()
     model, tokenizer, *_ = load(sys.argv[1])
-    print(json.dumps("ready"), flush=True)
+    print(json.dumps(blas), flush=True)
     for line in sys.stdin:
         traces, cpu_s = run_batch(model, tokenizer, json.loads(line))
         print(json.dumps([[asdict(trace) for trace in traces], cpu_s]), flush=True)

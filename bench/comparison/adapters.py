@@ -79,11 +79,11 @@ SEMANTIC: Final = Adapter(
         "SEMANTIC_MODEL__ID": "{model}",
     },
 )
-# Its prompt cache is in memory only.
+# Its prompt cache is in memory only. It multiplies with the BLAS of the service.
 MLX_LM: Final = Adapter(
     name="mlx_lm.server",
     distribution="mlx-lm",
-    words="{python} -m mlx_lm server --model {model} --host 127.0.0.1 --port {port}"
+    words="{python} -m bench.mlx_lm_server --model {model} --host 127.0.0.1 --port {port}"
     " --log-level ERROR",
     ready_path="/health",
 )

@@ -1,7 +1,7 @@
 """Run the benchmarks and write the page with their figures.
 
     python -m bench.report [--only NAME ...] [--again] [--quick] [--loaded] [--rivals DIR]
-                           [--soak-minutes N]
+                           [--soak-minutes N] [--model DIR]
 
 Each benchmark keeps its figures in a file, so a report that was interrupted goes on, and one part
 can be repeated: ``--only soak --again``. Before each, the machine has to be quiet; ``--loaded``
@@ -27,7 +27,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 RESULTS: Final = ROOT / "docs" / "benchmarks" / "results"
 #: Benchmarks that can measure other servers too.
-_WITH_RIVALS: Final = ("serving", "comparison")
+_WITH_RIVALS: Final = ("comparison",)
+#: Benchmarks of a model of the caller; the others have their own.
+_WITH_MODEL: Final = ("together",)
 BEGIN: Final = "<!-- report: begin (make report writes this part) -->"
 END: Final = "<!-- report: end -->"
 #: Headlines of the page.
@@ -61,7 +63,9 @@ def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
         arguments = ["--minutes", f"{options.soak_minutes:g}"]
     if options.rivals is not None and part.name in _WITH_RIVALS:
         arguments += ["--rivals", str(options.rivals)]
-    shown = " ".join(["python -m", f"bench.{part.name}", *arguments])
+    if options.model is not None and part.name in _WITH_MODEL:
+        arguments += ["--model", str(options.model)]
+    shown = " ".join(["python -m", f"bench.{part.name}", *map(_shown, arguments)])
     print(f"{part.name}: {shown}", flush=True)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
         out = Path(folder) / "figures.json"
@@ -76,6 +80,11 @@ def _run(part: Part, file: Path, options: argparse.Namespace) -> bool:
             }
             file.write_text(json.dumps(result) + "\n", encoding="utf-8")
     return done.returncode == 0 and file.exists()
+
+
+def _shown(argument: str) -> str:
+    """Return a path as its name: the page is read on other machines."""
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def write_page(page: Path, results: Mapping[str, dict[str, Any]]) -> None:
@@ -134,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to check the harness")
     parser.add_argument("--loaded", action="store_true", help="run beside other programs")
     parser.add_argument("--rivals", type=Path, help="folder of environments, as bench.comparison")
+    parser.add_argument("--model", type=Path, help="model of bench.together; default: the demo")
     parser.add_argument("--soak-minutes", type=float, help="length of the mixed load")
     parser.add_argument("--results", type=Path, default=RESULTS, help="files of figures")
     parser.add_argument(

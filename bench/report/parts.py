@@ -36,11 +36,11 @@ class Part:
 
 PARTS: Final = (
     Part(
-        sections.serving,
-        "Serving",
-        "How fast is the service beside mlx-lm's bare generator and its server?",
-        full="--rounds 5",
-        quick="--rounds 1 --streams 1 --no-prefill",
+        sections.together,
+        "Together",
+        "How fast is the service beside mlx_lm.server and mlx-lm's bare generator?",
+        full="--rounds 3",
+        quick="--rounds 1 --streams 1 --tokens 8 --kinds prose",
     ),
     Part(
         sections.comparison,

@@ -10,8 +10,8 @@ from typing import Any, Final
 from bench.comparison.measurements import MEASUREMENTS
 from bench.experiments.report import table_lines
 from bench.report.plots import bars, lines
+from bench.together import cells
 
-_RAW: Final = "raw BatchGenerator"
 _US: Final = "semantic"
 _MINUTE_S: Final = 60.0
 _MB: Final = 1e6
@@ -41,35 +41,29 @@ class Section:
     plots: dict[str, str] = field(default_factory=dict)
 
 
-def serving(found: dict[str, Any]) -> Section:
-    """Tokens a second beside the bare generator."""
-    rows, speeds, shares = [], [], []
-    for burst in found["bursts"]:
-        raw = next(
-            one
-            for one in found["bursts"]
-            if one["contender"] == _RAW and one["streams"] == burst["streams"]
-        )
-        speed = [one["tokens_per_s"] for one in burst["rounds"]]
-        share = statistics.median(
-            ours / theirs["tokens_per_s"] for ours, theirs in zip(speed, raw["rounds"], strict=True)
-        )
-        if burst["contender"] == _US:
-            shares.append((burst["streams"], share, statistics.median(speed)))
-        first = [one["ttft_p50_ms"] for one in burst["rounds"]]
-        cpu = [one["cpu_ms_a_token"] for one in burst["rounds"]]
-        cells = (_spread(speed), f"{share:.0%}", _spread(first, 1), _spread(cpu, 2))
-        rows.append((burst["streams"], burst["contender"], *cells))
-        speeds.append((f"{burst['contender']}, {burst['streams']}", statistics.median(speed)))
-    streams, share, speed = max(shares)
-    head = ["streams", "contender", ">tok/s", ">of raw", ">first text, ms", ">CPU ms a token"]
+def together(found: dict[str, Any]) -> Section:
+    """Whole requests and decode rates beside mlx_lm.server and the bare generator."""
+    found_cells = cells.from_json(found["cells"])
+    judged = [cell for cell in found_cells if cell.faster()]
+    most = max(cell.key.streams for cell in judged)
+    ratios = [statistics.median(cell.faster()) for cell in judged if cell.key.streams == most]
+    bar_rows = [
+        (f"{cell.key.title}, {cell.key.streams}", statistics.median(cell.faster()))
+        for cell in judged
+    ]
     return Section(
         headline=(
-            f"throughput at {streams} streams",
-            f"{speed:.0f} tok/s, {share:.0%} of mlx-lm's bare generator",
+            f"the same requests beside mlx_lm.server at {most} streams",
+            f"{min(ratios):.2f} to {max(ratios):.2f} × as fast",  # noqa: RUF001 - the sign for times
         ),
-        table=_table(head, rows),
-        plots={"serving": bars("Throughput by contender and streams", speeds, unit="tok/s")},
+        table=(
+            *cells.table(found_cells),
+            "",
+            *cells.verdicts(found_cells),
+            "",
+            cells.line_of(found["conditions"]),
+        ),
+        plots={"together": bars("Total time of mlx_lm.server over ours", bar_rows, unit="×")},  # noqa: RUF001 - the sign for times
     )
 
 
