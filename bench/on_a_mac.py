@@ -25,19 +25,20 @@ import psutil
 
 from bench.blas import measured_blas
 from bench.experiments.report import log_to_stderr, print_conditions, table_lines
-from domain.values import Sampling
-from ops.blockstore.store import BlockStore
-from ops.clock import SystemClock
+from bench.runners import (
+    DiskRunner,
+    end_runner,
+    first_token_s,
+    insert,
+    make_runner,
+    stored_bytes,
+)
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.polling import wait_until
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import Storage
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import Admission
 
 _MB: Final = 1e6
-_WAIT_S: Final = 120.0
-_CONTEXTS_BYTES: Final = 4_000_000_000
 #: A prompt that no piece cuts, of rows that only decode.
 _SHORT_PROMPT: Final = 8
 _WARM_STEPS: Final = 4
@@ -117,11 +118,11 @@ def _start(*arrays: mx.array) -> None:
 def steps(weights: LoadedWeights, sizes: Sizes) -> Iterator[Row]:
     """What does a decode step cost on the host, and how many operations does it launch?"""
     for count in sizes.rows:
-        runner = _runner(weights)
+        runner = make_runner(weights)
         try:
             took_ms, host_ms, encode_ms, primitives = _steps_of(runner, count, sizes.steps)
         finally:
-            _end(runner)
+            end_runner(runner)
         yield f"step at {count} rows", f"{took_ms:.2f} ms", f"{1000 * count / took_ms:.0f} tok/s"
         build_ms = max(0.0, host_ms - encode_ms)
         spent = f"{host_ms / took_ms:.0%} of the step"
@@ -136,7 +137,11 @@ def _steps_of(runner: BatchRunner, count: int, steps_asked: int) -> tuple[float,
     runner.speculates = False
     runner.reset()
     for seed in range(count):
-        _insert(runner, _SHORT_PROMPT, seed, tokens=steps_asked + 4 * (count + _WARM_STEPS))
+        insert(
+            runner,
+            random_tokens(_SHORT_PROMPT, seed),
+            tokens=steps_asked + 4 * (count + _WARM_STEPS),
+        )
     decoding = 0
     while decoding < count:
         decoding = max(len(runner.step().tokens), decoding)
@@ -197,14 +202,14 @@ def _operations(arrays: Sequence[Any]) -> int:
 def prefill(weights: LoadedWeights, sizes: Sizes) -> Iterator[Row]:
     """How fast is a prompt read, by the length of its pieces?"""
     for piece in sizes.pieces:
-        runner = _runner(weights, piece_tokens=piece, reuse=False)
+        runner = make_runner(weights, piece_tokens=piece, reuse=False)
         try:
-            _first_token(runner, sizes.prompt_tokens, seed=1)
+            first_token_s(runner, random_tokens(sizes.prompt_tokens, 1))
             mx.reset_peak_memory()
             before = mx.get_active_memory()
-            took_s = _first_token(runner, sizes.prompt_tokens, seed=2)
+            took_s = first_token_s(runner, random_tokens(sizes.prompt_tokens, 2))
         finally:
-            _end(runner)
+            end_runner(runner)
         peak = f"peak {(mx.get_peak_memory() - before) / _MB:,.0f} MB over the weights"
         yield f"prompt in pieces of {piece}", f"{sizes.prompt_tokens / took_s:,.0f} tok/s", peak
 
@@ -212,60 +217,22 @@ def prefill(weights: LoadedWeights, sizes: Sizes) -> Iterator[Row]:
 def restores(weights: LoadedWeights, sizes: Sizes, folder: Path) -> Iterator[Row]:
     """How fast does a context come back from the disk, exactly and in 8 bits?"""
     cold: list[int] = []
+    prompt = random_tokens(sizes.prompt_tokens, 3)
     for storage in (Storage.EXACT, Storage.INT8):
         place = folder / storage
-        with closing(_DiskRunner(weights, place, storage)) as first:
-            tokens, cold_s = first.answer(sizes.prompt_tokens)
+        with closing(DiskRunner(weights, place, storage)) as first:
+            tokens, cold_s = first.answer(prompt)
             first.save()
         cold = cold or tokens
-        stored = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-        with closing(_DiskRunner(weights, place, storage)) as second:
-            again, took_s = second.answer(sizes.prompt_tokens)
+        stored = stored_bytes(place)
+        with closing(DiskRunner(weights, place, storage)) as second:
+            again, took_s = second.answer(prompt)
             restored = second.restored
         speed = f"{stored / took_s / 1e9:.2f} GB/s with the rest of the prompt"
         name = f"{storage}, {stored / _MB:,.1f} MB for {restored:,} tokens"
         yield f"restore, {name}", f"{1000 * took_s:,.0f} ms (computed: {1000 * cold_s:,.0f})", speed
         equal = sum(one == other for one, other in zip(cold, again, strict=False))
         yield f"equal greedy tokens after it, {storage}", f"{equal} of {len(cold)}", "-"
-
-
-class _DiskRunner:
-    """A runner whose contexts are kept on the disk."""
-
-    def __init__(self, weights: LoadedWeights, place: Path, storage: Storage) -> None:
-        clock = SystemClock()
-        store = BlockStore(place, budget_bytes=_CONTEXTS_BYTES, clock=clock)
-        self.tier = DiskTier(store, clock=clock, storage=storage)
-        self.tier.start()
-        assert self.tier.wait_scanned(_WAIT_S)
-        self.runner = _runner(weights, tier=self.tier)
-        self.restored = 0
-
-    def answer(self, prompt_tokens: int, tokens: int = 16) -> tuple[list[int], float]:
-        """Return greedy tokens after a fixed prompt, and the seconds to the first of them."""
-        begin, first_s, found = time.perf_counter(), 0.0, list[int]()
-        admission = _admission(prompt_tokens, seed=3, tokens=tokens)
-        wait_until(lambda: not self.runner.must_wait(admission), what="the blocks on disk")
-        assert self.runner.insert(admission) is not None
-        while len(found) < tokens:
-            result = self.runner.step()
-            self.restored += sum(result.restored.values())
-            found += [token for _, token, _ in result.tokens]
-            if found and not first_s:
-                first_s = time.perf_counter() - begin
-        return found, first_s
-
-    def save(self) -> None:
-        """Write every context."""
-        cache = self.runner.prefix_cache
-        assert cache is not None
-        cache.save_all(_WAIT_S)
-        assert self.tier.flush(_WAIT_S)
-
-    def close(self) -> None:
-        """End the runner and the threads of the disk."""
-        _end(self.runner)
-        assert self.tier.close(_WAIT_S)
 
 
 def memory() -> Iterator[Row]:
@@ -286,53 +253,6 @@ def memory() -> Iterator[Row]:
 
 def _mb(size_bytes: int) -> str:
     return f"{size_bytes / _MB:,.0f} MB"
-
-
-def _runner(
-    weights: LoadedWeights,
-    *,
-    piece_tokens: int | None = None,
-    reuse: bool = True,
-    tier: DiskTier | None = None,
-) -> BatchRunner:
-    runner = BatchRunner(
-        load_weights=lambda: weights,
-        prefill_step_tokens=piece_tokens,
-        kv_budget_bytes=_CONTEXTS_BYTES,
-        reuse=reuse,
-        tier=tier,
-    )
-    runner.load()
-    return runner
-
-
-def _end(runner: BatchRunner) -> None:
-    """Free the contexts; ``close`` would also end MLX's streams, which the next runner needs."""
-    if runner.prefix_cache is not None:
-        runner.prefix_cache.close()
-
-
-def _admission(prompt_tokens: int, seed: int, tokens: int) -> Admission:
-    return Admission(
-        tokens=tuple(random_tokens(prompt_tokens, seed)),
-        first_index=0,
-        max_new_tokens=tokens,
-        sampling=Sampling(temperature=0),
-    )
-
-
-def _insert(runner: BatchRunner, prompt_tokens: int, seed: int, tokens: int) -> None:
-    admitted = runner.insert(_admission(prompt_tokens, seed, tokens))
-    assert admitted is not None, "the budget holds the contexts"
-
-
-def _first_token(runner: BatchRunner, prompt_tokens: int, seed: int) -> float:
-    """Return the seconds to the first and only token of an answer."""
-    begin = time.perf_counter()
-    _insert(runner, prompt_tokens, seed, tokens=1)
-    while not runner.step().tokens:
-        pass
-    return time.perf_counter() - begin
 
 
 PARTS: Final = ("copies", "steps", "prefill", "restore", "memory")

@@ -35,7 +35,7 @@ from bench.comparison.adapters import MLX_LM, SEMANTIC
 from bench.comparison.server import ROOT
 from bench.figures import figures_of
 from bench.together.cells import RIVAL, US, Cell, Key, as_json, line_of, table, verdicts
-from bench.together.contenders import Contender, RawBatch, Served
+from bench.together.contenders import RAW, Contender, RawBatch, Served
 from bench.together.workloads import KINDS, copied_share, make_bodies
 
 DEMO_MODEL: Final = ROOT / "worker" / "demo_model"
@@ -63,7 +63,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="together-")))
         model = in_float32(options.model.absolute(), folder / "model")
-        contenders = list(_started(stack, model, folder, with_raw=not options.no_raw))
+        names = (US, RIVAL) if options.no_raw else (US, RIVAL, RAW)
+        contenders = list(start_contenders(stack, model, folder, names))
         cells = {key: Cell(key) for key in _keys(options)}
         report: dict[str, Any] = {"conditions": _conditions(options, contenders)}
         for number in range(options.rounds):
@@ -101,14 +102,23 @@ def _dtypes(network: Any) -> Iterator[Any]:
     yield from (array.dtype for _, array in arrays)
 
 
-def _started(stack: ExitStack, model: Path, folder: Path, *, with_raw: bool) -> Iterator[Contender]:
+def start_contenders(
+    stack: ExitStack, model: Path, folder: Path, names: Sequence[str]
+) -> Iterator[Contender]:
+    """Start some of the contenders, and end them with the stack.
+
+    Args:
+        folder: For the data of the servers.
+    """
     for adapter in (SEMANTIC, MLX_LM):
-        began = time.monotonic()
-        python = Path(sys.executable)
-        served = Served(adapter, python=python, model=model, folder=folder)
-        yield stack.enter_context(served)
-        print(f"{adapter.name}: ready after {time.monotonic() - began:.1f} s", flush=True)
-    if with_raw:
+        if adapter.name in names:
+            began = time.monotonic()
+            python = Path(sys.executable)
+            served = Served(adapter, python=python, model=model, folder=folder)
+            yield stack.enter_context(served)
+            took_s = time.monotonic() - began
+            print(f"{adapter.name}: ready after {took_s:.1f} s", file=sys.stderr, flush=True)
+    if RAW in names:
         yield stack.enter_context(RawBatch(model))
 
 
