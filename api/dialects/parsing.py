@@ -174,10 +174,30 @@ def _join_texts(first: str, second: str) -> str:
     return TURN_BREAK.join(text for text in (first, second) if text)
 
 
+#: Remarks behind the conversation for OpenAI's verbosity.
+VERBOSITY: Final[Mapping[str, str]] = {
+    "low": "Keep your answers short.",
+    "high": "Answer in detail.",
+}
+
+
+def verbosity_turn(wanted: str | None) -> tuple[Message, ...]:
+    """Return the remark behind the conversation that asks for a length, if any is wanted."""
+    remark = VERBOSITY.get(wanted or "")
+    return () if remark is None else (Message(role="system", content=remark),)
+
+
+def described(schema: Mapping[str, Any] | None, description: str | None) -> Mapping[str, Any]:
+    """Return the schema of an answer with the description that stands beside it."""
+    return ({"description": description} if description else {}) | dict(schema or {})
+
+
 IMAGE_NOTE: Final = "[image left out: this model reads text only]"
 IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
 #: Types of parts that are images, in any dialect.
 IMAGE_TYPES: Final = frozenset({"image", "image_url", "input_image"})
+#: Types of parts of OpenAI's dialects that are no text either.
+_UNREAD_TYPES: Final = frozenset({"file", "input_file", "input_audio"})
 
 
 class TypedPart(Protocol):
@@ -195,7 +215,7 @@ def newest_of_user(roles: Iterable[str | None]) -> int:
 
 
 def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None:
-    """Refuse a question with an image.
+    """Refuse a question with an image, a file or a recording.
 
     Args:
         content: The newest message of the user.
@@ -209,6 +229,11 @@ def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None
     for place, part in enumerate(content):
         if part.type in IMAGE_TYPES:
             raise InvalidRequest(IMAGE_REFUSED, field=f"{where}.content.{place}")
+        if part.type in _UNREAD_TYPES:
+            msg = (
+                f"this model reads text only: a part of type {part.type} cannot be in the question"
+            )
+            raise InvalidRequest(msg, field=f"{where}.content.{place}")
 
 
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from domain.chat.embedding import DIMENSIONS_MAX
 from domain.errors import InvalidRequest
@@ -237,6 +238,20 @@ def whole(value: Any) -> Any:  # noqa: ANN401 - anything that JSON holds
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _refuse(value: Any) -> None:  # noqa: ANN401 - anything that JSON holds
+    """Return ``None``; any other value is an error.
+
+    Claude Code takes these words for a beta that the service lacks, and repeats without the field.
+    """
+    if value is not None:
+        kind, words = "unsupported", "Extra inputs are not permitted: the service lacks this field"
+        raise PydanticCustomError(kind, words)
+
+
+#: A vendor's field that changes the answer and that this service cannot follow; only null is valid.
+Unsupported = Annotated[None, BeforeValidator(_refuse)]
+
+
 # The validator is last, so that the schema of the number has the limits.
 _Whole = BeforeValidator(whole)
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -296,7 +311,8 @@ def _dotted(location: Sequence[int | str], value: Any) -> str:  # noqa: ANN401 -
     """
     parts: list[str] = []
     for index, part in enumerate(location):
-        missing = isinstance(value, dict) and index == len(location) - 1
+        is_member = str(part).startswith("literal[")
+        missing = isinstance(value, dict) and index == len(location) - 1 and not is_member
         if _has(value, part):
             value = value[part]
         elif not missing:

@@ -136,6 +136,8 @@ def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:
     lines = [f"model = {json.dumps(model.id)}", 'model_provider = "semantic"']
     if model.context_length is not None:
         lines.append(f"model_context_window = {model.context_length}")
+    # The vendor runs it, so the service refuses requests that offer it.
+    lines.append('web_search = "disabled"')
     lines += [
         "",
         "[model_providers.semantic]",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.http.bodies import (
@@ -17,13 +18,30 @@ from api.http.bodies import (
     StopTexts,
     TopK,
     TopP,
+    Unsupported,
 )
+
+#: Blocks that change the tools in the middle of a conversation, or need the vendor's machines.
+_REFUSED_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", "container_upload"})
+
+
+def _known_block(kind: str) -> str:
+    if kind in _REFUSED_BLOCKS:
+        words = "the service has no blocks of type {kind}"
+        raise PydanticCustomError("unsupported", words, {"kind": kind})
+    return kind
+
+
+class CitationsConfig(RequestBody):
+    """Whether the answer cites a document; this service makes no citations."""
+
+    enabled: Literal[False] | None = None
 
 
 class ContentBlock(RequestBody):
-    """A block of any type; each type uses some of the fields. Unknown types are accepted."""
+    """A block; each type uses some of the fields. A note replaces one of an unknown type."""
 
-    type: str
+    type: Annotated[str, AfterValidator(_known_block)]
     text: str | None = None
     thinking: str | None = None
     signature: str | None = None
@@ -35,6 +53,9 @@ class ContentBlock(RequestBody):
     tool_name: str | None = None
     is_error: bool | None = None
     title: str | None = None
+    context: str | None = None
+    #: Of a text, the citations of an earlier answer.
+    citations: CitationsConfig | list[Any] | None = None
     content: Any = None
     source: Any = None
     cache_control: Any = None
@@ -45,40 +66,52 @@ class InputMessage(RequestBody):
 
     role: Literal["user", "assistant", "system"]
     content: str | Items[ContentBlock]
+    clear_at: Unsupported = None
+    output_config: Unsupported = None
+
+
+def _own_tool(kind: str | None) -> str | None:
+    if kind not in (None, "custom"):
+        words = "the service does not have the vendor's tool {kind}"
+        raise PydanticCustomError("unsupported", words, {"kind": kind})
+    return kind
 
 
 class AnthropicTool(RequestBody):
-    """A tool of the client, or the name of one that the vendor's servers run."""
+    """A tool that the client runs."""
 
-    name: str | None = None
-    type: str | None = None
+    name: str
+    type: Annotated[str | None, AfterValidator(_own_tool)] = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     defer_loading: bool | None = None
     cache_control: Any = None
     strict: bool | None = None
+    input_examples: Items[dict[str, Any]] | None = None
+    #: The answer calls tools; programs that do, run on the vendor's machines.
+    allowed_callers: Items[Literal["direct"]] | None = None
 
 
 class ThinkingSpec(RequestBody):
     """Whether the model reasons, and its largest number of reasoning tokens."""
 
-    type: str
+    type: Literal["enabled", "adaptive", "disabled"]
     display: str | None = None
     budget_tokens: Budget | None = None
 
 
 class AnthropicToolChoice(RequestBody):
-    """Whether a tool may, must or must not be called; other types mean ``auto``."""
+    """Whether a tool may, must or must not be called."""
 
-    type: str
+    type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class OutputFormat(RequestBody):
-    """The format of the answer; types other than ``json_schema`` have no effect."""
+    """The format of the answer."""
 
-    type: str
+    type: Literal["json_schema"]
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
@@ -87,6 +120,20 @@ class OutputConfig(RequestBody):
 
     effort: str | None = None
     format: OutputFormat | None = None
+    task_budget: Unsupported = None
+
+
+class ContextEdit(RequestBody):
+    """An edit of the prompt; only one that keeps all reasoning is valid, and has no effect."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(RequestBody):
+    """Edits of the prompt; Claude Code sends one that keeps everything."""
+
+    edits: Items[ContextEdit] | None = None
 
 
 class Metadata(RequestBody):
@@ -113,6 +160,11 @@ class CountBody(RequestBody):
     seed: Seed | None = None
     metadata: Metadata | None = None
     cache_control: Any = None
+    context_management: ContextManagement | None = None
+    compaction: Unsupported = None
+    container: Unsupported = None
+    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
+    thread: Unsupported = None
 
     @property
     def user_id(self) -> str | None:

@@ -37,13 +37,14 @@ from api.dialects.parsing import (
 from api.generation import Efforts, ParsedRequest, RequestDefaults, ThinkingShown, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING, parse_body
 from domain.chat.generation import ThinkingLimit
-from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
+from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, canonical_json
+from domain.errors import InvalidRequest
 
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
 
 
 class AnthropicTools:
-    """The caller's tools in function format, without tools that run on the vendor's servers.
+    """The caller's tools in function format.
 
     Args:
         tools: Tools of the request.
@@ -54,10 +55,10 @@ class AnthropicTools:
     """
 
     def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
-        own = [tool for tool in tools or () if tool.name and tool.type in (None, "custom")]
+        own = tools or ()
         self.loaded = tuple(_function(tool) for tool in own if not tool.defer_loading)
-        self._deferred = {tool.name or "": _function(tool) for tool in own if tool.defer_loading}
-        self.strict = tuple(tool.name or "" for tool in own if tool.strict)
+        self._deferred = {tool.name: _function(tool) for tool in own if tool.defer_loading}
+        self.strict = tuple(tool.name for tool in own if tool.strict)
         self._referred: dict[str, Mapping[str, Any]] = {}
 
     @property
@@ -102,13 +103,15 @@ def answer_schema_of(
         legacy: Its place in beta versions.
     """
     wanted = (config.format if config is not None else None) or legacy
-    if wanted is None or wanted.type != "json_schema":
-        return None
-    return wanted.json_schema or {}
+    return None if wanted is None else wanted.json_schema or {}
 
 
 def _function(tool: AnthropicTool) -> Mapping[str, Any]:
-    return function_tool(tool.name or "", tool.description, tool.input_schema)
+    examples = [canonical_json(one).decode(errors="replace") for one in tool.input_examples or ()]
+    shown = PART_BREAK.join(
+        [*filter(None, [tool.description]), "Examples of its input:", *examples]
+    )
+    return function_tool(tool.name, shown if examples else tool.description, tool.input_schema)
 
 
 #: First line of Claude Code's system prompt. It changes with every request, so the cache could not
@@ -117,6 +120,7 @@ BILLING_PREFIX: Final = "x-anthropic-billing-header:"
 #: Claude Code appends a line of this shape with its remaining budget to every request.
 _COUNTER_TAG: Final = "<total_tokens>"
 _COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
+DOCUMENT_REFUSED: Final = "this service reads documents of plain text only"
 #: Beginnings of tool results that already report an error.
 _ERROR_PREFIXES: Final = ("error", "<error", "<tool_use_error")
 
@@ -144,7 +148,19 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
     for number, message in enumerate(messages):
         if number == newest:
             refuse_images(message.content, f"messages.{number}")
+            _refuse_unread(message.content, f"messages.{number}")
         yield from _turns(message, toolbox)
+
+
+def _refuse_unread(content: str | Sequence[ContentBlock], where: str) -> None:
+    """Refuse a question with a document that is no text.
+
+    Raises:
+        InvalidRequest: The error names the block.
+    """
+    for place, block in enumerate(() if isinstance(content, str) else content):
+        if block.type == "document" and _document_text(block) == f"[{_label(block)} left out]":
+            raise InvalidRequest(DOCUMENT_REFUSED, field=f"{where}.content.{place}.source")
 
 
 def block_text(block: ContentBlock) -> str:
@@ -158,6 +174,9 @@ def block_text(block: ContentBlock) -> str:
     if block.type == "redacted_thinking":
         return ""
     found = block.text or _text_in(block.content)
+    if block.type == "search_result" and found:
+        source = block.source if isinstance(block.source, str) else None
+        return PART_BREAK.join(filter(None, (block.title, source, found)))
     return found or f"[{_label(block)} left out]"
 
 
@@ -253,7 +272,9 @@ def _member_text(member: Mapping[str, Any], toolbox: AnthropicTools | None) -> s
 def _document_text(block: ContentBlock) -> str:
     source = block.source if isinstance(block.source, Mapping) else {}
     text = source.get("data") if source.get("type") == "text" else _text_in(source.get("content"))
-    return text if isinstance(text, str) and text else f"[{_label(block)} left out]"
+    if not isinstance(text, str) or not text:
+        return f"[{_label(block)} left out]"
+    return PART_BREAK.join(filter(None, (block.title, block.context, text)))
 
 
 def _label(block: ContentBlock) -> str:

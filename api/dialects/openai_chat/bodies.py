@@ -21,6 +21,7 @@ from api.http.bodies import (
     StopTexts,
     TopK,
     TopP,
+    Unsupported,
     whole,
 )
 from domain.chat.logprobs import TOP_MAX
@@ -31,6 +32,7 @@ TEXT_TOP_MAX: Final = 5
 
 # The validator is last, so that the schema of the number has the limits.
 TopLogprobs = Annotated[int, Field(ge=0, le=TOP_MAX), BeforeValidator(whole)]
+Verbosity = Literal["low", "medium", "high"]
 TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
 
 
@@ -54,10 +56,11 @@ def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
 
 
 class ContentPart(RequestBody):
-    """A part of any type; only texts are used."""
+    """A part of any type; only texts and refusals are used."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(RequestBody):
@@ -71,7 +74,7 @@ class ToolCallSpec(RequestBody):
     """A tool call of an earlier turn."""
 
     id: str | None = None
-    type: str | None = None
+    type: Literal["function"] | None = None
     function: FunctionCall | None = None
 
 
@@ -83,6 +86,10 @@ class ChatMessage(RequestBody):
     reasoning_content: str | None = None
     tool_calls: Items[ToolCallSpec] | None = None
     tool_call_id: str | None = None
+    name: str | None = None
+    refusal: str | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
 
 
 class FunctionSpec(RequestBody):
@@ -95,9 +102,9 @@ class FunctionSpec(RequestBody):
 
 
 class FunctionTool(RequestBody):
-    """A tool; types other than ``function`` run on the vendor's servers and are ignored."""
+    """A tool."""
 
-    type: str
+    type: Literal["function"]
     function: FunctionSpec | None = None
 
 
@@ -117,27 +124,29 @@ class ChatNamedTool(RequestBody):
 class AllowedTools(RequestBody):
     """The tools that may be called, or of which one must be called (``required``)."""
 
-    mode: str | None = None
+    mode: Literal["auto", "required"] | None = None
     tools: Items[ChatNamedTool] | None = None
 
 
 class ChatToolChoice(ChatNamedTool):
-    """A function that must be called, or ``allowed_tools``; other types mean ``auto``."""
+    """A function that must be called, or ``allowed_tools``."""
 
+    type: Literal["function", "allowed_tools"]
     allowed_tools: AllowedTools | None = None
 
 
 class AnswerSchema(RequestBody):
     """A JSON Schema for the answer; its name has no effect."""
 
+    description: str | None = None
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
 class ResponseFormat(RequestBody):
-    """The format of the answer: ``text``, ``json_object`` or ``json_schema``."""
+    """The format of the answer."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
     json_schema: AnswerSchema | None = None
 
 
@@ -176,10 +185,17 @@ class ChatCompletionBody(CompletionParameters):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     tools: Items[FunctionTool] | None = None
-    tool_choice: str | ChatToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
+    verbosity: Verbosity | None = None
+    modalities: Items[Literal["text"]] | None = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    functions: Unsupported = None
+    moderation: Unsupported = None
+    web_search_options: Unsupported = None
 
 
 # --- OpenAI --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from api.dialects.parsing import (
     arguments_of,
     choice_of,
     clamp_max_tokens,
+    described,
     effort_of,
     function_tool,
     merge_turns,
@@ -38,6 +39,7 @@ from api.dialects.parsing import (
     refuse_images,
     sampling_of,
     stop_texts,
+    verbosity_turn,
 )
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import parse_body
@@ -165,9 +167,12 @@ def turns_of(messages: Sequence[ChatMessage]) -> Iterator[Message]:
 
 def _turn(message: ChatMessage) -> Message:
     role = _ROLES[message.role]
+    text = text_of(message.content) or message.refusal or ""
+    # A name tells people apart who share the role.
+    speaker = f"{message.name}: " if role == "user" and message.name else ""
     return Message(
         role=role,
-        content=text_of(message.content),
+        content=speaker + text,
         reasoning=(message.reasoning_content or "") if role == "assistant" else "",
         tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
         tool_call_id=message.tool_call_id if role == "tool" else None,
@@ -187,6 +192,8 @@ def text_of(content: str | Sequence[ContentPart] | None) -> str:
 def _part_text(part: ContentPart) -> str:
     if part.text is not None:
         return part.text
+    if part.refusal is not None:
+        return part.refusal
     return IMAGE_NOTE if part.type in IMAGE_TYPES else f"[{part.type} left out]"
 
 
@@ -210,7 +217,7 @@ def tools_of(tools: Sequence[FunctionTool] | None) -> tuple[Mapping[str, Any], .
     return tuple(
         function_tool(tool.function.name, tool.function.description, tool.function.parameters)
         for tool in tools or ()
-        if tool.type == "function" and tool.function is not None
+        if tool.function is not None
     )
 
 
@@ -264,7 +271,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     wanted = wire.max_completion_tokens or wire.max_tokens
     chat = ChatRequest(
         model=wire.model,
-        messages=merge_turns((), turns_of(wire.messages)),
+        messages=merge_turns((), (*turns_of(wire.messages), *verbosity_turn(wire.verbosity))),
         max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
         sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
         tools=tools,
@@ -287,8 +294,10 @@ def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:
     """Return the schema of the answer, an empty one for any object."""
     if wanted is None or wanted.type not in ("json_object", "json_schema"):
         return None
-    schema = wanted.json_schema.json_schema if wanted.json_schema is not None else None
-    return (schema or {}) if wanted.type == "json_schema" else {}
+    named = wanted.json_schema
+    if wanted.type != "json_schema" or named is None:
+        return {}
+    return described(named.json_schema, named.description)
 
 
 def _is_strict(wanted: ResponseFormat | None) -> bool:

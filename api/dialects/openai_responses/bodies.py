@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
-from api.dialects.openai_chat.bodies import ContentPart, TopLogprobs
+from api.dialects.openai_chat.bodies import ContentPart, TopLogprobs, Verbosity
 from api.http.bodies import (
     INT64_MAX,
     NAME_PATTERN,
@@ -19,10 +20,13 @@ from api.http.bodies import (
     Seed,
     TopK,
     TopP,
+    Unsupported,
 )
 
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16
+#: Types of tools that the parser uses.
+_TOOL_TYPES: Final = frozenset({"function", "custom", "namespace", "tool_search"})
 #: Types of input items that the parser uses.
 _ITEM_TYPES: Final = frozenset(
     {
@@ -40,21 +44,32 @@ _ITEM_TYPES: Final = frozenset(
 )
 
 
-class ToolInputFormat(RequestBody):
-    """The format of the input of a custom tool: ``text`` or ``grammar``."""
+def _own_tool(kind: str) -> str:
+    if kind not in _TOOL_TYPES:
+        words = "the service does not have the vendor's tool {kind}"
+        raise PydanticCustomError("unsupported", words, {"kind": kind})
+    return kind
 
-    type: str
+
+def _known_item(kind: str | None) -> str | None:
+    if kind is not None and kind not in _ITEM_TYPES:
+        words = "the service has no items of type {kind}"
+        raise PydanticCustomError("unsupported", words, {"kind": kind})
+    return kind
+
+
+class ToolInputFormat(RequestBody):
+    """The format of the input of a custom tool."""
+
+    type: Literal["text", "grammar"]
     syntax: str | None = None
     definition: str | None = None
 
 
 class ResponseTool(RequestBody):
-    """A tool: ``function``, ``custom``, a ``namespace`` of them, or the client's ``tool_search``.
+    """A tool that the client runs, a ``namespace`` of such, or the client's ``tool_search``."""
 
-    Types that run on the vendor's servers are ignored.
-    """
-
-    type: str
+    type: Annotated[str, AfterValidator(_own_tool)]
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -63,17 +78,23 @@ class ResponseTool(RequestBody):
     tools: Items[ResponseTool] | None = None
     execution: str | None = None
     defer_loading: bool | None = None
+    #: The answer calls tools; programs that do, run on the vendor's machines.
+    allowed_callers: Items[Literal["direct"]] | None = None
+    waits_for_none: Annotated[Literal[False] | None, Field(alias="async")] = None
+
+    @model_validator(mode="after")
+    def _refuse_vendors_search(self) -> ResponseTool:
+        if self.type == "tool_search" and self.execution != "client":
+            raise PydanticCustomError(
+                "unsupported", "execution must be client: no search runs here"
+            )
+        return self
 
 
 class InputItem(RequestBody):
-    """An item of any type.
+    """An item: a message, reasoning, a reference, further tools, or a client's call or result."""
 
-    The parser uses messages, reasoning, references, additional tools, and calls and results of
-    functions, of custom tools and of the client's tool search. It ignores other items, whose
-    fields may have any form.
-    """
-
-    type: str | None = None
+    type: Annotated[str | None, AfterValidator(_known_item)] = None
     id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | Items[ContentPart] | None = None
@@ -87,17 +108,6 @@ class InputItem(RequestBody):
     execution: str | None = None
     encrypted_content: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _reduce_ignored(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-        """Return an item that the parser ignores as its type alone."""
-        if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
-            return value
-        runs_here = value.get("execution") == "client" or value.get("call_id") is not None
-        is_search = kind in ("tool_search_call", "tool_search_output")
-        is_used = kind in _ITEM_TYPES and (runs_here or not is_search)
-        return value if is_used else {"type": "ignored"}
-
 
 class ResponseNamedTool(RequestBody):
     """A tool by its type and name."""
@@ -107,17 +117,19 @@ class ResponseNamedTool(RequestBody):
 
 
 class ResponseToolChoice(ResponseNamedTool):
-    """A tool that must be called, or ``allowed_tools``; other types mean ``auto``."""
+    """A tool that must be called, or ``allowed_tools``."""
 
-    mode: str | None = None
+    type: Literal["function", "custom", "tool_search", "allowed_tools"]
+    mode: Literal["auto", "required"] | None = None
     tools: Items[ResponseNamedTool] | None = None
 
 
 class TextFormat(RequestBody):
-    """The format of the answer: ``text``, ``json_object`` or ``json_schema``."""
+    """The format of the answer."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
+    description: str | None = None
     json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
@@ -126,12 +138,27 @@ class TextOptions(RequestBody):
     """Options of the text of the answer."""
 
     format: TextFormat | None = None
+    verbosity: Verbosity | None = None
 
 
 class ReasoningOptions(RequestBody):
     """The effort of the reasoning."""
 
     effort: str | None = None
+    mode: Literal["standard"] | None = None
+
+
+class CacheOptions(RequestBody):
+    """Options of the vendor's cache; those of its life have no effect, since all is kept."""
+
+    prewarm: Literal[False] | None = None
+    comparison_response_id: Unsupported = None
+
+
+class BackgroundOptions(RequestBody):
+    """Options of a response in the background; the time of its answer has no effect."""
+
+    continuation_id: Unsupported = None
 
 
 class ResponsesBody(RequestBody):
@@ -154,7 +181,7 @@ class ResponsesBody(RequestBody):
     min_p: MinP | None = None
     seed: Seed | None = None
     tools: Items[ResponseTool] | None = None
-    tool_choice: str | ResponseToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -169,6 +196,10 @@ class ResponsesBody(RequestBody):
     prompt: dict[str, Any] | None = None
     session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: CacheOptions | None = None
+    background_options: BackgroundOptions | None = None
+    context_management: Annotated[list[Any], Field(max_length=0)] | None = None
+    moderation: Unsupported = None
 
 
 class CachedInput(TypedDict):

@@ -13,6 +13,7 @@ from api.dialects.openai_responses.bodies import (
     InputItem,
     ResponsesBody,
     TextFormat,
+    TextOptions,
 )
 from api.dialects.openai_responses.tools import (
     INPUT,
@@ -31,11 +32,13 @@ from api.dialects.parsing import (
     agent_of,
     arguments_of,
     clamp_max_tokens,
+    described,
     effort_of,
     merge_turns,
     newest_of_user,
     refuse_images,
     sampling_of,
+    verbosity_turn,
 )
 from api.generation import (
     Block,
@@ -439,7 +442,10 @@ def parse_request(
     wanted = wire.text.format if wire.text is not None else None
     chat = ChatRequest(
         model=wire.model,
-        messages=merge_turns([wire.instructions] if wire.instructions else (), item_turns(items)),
+        messages=merge_turns(
+            [wire.instructions] if wire.instructions else (),
+            (*item_turns(items), *verbosity_turn(wire.text.verbosity if wire.text else None)),
+        ),
         max_tokens=clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
         sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
         tools=tuple(offer.function for offer in box.loaded.values()),
@@ -507,7 +513,7 @@ def _echo(wire: ResponsesBody) -> dict[str, Any]:
         },
         "safety_identifier": wire.safety_identifier,
         "temperature": wire.temperature,
-        "text": {"format": _shown_format(wire.text.format if wire.text is not None else None)},
+        "text": _shown_text(wire.text),
         "tool_choice": echoed_choice(wire.tool_choice),
         "top_logprobs": wire.top_logprobs or 0,
         "tools": [echoed_tool(tool) for tool in wire.tools or () if is_callable(tool)],
@@ -520,7 +526,14 @@ def _echo(wire: ResponsesBody) -> dict[str, Any]:
 def _schema(wanted: TextFormat | None) -> Mapping[str, Any] | None:
     if wanted is None or wanted.type not in ("json_object", "json_schema"):
         return None
-    return (wanted.json_schema or {}) if wanted.type == "json_schema" else {}
+    if wanted.type == "json_object":
+        return {}
+    return described(wanted.json_schema, wanted.description)
+
+
+def _shown_text(wanted: TextOptions | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"format": _shown_format(wanted.format if wanted else None)}
+    return shown | ({"verbosity": wanted.verbosity} if wanted and wanted.verbosity else {})
 
 
 def _shown_format(wanted: TextFormat | None) -> dict[str, Any]:
@@ -534,4 +547,4 @@ def _shown_format(wanted: TextFormat | None) -> dict[str, Any]:
         "name": wanted.name or "answer",
         "schema": schema,
         "strict": bool(wanted.strict),
-    }
+    } | ({"description": wanted.description} if wanted.description else {})

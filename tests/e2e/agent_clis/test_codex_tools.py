@@ -27,7 +27,6 @@ _LONG = " ".join(f"word{n}" for n in range(40))
 #: a busy machine. ``gpt-5.5`` is a name for which Codex offers its patch as a custom tool.
 _SHORT = """
 model_instructions_file = "{instructions}"
-web_search = "disabled"
 include_permissions_instructions = false
 include_apps_instructions = false
 include_environment_context = false

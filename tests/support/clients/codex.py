@@ -19,6 +19,7 @@ CONFIG = """
 model = "semantic-demo"
 model_provider = "semantic"
 model_context_window = 131072
+web_search = "disabled"
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
 

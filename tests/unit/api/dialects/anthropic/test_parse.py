@@ -95,7 +95,6 @@ CODING_TURN = {
     ],
     "tools": [
         _TOOL,
-        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
         _TOOL | {"name": "Later", "defer_loading": True},
     ],
     "metadata": {"user_id": '{"device_id":"x","account_uuid":"","session_id":"y"}'},
@@ -232,7 +231,6 @@ def test_system_alone_still_gives_the_template_a_user_turn() -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        {"type": "document", "source": {"type": "base64", "data": "AA"}, "title": "a.pdf"},
         {"type": "search_result", "source": "http://x", "title": "t", "content": []},
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": {"type": "error"}},

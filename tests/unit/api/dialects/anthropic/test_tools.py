@@ -114,7 +114,6 @@ def test_deferred_tool_stands_in_the_prompt_only_where_it_is_referred_to() -> No
         ({"type": "none"}, ToolChoice(mode="none")),
         ({"type": "any"}, ToolChoice(mode="any")),
         ({"type": "tool", "name": "Bash"}, ToolChoice(mode="tool", name="Bash")),
-        ({"type": "of_next_year"}, ToolChoice()),
     ],
 )
 def test_tool_choice_is_understood(spec: dict[str, Any], choice: ToolChoice) -> None:

@@ -64,7 +64,7 @@ def test_history_with_tools_and_parts_is_taken_whole() -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     parsed = _parse(
         messages=messages,
-        tools=[tool, {"type": "custom", "custom": {"name": "x"}}],
+        tools=[tool],
         parallel_tool_calls=True,
         response_format={"type": "text"},
         stream=True,

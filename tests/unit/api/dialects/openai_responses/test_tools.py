@@ -50,7 +50,7 @@ def _names(tools: Any) -> list[str]:
 
 
 def test_every_type_is_a_function_to_the_model() -> None:
-    chat = _chat(tools=[_BASH, _NOTE, _CRM, _SEARCH, {"type": "web_search"}, _BASH])
+    chat = _chat(tools=[_BASH, _NOTE, _CRM, _SEARCH, _BASH])
     assert _names(chat.tools) == ["Bash", "note", "crm__find", "crm__note", "tool_search"]
     note = chat.tools[1]["function"]
     assert note["description"] == "Take a note."
@@ -113,15 +113,14 @@ _OF_THE_VENDOR: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("item", _OF_THE_VENDOR.values(), ids=_OF_THE_VENDOR)
-def test_items_of_the_vendor_are_left_out_whatever_they_hold(item: dict[str, Any]) -> None:
-    asked = {"role": "user", "content": "hi"}
-    chat = _chat(input=[item, asked, item])
-    assert chat.messages == (Message(role="user", content="hi"),)
-    assert not chat.deferred_tools
+def test_items_of_the_vendor_are_refused_by_name(item: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        _chat(input=[item])
+    assert (caught.value.field or "").startswith("input.0.")
 
 
 def test_additional_tools_are_described_where_they_stand_and_callable_from_then_on() -> None:
-    added = {"type": "additional_tools", "role": "developer", "tools": [_CRM, {"type": "mcp"}]}
+    added = {"type": "additional_tools", "role": "developer", "tools": [_CRM]}
     asked = [{"role": "user", "content": "hi"}, added, {"role": "user", "content": "go"}]
     chat = _chat(tools=[_BASH], input=asked)
     assert _names(chat.tools) == ["Bash"]
@@ -131,7 +130,7 @@ def test_additional_tools_are_described_where_they_stand_and_callable_from_then_
     listed = listed_items(input_items(wire), "0")[1]
     assert (listed["type"], listed["role"]) == ("additional_tools", "developer")
     assert [tool["name"] for tool in listed["tools"]] == ["crm"]
-    assert _chat(input=[asked[0], added | {"tools": [{"type": "mcp"}]}]) == _chat(input=asked[:1])
+    assert _chat(input=[asked[0], added | {"tools": []}]) == _chat(input=asked[:1])
 
 
 def test_calls_of_every_type_are_calls_to_the_model() -> None:
@@ -164,7 +163,6 @@ def test_calls_of_every_type_are_calls_to_the_model() -> None:
         ({"type": "custom", "name": "note"}, ToolChoice(mode="tool", name="note")),
         ({"type": "function", "name": "find"}, ToolChoice(mode="tool", name="crm__find")),
         ({"type": "function", "name": "crm__find"}, ToolChoice(mode="tool", name="crm__find")),
-        ({"type": "web_search"}, ToolChoice()),
         (
             {"type": "allowed_tools", "mode": "auto",
              "tools": [{"type": "function", "name": "Bash"}, {"type": "web_search"}]},
