@@ -65,9 +65,9 @@ class InputMessage(RequestBody):
     """One turn; ``system`` is allowed anywhere in a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Items[ContentBlock]
     clear_at: Unsupported = None
     output_config: Unsupported = None
+    content: str | Items[ContentBlock]
 
 
 def _own_tool(kind: str | None) -> str | None:
