@@ -138,6 +138,7 @@ class ParsedRequest:
     seeded: bool = False
     thinking: ThinkingShown = "none"
     has_cache_control: bool = False
+    previous_message: str | None = None
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None

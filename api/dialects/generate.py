@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import structlog
@@ -52,17 +52,17 @@ async def answer_open(
     app: App,
     *,
     stream: bool,
-    encoder: Callable[[JobId, Started | None], Encoder[StreamItem]],
-    assemble: Callable[[JobId, AssembledAnswer], Mapping[str, Any]],
+    encoder: Callable[[JobId, Started | None, CacheDiagnosis | None], Encoder[StreamItem]],
+    assemble: Callable[[JobId, AssembledAnswer, CacheDiagnosis | None], Mapping[str, Any]],
 ) -> Reply | StreamReply:
     """Return the answer of an open job, as a stream or whole.
 
     Args:
         job: Closed with its answer.
         stream: Whether the request wants a stream.
-        encoder: Makes the encoder of a stream from the job and its first item, ``None`` where
-            none has come in time.
-        assemble: Makes the body of a whole answer.
+        encoder: Makes the encoder of a stream from the job, its first item and its cache diagnosis;
+            both are ``None`` where no item has come in time.
+        assemble: Makes the body of a whole answer; the diagnosis may be ``None``.
 
     Raises:
         SemanticError: The whole answer failed.
@@ -73,33 +73,42 @@ async def answer_open(
     if stream:
         async with abandoned_on_error([job]):
             started = await first_item(job, app.opening_s)
-            stream_encoder = encoder(job.id, started)
-            headers |= await attempt_headers(job.id, started, app)
+            facts = await attempt_facts(job.id, started, app)
+            stream_encoder = encoder(job.id, started, facts.diagnosis)
+            headers |= facts.headers
         pieces = JobStream(job, stream_encoder, ping_s=app.ping_s)
         return StreamReply(pieces=pieces, headers=headers)
     answer = await collect_job(job)
-    headers |= await attempt_headers(job.id, answer.started, app)
-    return json_reply(assemble(job.id, answer), headers=headers)
+    facts = await attempt_facts(job.id, answer.started, app)
+    headers |= facts.headers
+    return json_reply(assemble(job.id, answer, facts.diagnosis), headers=headers)
 
 
-async def attempt_headers(job_id: JobId, started: Started | None, app: App) -> dict[str, str]:
-    """Return the headers with the model and the cache diagnosis of a job.
+class AttemptFacts(NamedTuple):
+    """The headers with the model and the cache diagnosis of a job, and the diagnosis itself."""
+
+    headers: dict[str, str]
+    diagnosis: CacheDiagnosis | None
+
+
+async def attempt_facts(job_id: JobId, started: Started | None, app: App) -> AttemptFacts:
+    """Return the model and the cache diagnosis of a job.
 
     There are none before its prompt is known, nor while the log cannot be read. The head of a
     stream names the model of the first item.
     """
     if started is None:
-        return {}
+        return AttemptFacts({}, None)
     try:
-        return await app.call(_attempt_headers, job_id, app)
+        return await app.call(_attempt_facts, job_id, app)
     except SemanticError as error:
         structlog.get_logger(__name__).warning(
             "attempt_headers_failed", job_id=job_id, error=error.code
         )
-        return {}
+        return AttemptFacts({}, None)
 
 
-def _attempt_headers(job_id: JobId, app: App) -> dict[str, str]:
+def _attempt_facts(job_id: JobId, app: App) -> AttemptFacts:
     headers: dict[str, str] = {}
     view = app.views.get(job_id)
     if view is not None and view.answered_by is not None:
@@ -107,7 +116,7 @@ def _attempt_headers(job_id: JobId, app: App) -> dict[str, str]:
     diagnosis = app.records.diagnose(job_id)
     if diagnosis is not None:
         headers[CACHE_HEADER] = cache_header(diagnosis)
-    return headers
+    return AttemptFacts(headers, diagnosis)
 
 
 def plain_header(name: str) -> str:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.http.bodies import (
+    NAME_CHARS_MAX,
     Budget,
     Items,
     MaxTokensOrZero,
@@ -172,11 +173,18 @@ class CountBody(RequestBody):
         return self.metadata.user_id if self.metadata is not None else None
 
 
+class DiagnosticsSpec(RequestBody):
+    """The earlier message with whose prompt the cache diagnosis compares."""
+
+    previous_message_id: Annotated[str, Field(max_length=NAME_CHARS_MAX)] | None = None
+
+
 class MessagesBody(CountBody):
     """The body of ``POST /v1/messages``."""
 
     max_tokens: MaxTokensOrZero
     stream: bool | None = None
+    diagnostics: DiagnosticsSpec | None = None
 
 
 # --- Anthropic -----------------------------------------------------------------------------
@@ -216,6 +224,22 @@ class AnthropicBlock(TypedDict):
     input: NotRequired[dict[str, Any]]
 
 
+CacheMiss = Literal["model_changed", "system_changed", "tools_changed", "messages_changed"]
+
+
+class CacheMissReason(TypedDict):
+    """Why the cache could not reuse the whole prompt of the earlier message."""
+
+    type: CacheMiss | Literal["previous_message_not_found", "unavailable"]
+    cache_missed_input_tokens: NotRequired[int]
+
+
+class MessageDiagnostics(TypedDict):
+    """The reason, ``None`` where the prompt was not known in time."""
+
+    cache_miss_reason: CacheMissReason | None
+
+
 class AnthropicMessage(TypedDict):
     """The reply of ``POST /v1/messages``."""
 
@@ -226,4 +250,5 @@ class AnthropicMessage(TypedDict):
     content: list[AnthropicBlock]
     stop_reason: str | None
     stop_sequence: str | None
+    diagnostics: NotRequired[MessageDiagnostics | None]
     usage: AnthropicUsage

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from api.dialects.anthropic.bodies import AnthropicBlock, AnthropicMessage, AnthropicUsage
+from api.dialects.anthropic.bodies import (
+    AnthropicBlock,
+    AnthropicMessage,
+    AnthropicUsage,
+    CacheMiss,
+    CacheMissReason,
+    MessageDiagnostics,
+)
 from api.dialects.encoding import sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
@@ -19,6 +27,8 @@ from api.generation import (
 )
 from api.http.messages import Dialect
 from api.http.sse import Frame, Part
+from domain.audit.recent_ends import CacheDiagnosis
+from domain.chat.divergence import Cause
 from domain.chat.items import (
     Failed,
     Finished,
@@ -47,6 +57,50 @@ _BLANKS: Final[Mapping[BlockKind, AnthropicBlock]] = {
 }
 
 
+_MISSES: Final[Mapping[Cause, CacheMiss]] = {
+    Cause.MODEL_CHANGED: "model_changed",
+    Cause.SYSTEM_CHANGED: "system_changed",
+    Cause.TOOL_ADDED: "tools_changed",
+    Cause.TOOL_REMOVED: "tools_changed",
+    Cause.TOOL_EDITED: "tools_changed",
+    Cause.TOOLS_REORDERED: "tools_changed",
+    Cause.OTHER_CONVERSATION: "messages_changed",
+    Cause.HISTORY_EDITED: "messages_changed",
+    Cause.HISTORY_CUT: "messages_changed",
+    Cause.ANSWER_REWRITTEN: "messages_changed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousMessage:
+    """The message that a request wants its cache diagnosis compared with.
+
+    Attributes:
+        job_id: Its job; ``None`` where the caller has no such message.
+    """
+
+    job_id: JobId | None
+
+    def diagnose(self, found: CacheDiagnosis | None) -> MessageDiagnostics | None:
+        """Return the member ``diagnostics``; ``None`` if nothing of that prompt was missed.
+
+        Args:
+            found: The diagnosis of the new message; ``None`` before its prompt is known.
+        """
+        if self.job_id is None:
+            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+        if found is None:
+            return {"cache_miss_reason": None}
+        if found.divergence is None:
+            return None
+        miss = _MISSES.get(found.divergence.cause)
+        if miss is None or found.compared_with != self.job_id:
+            # The vendor's words are for changes of this prompt; others are in x-semantic-cache.
+            return {"cache_miss_reason": {"type": "unavailable"}}
+        reason: CacheMissReason = {"type": miss, "cache_missed_input_tokens": found.missed_tokens}
+        return {"cache_miss_reason": reason}
+
+
 class AnthropicEncoder:
     """Encodes the items of a job as events, block by block.
 
@@ -57,6 +111,8 @@ class AnthropicEncoder:
         request_id: Id of the request, for error events.
         started: The item with the length of the prompt, if the job has started.
         has_cache_control: Whether the usage reports written cache tokens.
+        previous: The message that the diagnosis compares with, if the request names one.
+        diagnosis: The cache diagnosis; ``None`` before the prompt is known.
     """
 
     def __init__(
@@ -68,7 +124,10 @@ class AnthropicEncoder:
         request_id: str,
         started: Started | None = None,
         has_cache_control: bool = False,
+        previous: PreviousMessage | None = None,
+        diagnosis: CacheDiagnosis | None = None,
     ) -> None:
+        self._previous, self._diagnosis = previous, diagnosis
         self._job_id = job_id
         self._model = model
         self._thinking = thinking
@@ -89,6 +148,8 @@ class AnthropicEncoder:
             usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
         counts = _usage(usage, has_cache_control=self._has_cache_control)
         message = _message(self._job_id, self._model, content=[], usage=counts)
+        if self._previous is not None:
+            message["diagnostics"] = self._previous.diagnose(self._diagnosis)
         return [_event("message_start", message=message)]
 
     def item(self, item: StreamItem) -> list[Part]:
@@ -185,6 +246,8 @@ def assemble_message(
     model: str,
     thinking: ThinkingShown,
     has_cache_control: bool = False,
+    previous: PreviousMessage | None = None,
+    diagnosis: CacheDiagnosis | None = None,
 ) -> AnthropicMessage:
     """Return the message of a finished answer.
 
@@ -194,6 +257,8 @@ def assemble_message(
         model: Name of the model in the request.
         thinking: How much of the reasoning the message shows.
         has_cache_control: Whether the usage reports written cache tokens.
+        previous: The message that the diagnosis compares with, if the request names one.
+        diagnosis: The cache diagnosis.
     """
     ending = answer.finished()
     blocks = _shown_blocks(answer, thinking=thinking)
@@ -202,6 +267,8 @@ def assemble_message(
     message = _message(job_id, model, content=content, usage=usage)
     message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
     message["stop_sequence"] = ending.stop_sequence
+    if previous is not None:
+        message["diagnostics"] = previous.diagnose(diagnosis)
     return message
 
 

@@ -338,6 +338,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         seeded=wire.seed is not None,
         thinking=_thinking_of(wire.thinking),
         has_cache_control=has_cache_control(wire),
+        previous_message=wire.diagnostics.previous_message_id if wire.diagnostics else None,
     )
 
 

@@ -8,12 +8,14 @@ from typing import Final
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
-from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.dialects.anthropic.encode import AnthropicEncoder, PreviousMessage, assemble_message
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import IDEMPOTENCY_KEY, Operation
+from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
-from domain.errors import ModelNotReady
+from domain.errors import JobNotFound, ModelNotReady
+from domain.values import JobId
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
@@ -24,26 +26,46 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
     parsed, job = await open_answer(app, parse, request, protocol="anthropic")
     chat = parsed.chat
+    async with abandoned_on_error([job]):
+        previous = await _previous_of(app, request, parsed.previous_message)
     return await answer_open(
         job,
         app,
         stream=parsed.stream,
-        encoder=lambda job_id, started: AnthropicEncoder(
+        encoder=lambda job_id, started, diagnosis: AnthropicEncoder(
             job_id=job_id,
             model=chat.model,
             thinking=parsed.thinking,
             request_id=request.id,
             started=started,
             has_cache_control=parsed.has_cache_control,
+            previous=previous,
+            diagnosis=diagnosis,
         ),
-        assemble=lambda job_id, answer: assemble_message(
+        assemble=lambda job_id, answer, diagnosis: assemble_message(
             answer,
             job_id=job_id,
             model=chat.model,
             thinking=parsed.thinking,
             has_cache_control=parsed.has_cache_control,
+            previous=previous,
+            diagnosis=diagnosis,
         ),
     )
+
+
+async def _previous_of(
+    app: App, request: Request, message_id: str | None
+) -> PreviousMessage | None:
+    if message_id is None:
+        return None
+    job_id = JobId("job-" + message_id.removeprefix("msg_"))
+    try:
+        view = await app.call(app.views.get, job_id)
+        await app.call(app.ownership.require, request.caller, job_id, JobNotFound(job_id))
+    except JobNotFound:
+        view = None
+    return PreviousMessage(job_id=None if view is None else view.id)
 
 
 async def count_tokens(app: App, request: Request) -> Reply:

@@ -11,7 +11,7 @@ from api.dialects.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
     USER_TURN,
-    attempt_headers,
+    attempt_facts,
     first_item,
 )
 from api.dialects.openai_chat.bodies import ChatCompletion, ChatCompletionBody
@@ -57,7 +57,7 @@ async def create_completion(
     if parsed.stream:
         return await _stream(jobs, envelope, parsed, request, app, headers)
     answers = await collect_jobs(jobs)
-    headers |= await attempt_headers(jobs[0].id, answers[0].started, app)
+    headers |= (await attempt_facts(jobs[0].id, answers[0].started, app)).headers
     return json_reply(assemble(envelope, answers), headers=headers)
 
 
@@ -71,7 +71,7 @@ async def _stream(
 ) -> StreamReply:
     async with abandoned_on_error(jobs, refusal=OTHER_FAILED):
         started = await _first_item(jobs, app)
-        headers |= await attempt_headers(jobs[0].id, started, app)
+        headers |= (await attempt_facts(jobs[0].id, started, app)).headers
     encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
     pieces = JobStream(MergedItems(jobs), encoder, ping_s=app.ping_s)
     return StreamReply(pieces=pieces, headers=headers)

@@ -276,8 +276,8 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
         job,
         app,
         stream=parsed.stream,
-        encoder=lambda _, __: ResponsesEncoder(envelope, request_id=request.id),
-        assemble=lambda _, answer: ended_response(envelope, answer),
+        encoder=lambda *_: ResponsesEncoder(envelope, request_id=request.id),
+        assemble=lambda _, answer, __: ended_response(envelope, answer),
     )
 
 
