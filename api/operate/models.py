@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
@@ -12,12 +12,18 @@ from api.app import App
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, path, text
 from domain.errors import ModelNotFound
-from domain.model.registry import ModelState, ModelStatus
+from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_name
 from ops.clients.claude_code import ServedModel
 from ops.clients.set_up import KEY_NAME, client_set_ups
 from ops.models.registry import ModelSummaries, model_summaries
 
 # --- shared --------------------------------------------------------------------------------
+
+
+class Capability(TypedDict):
+    """Whether a model has a capability."""
+
+    supported: bool
 
 
 class ModelObject(TypedDict):
@@ -31,6 +37,8 @@ class ModelObject(TypedDict):
     created_at: str
     owned_by: str
     lifecycle: Literal["active"]
+    #: In Anthropic's words; whether a model reasons when it is asked to, its template decides.
+    capabilities: dict[str, Any]
     description: str
     context_length: int | None
     max_input_tokens: int | None
@@ -57,12 +65,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def list_models(app: App, request: Request) -> Reply:
-    """List the registered models, each under all its names, the loaded one first."""
-    del request
+    """List the registered models, each under all its names, the loaded one first.
+
+    Clients of Anthropic also get the names that Claude Code's picker shows.
+    """
+    is_anthropic = "anthropic-version" in request.headers
     models = [
         _model(name, model)
         for model in await app.call(app.model_stock.all)
-        for name in _names(model)
+        for name in _listed_names(model, picked=is_anthropic)
     ]
     page: ModelList = {
         "object": "list",
@@ -100,7 +111,37 @@ async def list_registered_models(app: App, request: Request) -> Reply:
 
 
 def _names(model: ModelStatus) -> tuple[str, ...]:
-    return (model.entry.name, *model.entry.aliases)
+    return (model.entry.name, *model.entry.aliases, picker_name(model.entry.name))
+
+
+def _listed_names(model: ModelStatus, *, picked: bool) -> tuple[str, ...]:
+    is_chat = model.entry.kind is ModelKind.CHAT
+    names = _names(model) if picked and is_chat else _names(model)[:-1]
+    return tuple(dict.fromkeys(names))
+
+
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+
+
+def _capabilities(kind: ModelKind) -> dict[str, Any]:
+    """Return what requests to a model may ask for: what is false is a 400."""
+    has = Capability(supported=kind is ModelKind.CHAT)
+    lacks = Capability(supported=False)
+    return {
+        "batch": has,
+        "citations": lacks,
+        "code_execution": lacks,
+        "context_management": {"supported": False},
+        "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
+        "image_input": lacks,
+        "pdf_input": lacks,
+        "server_tools": {"supported": False, "code_execution": lacks, "web_search": lacks},
+        "structured_outputs": has,
+        "thinking": {
+            **has,
+            "types": {"adaptive": has, "between_tools": lacks, "disabled": has, "enabled": has},
+        },
+    }
 
 
 def _model(name: str, model: ModelStatus) -> ModelObject:
@@ -117,6 +158,7 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "owned_by": _OWNER,
         "lifecycle": "active",
+        "capabilities": _capabilities(model.entry.kind),
         "description": f"The model {model.entry.name}." if card is None else card.description,
         "context_length": model.context_length,
         "max_input_tokens": model.context_length,

@@ -58,6 +58,15 @@ class ModelEntry:
     pooling: Pooling | None = None
 
 
+#: Claude Code's picker of models shows only names that begin so.
+_PICKED: Final = ("claude", "anthropic")
+
+
+def picker_name(name: str) -> str:
+    """Return the name under which Claude Code's picker shows a model."""
+    return name if name.startswith(_PICKED) else f"claude-{name}"
+
+
 class ModelRegistry:
     """The registered models, in their order.
 
@@ -79,6 +88,7 @@ class ModelRegistry:
                 self._names.setdefault(alias, entry)
         for entry in self._entries.values():
             self._names.setdefault(entry.source, entry)
+            self._names.setdefault(picker_name(entry.name), entry)
         self.following = tuple(following)
 
     def extended(self, names: Iterable[str]) -> ModelRegistry:

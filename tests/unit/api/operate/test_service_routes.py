@@ -65,6 +65,43 @@ def test_models_fit_both_clients_and_have_their_card() -> None:
     asyncio.run(scenario())
 
 
+def test_a_client_of_anthropic_sees_names_for_its_picker() -> None:
+    registry = ModelRegistry(
+        [ModelEntry(name="notes", source="org/Notes")], following=("claude-*",)
+    )
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use(registry=lambda: registry)
+            headers = {"anthropic-version": "2023-06-01"}
+            reply = await api.send("GET", "/v1/models?limit=1000", headers=headers)
+            assert isinstance(reply, Reply)
+            models = json.loads(reply.body)["data"]
+            assert [model["id"] for model in models if "notes" in model["id"]] == [
+                "notes", "claude-notes",
+            ]  # fmt: skip
+            listed = (await api.json("GET", "/v1/models"))["data"]
+            assert "claude-notes" not in [model["id"] for model in listed]
+            assert registry.bind("claude-notes") == "notes"
+            assert registry.bind("claude-other") is None
+
+    asyncio.run(scenario())
+
+
+def test_a_model_states_what_requests_may_ask_of_it() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.worker_is("ready")
+            one = await api.json("GET", "/v1/models/demo")
+            model = anthropic.types.ModelInfo.model_validate_json(json.dumps(one))
+            assert model.capabilities is not None
+            assert model.capabilities.structured_outputs.supported
+            assert not model.capabilities.image_input.supported
+            assert not model.capabilities.thinking.types.between_tools.supported
+
+    asyncio.run(scenario())
+
+
 def test_models_are_known_from_the_log_while_no_worker_is_alive() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
