@@ -58,6 +58,20 @@ def test_prompts_that_were_prefilled_together_start_in_one_pass(
     assert [len(run.tokens) for run in runs] == [1] * ROWS
 
 
+def test_prompts_of_unequal_length_are_prefilled_together_without_padding(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [random_tokens(length, length) for length in (4, 60, 9, 31)]
+    cold, several = bench(LLAMA, budget_bytes=None), bench(LLAMA, step_tokens=64)
+    expected = [cold.run_alone(prompt).tokens for prompt in prompts]
+    runs = [several.join(prompt) for prompt in prompts]
+    passes: list[tuple[int, ...]] = []
+    watch_passes(several, monkeypatch, lambda tokens: passes.append(tokens.shape))
+    several.finish()
+    assert passes[0] == (sum(map(len, prompts)) - len(prompts), 1)
+    assert [run.tokens for run in runs] == expected
+
+
 @every
 def test_rows_that_start_beside_others_have_their_own_tokens(
     bench: MakeBench, architecture: Architecture

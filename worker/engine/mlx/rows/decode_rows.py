@@ -170,9 +170,8 @@ class DecodeRows:
             row.uid for row, length in zip(self.rows, lengths, strict=True) for _ in range(length)
         ]
         logits = _forward_pieces(self._network, self.rows, pieces)
-        places = [logits[at, :length] for at, length in enumerate(lengths)]
         read = [token for piece in pieces for token in piece]
-        draws: list[int] = self._sampler(mx.concatenate(places), read).tolist()  # type: ignore[assignment]  # one axis
+        draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws)
         first, following, returned = 0, [], []
         for row, piece, count in zip(self.rows, pieces, accepted, strict=True):
@@ -282,13 +281,15 @@ def _forward_pieces(
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
 ) -> mx.array:
-    """Return the logits of a piece of each row, [rows, longest piece, vocabulary]."""
+    """Return the logits after each token of the pieces, row by row: [tokens, vocabulary]."""
     if len(rows) == 1:
-        return network(mx.array([list(pieces[0])]), cache=rows[0].caches)  # type: ignore[no-any-return]  # mlx-lm ships no types
+        alone: mx.array = network(mx.array([list(pieces[0])]), cache=rows[0].caches)
+        return alone[0]
     lengths = [len(piece) for piece in pieces]
-    padded = [list(piece) + [0] * (max(lengths) - len(piece)) for piece in pieces]
+    tokens = [token for piece in pieces for token in piece]
     caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
-    return network(mx.array(padded), cache=caches)  # type: ignore[no-any-return]  # mlx-lm ships no types
+    logits: mx.array = network(mx.array(tokens)[:, None], cache=caches)
+    return logits[:, 0]
 
 
 def _joined(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array | None:

@@ -1,10 +1,16 @@
-"""Rows of unequal length: one layer's cache without padding, and attention over it."""
+"""Rows of unequal length: one layer's cache without padding, and attention over it.
+
+In a pass over several rows each new token is a row of the batch, of one token. The new tokens of
+a row are brought together only to be written to its caches, and for attention. So nothing is padded
+where rows have unequal numbers of new tokens.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
@@ -40,8 +46,8 @@ class RaggedCache:
 
     Args:
         rows: The layer's cache of each row: ``KVCache`` or ``WindowKVCache``.
-        offset: Tokens in each row before the pass, of the shape [rows]; positions start there.
-        lengths: New tokens of each row; rows shorter than the pass are padded on the right.
+        offset: Position of each new token, row by row, of the shape [new tokens].
+        lengths: New tokens of each row.
     """
 
     def __init__(self, rows: Sequence[Any], offset: mx.array, lengths: Sequence[int]) -> None:
@@ -69,7 +75,7 @@ class RaggedCache:
         """Append the new tokens of each row to its cache; return all of its keys and values.
 
         Args:
-            keys: Of the new tokens, of the shape [rows, kv_heads, longest length, head_dim].
+            keys: Of the new tokens, of the shape [new tokens, kv_heads, 1, head_dim].
         """
         fetched = [
             row.update_and_fetch(key, value)
@@ -87,22 +93,25 @@ class RaggedCache:
 
 
 def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
-    """Return each row of a batch as a view, without the padding behind its tokens.
+    """Return the new tokens of each row as a view.
 
     One split is cheaper than a slice for each row, in every layer of every step.
 
     Args:
-        batch: [rows, heads, longest length, head_dim].
-        lengths: Tokens of each row.
+        batch: [new tokens, heads, 1, head_dim].
+        lengths: New tokens of each row.
 
     Returns:
         For each row an array of the shape [1, heads, length, head_dim].
     """
-    longest = batch.shape[2]
-    return [
-        row if length == longest else row[:, :, :length]
-        for row, length in zip(mx.split(batch, len(lengths)), lengths, strict=True)
-    ]
+    borders = list(accumulate(lengths))[:-1]
+    parts = mx.split(batch, borders) if borders else [batch]
+    return [_turned(part) if part.shape[0] > 1 else part for part in parts]
+
+
+def _turned(part: mx.array) -> mx.array:
+    """Exchange the first axis, of the new tokens of a row, and the third one, of the shape [1]."""
+    return part.transpose(2, 1, 0, 3)
 
 
 def ragged_caches(
@@ -118,7 +127,10 @@ def ragged_caches(
         states: From the index of a recurrent layer to its state of all rows together.
     """
     flat = [leaves(caches) for caches in rows]
-    offset = mx.array([_offset(found) for found in flat])
+    first = [_offset(found) for found in flat]
+    offset = mx.array(
+        [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
+    )
     merged = [
         states(index)
         if type(flat[0][index]) in STATE_CLASSES
@@ -161,25 +173,22 @@ def ragged_attention(
 ) -> mx.array:
     """Return attention of queries [rows, heads, tokens, head_dim] over each row's own keys.
 
-    Rows with fewer new tokens than ``tokens`` get zeros behind them.
+    Where ``keys`` are a RaggedTensor, each new token is a row: [new tokens, heads, 1, head_dim].
     """
     if not isinstance(keys, RaggedTensor):
         plain: mx.array = scaled_dot_product_attention(
             queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
         )
         return plain
-    tokens = queries.shape[2]
     masks = mask.rows if isinstance(mask, RaggedMask) else [mask] * len(keys.rows)
     outputs = []
-    for query, key, value, row_mask, length in zip(
-        rows_of(queries, keys.lengths), keys.rows, values.rows, masks, keys.lengths, strict=True
+    for query, key, value, row_mask in zip(
+        rows_of(queries, keys.lengths), keys.rows, values.rows, masks, strict=True
     ):
         output = scaled_dot_product_attention(
             query, key, value, cache=None, scale=scale, mask=row_mask, sinks=sinks
         )
-        if length < tokens:
-            output = mx.pad(output, [(0, 0), (0, 0), (0, tokens - length), (0, 0)])
-        outputs.append(output)
+        outputs.append(_turned(output) if output.shape[2] > 1 else output)
     return mx.concatenate(outputs, axis=0)
 
 

@@ -408,14 +408,13 @@ class RunningSequences:
         first = order[0]
         prompts = [first]
         if self._together and first.is_short and first.remaining - 1 <= tokens_max:
-            longest = first.remaining - 1
             # While no sequence decodes, a larger pass delays no token.
             several = min(TOGETHER_PIECES_MAX * tokens_max, TOGETHER_TOKENS_MAX)
             room = tokens_max if self.decoding else max(tokens_max, several)
+            room -= first.remaining - 1
             for other in order[1:]:
-                longest = max(longest, other.remaining - 1)
-                fits = longest <= tokens_max and longest * (len(prompts) + 1) <= room
-                if not other.is_short or not fits:
+                room -= other.remaining - 1
+                if not other.is_short or other.remaining - 1 > tokens_max or room < 0:
                     break
                 prompts.append(other)
         for prompt in prompts:
