@@ -21,6 +21,7 @@ from tests.support.models.tiny_architectures import (
     LLAMA,
     Architecture,
 )
+from worker.engine.mlx.rows.decode_rows import CLEARED_TOKENS_MIN
 from worker.engine.ports import Fault
 
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
@@ -70,6 +71,19 @@ def test_prompts_of_unequal_length_are_prefilled_together_without_padding(
     several.finish()
     assert passes[0] == (sum(map(len, prompts)) - len(prompts), 1)
     assert [run.tokens for run in runs] == expected
+
+
+@pytest.mark.parametrize(("tokens", "times"), [(CLEARED_TOKENS_MIN, 1), (BLOCK, 0)])
+def test_buffers_are_given_back_after_large_pieces_only(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tokens: int, times: int
+) -> None:
+    one = bench(LLAMA, step_tokens=CLEARED_TOKENS_MIN)
+    run = one.join(random_tokens(tokens + 1, 3))
+    cleared: list[int] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(run.uid))
+    while not run.tokens:
+        one.step()
+    assert len(cleared) == times
 
 
 @every

@@ -41,6 +41,11 @@ class Row:
     tokens: list[int]
 
 
+#: Prompt tokens of a pass whose buffers are given back to the system. Those of a smaller one are
+#: about as large as a decode step's, which needs them again; the cache of buffers has a limit.
+CLEARED_TOKENS_MIN = 256
+
+
 class StartFailed(Exception):
     """A pass in which rows started has failed; no row has the tokens of that pass.
 
@@ -271,7 +276,8 @@ def prefill(
     assert len(rows) == len(pieces), "one piece for each row"
     _forward_pieces(network, rows, pieces)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
-    mx.clear_cache()
+    if sum(map(len, pieces)) >= CLEARED_TOKENS_MIN:
+        mx.clear_cache()
     for row, piece in zip(rows, pieces, strict=True):
         row.tokens.extend(piece)
 
