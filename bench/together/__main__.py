@@ -36,7 +36,7 @@ from bench.comparison.server import ROOT
 from bench.figures import figures_of
 from bench.together.cells import RIVAL, US, Cell, Key, as_json, line_of, table, verdicts
 from bench.together.contenders import RAW, Contender, RawBatch, Served
-from bench.together.workloads import KINDS, copied_share, make_bodies
+from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
 DEMO_MODEL: Final = ROOT / "worker" / "demo_model"
 _WHOLE: Final[Mapping[str, Any]] = {
@@ -169,8 +169,7 @@ def fill(cell: Cell, contenders: Sequence[Contender], bodies: list[dict[str, Any
     cell.asked += len(ours)
     cell.equal += sum(one.text == other.text for one, other in zip(ours, theirs, strict=False))
     shares = [
-        copied_share(body["messages"][-1]["content"], trace.text)
-        for body, trace in zip(bodies, ours, strict=False)
+        copied_share(prompt_of(body), trace.text) for body, trace in zip(bodies, ours, strict=False)
     ]
     if shares:
         cell.copied.append(sum(shares) / len(shares))

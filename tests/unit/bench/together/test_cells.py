@@ -15,7 +15,7 @@ from bench.report.sections import together
 from bench.together.__main__ import fill
 from bench.together.cells import RIVAL, US, Cell, Key, as_json, from_json, table, verdicts
 from bench.together.contenders import RAW
-from bench.together.workloads import KINDS, copied_share, make_bodies
+from bench.together.workloads import KINDS, copied_share, make_bodies, prompt_of
 
 
 def _trace(first: float, step: float, pieces: int, text: str = "a") -> StreamTrace:
@@ -128,7 +128,7 @@ def test_requests_differ_by_stream_and_round_and_are_the_same_again(
         for name in (f"{number}", f"{number}", f"{number} and another")
     )
     assert one == again
-    texts = {body["messages"][0]["content"] for body in (*one, *other)}
+    texts = {prompt_of(body) for body in (*one, *other)}
     assert len(texts) == 2 * streams
 
 
