@@ -109,8 +109,9 @@ format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## Measure this service beside mlx_lm.server and raw mlx-lm: make bench MODEL=DIR ARGS="--quick"
-	@$(BIN)/python -m bench.together $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+bench: $(DEV) ## Measure this service beside mlx_lm.server on SmolLM2: make bench ARGS="--quick", or MODEL=DIR
+	@model="$(or $(MODEL),$$($(BIN)/python -m tests.support.models.real_weights smollm2-float32))" && \
+		exec $(BIN)/python -m bench.together --model "$$model" $(ARGS)
 
 report: $(DEV) ## Run the benchmarks on a quiet machine and write docs/benchmarks.md: make report ARGS="--only soak"
 	@$(BIN)/python -m bench.report $(ARGS)
