@@ -8,7 +8,9 @@ turns at the same requests, on one BLAS, in float32. The plan asks for 80 % of t
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -35,6 +37,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     log_to_stderr()
+    # SIGTERM to the experiment also stops its servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started_s = time.monotonic()
     rates: dict[tuple[int, str], list[float]] = {}
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ service with each window, started anew.
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS_MS), help="in ms")
     given = parser.parse_args()
     log_to_stderr()
+    # SIGTERM to the experiment also stops its servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started_s = time.monotonic()
     rates: dict[int, float] = {}
     titles = [">window, ms"]
