@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=437,
-    lines=86_500,
-    statements=41_550,
+    lines=86_800,
+    statements=41_700,
     message_files=36,
     jobs_files=15,
 )

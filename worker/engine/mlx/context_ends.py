@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from domain.kv.checkpoints import CheckpointKind
+from domain.kv.checkpoints import CheckpointKind, Partings, PromptEnd
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash
-from domain.kv.partings import Partings, PromptEnd
 from domain.kv.spec import LayerKind
 from worker.cachestore.reports import Manifest
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.kv.hashing import BlockHash, BlockHasher, pack_ids
-from domain.kv.partings import (
+from domain.kv.checkpoints import (
     CLIENTS_MAX,
     PARTINGS_MAX,
     PROMPTS_MAX,
@@ -16,6 +15,7 @@ from domain.kv.partings import (
     Partings,
     PromptEnd,
 )
+from domain.kv.hashing import BlockHash, BlockHasher, pack_ids
 
 SIZE = 4
 CLIENT = BlockHash(b"c" * 32)
