@@ -155,7 +155,8 @@ class ParsedRequest:
     @property
     def is_repeatable(self) -> bool:
         """Whether a second run of the request would give the same answer."""
-        return self.seeded or self.chat.sampling.temperature == 0
+        sampling = self.chat.sampling
+        return self.seeded or (sampling.temperature == 0 and not sampling.xtc_probability)
 
 
 BlockKind = Literal["text", "thinking", "tool"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -190,9 +190,14 @@ class SamplingWish(SamplingOptions):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SamplingWish:
         """Return the parameters that ``to_json`` returned, read from JSON."""
-        bias = data.get("logit_bias")
-        pairs = None if bias is None else tuple((int(token), value) for token, value in bias)
-        return cls(**{**data, "logit_bias": pairs})
+        return cls(**{**data, "logit_bias": bias_from_json(data.get("logit_bias"))})
+
+
+def bias_from_json(
+    pairs: Iterable[Iterable[Any]] | None,
+) -> tuple[tuple[int, float], ...] | None:
+    """Return the pairs of a ``logit_bias``, which JSON holds as lists."""
+    return None if pairs is None else tuple((token, bias) for token, bias in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,7 +207,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     """
     wire = parse_body(CompletionBody, body)
     _check(wire)
-    sampling = sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p)
+    sampling = sampling_of(wire.sampling, wire.seed, defaults.ids)
     prompts = [
         ChatRequest(
             model=wire.model,

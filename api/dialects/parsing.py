@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, Final, Literal, Protocol
 
 from api.generation import ParsedRequest, RequestDefaults
-from api.http.bodies import MAX_TOKENS_CEILING, NAME_PATTERN, TOP_K_CEILING, load_json
+from api.http.bodies import MAX_TOKENS_CEILING, NAME_PATTERN, load_json
 from domain.chat.request import ChatRequest, Message, ToolChoice, canonical_json
 from domain.errors import InvalidRequest
 from domain.ports import IdSource
-from domain.values import SEED_MAX, AgentId, SamplingWish
+from domain.values import SEED_MAX, AgentId, SamplingOptions, SamplingWish
 
 #: Reasoning efforts that the vendors define.
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
@@ -38,45 +38,17 @@ class RequestParser(Protocol):
         ...
 
 
-class SamplingFields(Protocol):
-    """Sampling parameters that every dialect has."""
-
-    @property
-    def temperature(self) -> float | None:
-        """Temperature."""
-        ...
-
-    @property
-    def top_p(self) -> float | None:
-        """Nucleus sampling."""
-        ...
-
-    @property
-    def top_k(self) -> int | None:
-        """Most candidates per token."""
-        ...
-
-
-def sampling_of(
-    fields: SamplingFields, seed: int | None, ids: IdSource, *, min_p: float | None = None
-) -> SamplingWish:
+def sampling_of(options: SamplingOptions, seed: int | None, ids: IdSource) -> SamplingWish:
     """Return the requested sampling, with a drawn seed if the request has none.
 
     Parameters that the request leaves out take the model's defaults later.
 
     Args:
-        fields: Parameters of the request.
+        options: Parameters of the request.
         seed: Seed of the request; the sign bit of a negative one is dropped.
         ids: Draws a missing seed.
-        min_p: Least probability of a candidate, relative to the likeliest one.
     """
-    return SamplingWish(
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        top_k=None if fields.top_k is None else min(fields.top_k, TOP_K_CEILING),
-        min_p=min_p,
-        seed=ids.seed() if seed is None else seed & SEED_MAX,
-    )
+    return SamplingWish(**options.given(), seed=ids.seed() if seed is None else seed & SEED_MAX)
 
 
 def clamp_max_tokens(wanted: int | None, default: int) -> int:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from domain.chat.embedding import DIMENSIONS_MAX
 from domain.errors import InvalidRequest
+from domain.values import SAMPLING_NAMES, SamplingOptions
 from domain.webhook.targets import URL_CHARS_MAX
 
 #: Bytes that are examined between two chances for other threads.
@@ -263,6 +264,18 @@ Budget = Annotated[int, Field(ge=0), _Whole]
 TopP = Annotated[float, Field(ge=0, le=1)]
 TopK = Annotated[int, Field(ge=0), _Whole]
 MinP = Annotated[float, Field(ge=0, lt=1)]
+#: Entries of a ``logit_bias``.
+BIASES_MAX: Final = 1024
+BiasPattern = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+LogitBias = Annotated[
+    dict[BiasPattern, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES_MAX)
+]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
+#: A window of tokens; 0 for all.
+Window = Annotated[int, Field(ge=0, le=2**31 - 1), _Whole]
+#: The same as llama.cpp names it: -1 for all, 0 for none.
+LastTokens = Annotated[int, Field(ge=-1, le=2**31 - 1), _Whole]
 Seed = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), _Whole]
 Answers = Annotated[int, Field(ge=1, le=ANSWERS_MAX), _Whole]
 #: Elements of a vector.
@@ -272,6 +285,44 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 KeptSeconds = Annotated[int, Field(ge=3600, le=30 * 24 * 3600), _Whole]
 StopText = Annotated[str, Field(max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOPS_MAX)]
+
+
+class SamplingBody(RequestBody):
+    """How tokens are drawn, in every dialect; the temperature's range differs.
+
+    ``repetition_penalty`` and ``repetition_context_size`` have the names of llama.cpp and Ollama
+    too: ``repeat_penalty`` and ``repeat_last_n``.
+    """
+
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    repetition_context_size: Window | None = None
+    repeat_penalty: RepetitionPenalty | None = None
+    repeat_last_n: LastTokens | None = None
+    logit_bias: LogitBias | None = None
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Field(ge=0, le=0.5)] | None = None
+
+    @property
+    def sampling(self) -> SamplingOptions:
+        """Return the options that the body sets."""
+        given = {name: getattr(self, name, None) for name in SAMPLING_NAMES}
+        if given["top_k"] is not None:
+            given["top_k"] = min(given["top_k"], TOP_K_CEILING)
+        if self.logit_bias is not None:
+            biases = ((int(token), bias) for token, bias in self.logit_bias.items())
+            given["logit_bias"] = tuple(sorted(biases))
+        if self.repetition_penalty is None:
+            given["repetition_penalty"] = self.repeat_penalty
+        if self.repetition_context_size is None and self.repeat_last_n is not None:
+            given["repetition_context_size"] = max(0, self.repeat_last_n)
+            if self.repeat_last_n == 0:
+                given["repetition_penalty"] = 1.0
+        return SamplingOptions(**given)
 
 
 def parse_body(model: type[BodyT], body: bytes, bounds: JsonBounds = REQUEST) -> BodyT:

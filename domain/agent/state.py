@@ -44,7 +44,16 @@ from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM, RecordedEvent
 from domain.usage.figures import UsageFigures
 from domain.usage.fold import usage_of
-from domain.values import AgentId, Digest, JobId, JobStatus, Owner
+from domain.values import (
+    SAMPLING_NAMES,
+    AgentId,
+    Digest,
+    JobId,
+    JobStatus,
+    Owner,
+    SamplingOptions,
+    bias_from_json,
+)
 
 #: Types of the events of jobs that change their agent.
 _JOB_TYPES = frozenset(
@@ -62,15 +71,11 @@ _JOB_TYPES = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
+class AgentOptions(SamplingOptions):
     """Options of an agent; a turn overrides them, and ``None`` means the default of the service."""
 
     model: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     stop: tuple[str, ...] | None = None
     thinking: bool | None = None
 
@@ -82,6 +87,11 @@ class AgentOptions:
     def by_name(self) -> dict[str, Any]:
         """Return every option by its name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+#: Options that the bytes of a profile lack where they are not set: the digests of profiles without
+#: them stay.
+_LEFT_OUT_UNSET = frozenset(SAMPLING_NAMES) - {"temperature", "top_p", "top_k", "min_p"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +110,11 @@ class Profile:
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form, whose digest the events hold."""
-        return canonical_json(asdict(self))
+        data = asdict(self)
+        for name in _LEFT_OUT_UNSET:
+            if data["options"][name] is None:
+                del data["options"][name]
+        return canonical_json(data)
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Profile:
@@ -109,6 +123,7 @@ class Profile:
         options = dict(data["options"])
         if options.get("stop") is not None:
             options["stop"] = tuple(options["stop"])
+        options["logit_bias"] = bias_from_json(options.get("logit_bias"))
         return cls(
             system=data["system"], tools=tuple(data["tools"]), options=AgentOptions(**options)
         )

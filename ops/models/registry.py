@@ -187,6 +187,12 @@ class ModelSampling(TypedDict):
     top_p: float | None
     top_k: int | None
     min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    repetition_context_size: int | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
 
 
 class ModelSummary(TypedDict):
@@ -253,6 +259,12 @@ def _sampling(wish: SamplingWish) -> ModelSampling:
         "top_p": wish.top_p,
         "top_k": wish.top_k,
         "min_p": wish.min_p,
+        "presence_penalty": wish.presence_penalty,
+        "frequency_penalty": wish.frequency_penalty,
+        "repetition_penalty": wish.repetition_penalty,
+        "repetition_context_size": wish.repetition_context_size,
+        "xtc_probability": wish.xtc_probability,
+        "xtc_threshold": wish.xtc_threshold,
     }
 
 

@@ -65,6 +65,39 @@ class SamplingSettings(SettingGroup):
         lt=1,
         description="A token is kept from this share of the likeliest token's probability on.",
     )
+    presence_penalty: float | None = Field(
+        default=None,
+        ge=-2,
+        le=2,
+        description="This is subtracted from the logit of a token that the answer has.",
+    )
+    frequency_penalty: float | None = Field(
+        default=None,
+        ge=-2,
+        le=2,
+        description="This is subtracted for each time that the answer has a token.",
+    )
+    repetition_penalty: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        description="The logits of tokens in the window are divided by this; 1 changes nothing.",
+    )
+    repetition_context_size: int | None = Field(
+        default=None, ge=0, description="The window has this many last tokens; 0 takes all."
+    )
+    xtc_probability: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The likeliest candidates are removed at this share of the tokens.",
+    )
+    xtc_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.5,
+        description="Candidates are removed if their probability reaches this, but for the last.",
+    )
 
 
 class ModelTable(SettingGroup):

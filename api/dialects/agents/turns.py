@@ -60,7 +60,7 @@ def parse_turn(
         model=options.model or defaults.model,
         messages=merge_turns([profile.system], [*history, *turns]),
         max_tokens=clamp_max_tokens(options.max_tokens, defaults.max_tokens),
-        sampling=sampling_of(options, wire.seed, defaults.ids, min_p=options.min_p),
+        sampling=sampling_of(options, wire.seed, defaults.ids),
         tools=profile.tools,
         stop=options.stop or (),
         thinking=bool(options.thinking),
@@ -79,10 +79,7 @@ def _options_of(wire: OptionsBody) -> AgentOptions:
     return AgentOptions(
         model=wire.model,
         max_tokens=wire.max_tokens,
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=wire.top_k,
-        min_p=wire.min_p,
+        **wire.sampling.given(),
         stop=None if wire.stop is None else stop_texts(wire.stop),
         thinking=wire.thinking,
     )

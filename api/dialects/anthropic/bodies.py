@@ -15,10 +15,9 @@ from api.http.bodies import (
     MaxTokensOrZero,
     Name,
     RequestBody,
+    SamplingBody,
     Seed,
     StopTexts,
-    TopK,
-    TopP,
     Unsupported,
 )
 
@@ -143,7 +142,7 @@ class Metadata(RequestBody):
     user_id: str | None = None
 
 
-class CountBody(RequestBody):
+class CountBody(SamplingBody):
     """The fields of a request that its prompt depends on; ``seed`` is an addition."""
 
     model: Name
@@ -151,8 +150,6 @@ class CountBody(RequestBody):
     system: str | Items[ContentBlock] | None = None
     stop_sequences: StopTexts | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
     tools: Items[AnthropicTool] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingSpec | None = None

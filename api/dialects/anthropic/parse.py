@@ -362,7 +362,7 @@ def _chat(wire: CountBody, max_tokens: int, defaults: RequestDefaults) -> ChatRe
         model=wire.model,
         messages=messages,
         max_tokens=clamp_max_tokens(max_tokens, MAX_TOKENS_CEILING),
-        sampling=sampling_of(wire, wire.seed, defaults.ids),
+        sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=toolbox.loaded,
         deferred_tools=toolbox.referred,
         tool_choice=choice,

@@ -15,14 +15,11 @@ from api.http.bodies import (
     NAME_PATTERN,
     Items,
     MaxTokens,
-    MinP,
     Name,
-    RequestBody,
+    SamplingBody,
     Seed,
     StopText,
     StopTexts,
-    TopK,
-    TopP,
     WebhookBody,
 )
 
@@ -44,16 +41,13 @@ _ONE_OF_BOTH: JsonDict = {
 }
 
 
-class OptionsBody(RequestBody):
+class OptionsBody(SamplingBody):
     """Options of a generation."""
 
     model: Name | None = None
     max_tokens: MaxTokens | None = None
     stop: StopText | StopTexts | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
     thinking: bool | None = None
 
 

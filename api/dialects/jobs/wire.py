@@ -72,7 +72,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         model=wire.model or defaults.model,
         messages=merge_turns([wire.system or ""], messages_of(wire)),
         max_tokens=clamp_max_tokens(wire.max_tokens, defaults.max_tokens),
-        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
+        sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=tools_of(wire.tools),
         stop=stop_texts(wire.stop),
         thinking=bool(wire.thinking),

@@ -13,14 +13,12 @@ from api.http.bodies import (
     Answers,
     Items,
     MaxTokens,
-    MinP,
     Name,
     RequestBody,
+    SamplingBody,
     Seed,
     StopText,
     StopTexts,
-    TopK,
-    TopP,
     Unsupported,
     whole,
 )
@@ -156,7 +154,7 @@ class StreamOptions(RequestBody):
     include_usage: bool | None = None
 
 
-class CompletionParameters(RequestBody):
+class CompletionParameters(SamplingBody):
     """The fields of both kinds of completions.
 
     ``top_k``, ``min_p`` and ``session_id`` are additions that local servers share.
@@ -169,9 +167,6 @@ class CompletionParameters(RequestBody):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
     seed: Seed | None = None
     session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     prompt_cache_key: str | None = None

@@ -273,7 +273,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         model=wire.model,
         messages=merge_turns((), (*turns_of(wire.messages), *verbosity_turn(wire.verbosity))),
         max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
-        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
+        sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=tools,
         tool_choice=choice,
         answer_schema=_answer_schema(wire.response_format),

@@ -14,12 +14,10 @@ from api.http.bodies import (
     NAME_PATTERN,
     Items,
     MaxTokens,
-    MinP,
     Name,
     RequestBody,
+    SamplingBody,
     Seed,
-    TopK,
-    TopP,
     Unsupported,
 )
 
@@ -161,7 +159,7 @@ class BackgroundOptions(RequestBody):
     continuation_id: Unsupported = None
 
 
-class ResponsesBody(RequestBody):
+class ResponsesBody(SamplingBody):
     """The body of ``POST /v1/responses``.
 
     ``seed``, ``top_k``, ``min_p`` and ``session_id`` are additions.
@@ -176,9 +174,6 @@ class ResponsesBody(RequestBody):
     store: bool | None = None
     max_output_tokens: MaxTokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
     seed: Seed | None = None
     tools: Items[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None

@@ -447,7 +447,7 @@ def parse_request(
             (*item_turns(items), *verbosity_turn(wire.text.verbosity if wire.text else None)),
         ),
         max_tokens=clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
-        sampling=sampling_of(wire, wire.seed, defaults.ids, min_p=wire.min_p),
+        sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=tuple(offer.function for offer in box.loaded.values()),
         deferred_tools=tuple(offer.function for offer in box.found.values()),
         narrowed=box.narrowed,

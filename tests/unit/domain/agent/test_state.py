@@ -47,6 +47,12 @@ def test_options_of_a_turn_go_over_those_of_the_agent() -> None:
     assert AgentOptions().over(agent) == agent
 
 
+def test_a_profile_with_penalties_is_read_back() -> None:
+    options = AgentOptions(repetition_penalty=1.1, logit_bias=((5, -100.0), (7, 1.0)))
+    profile = Profile(options=options)
+    assert Profile.from_bytes(profile.to_bytes()) == profile
+
+
 def test_options_are_listed_by_name_with_those_that_are_not_set() -> None:
     assert AgentOptions(max_tokens=5, min_p=0.1).by_name() == {
         "model": None,
@@ -55,6 +61,13 @@ def test_options_are_listed_by_name_with_those_that_are_not_set() -> None:
         "top_p": None,
         "top_k": None,
         "min_p": 0.1,
+        "presence_penalty": None,
+        "frequency_penalty": None,
+        "repetition_penalty": None,
+        "repetition_context_size": None,
+        "logit_bias": None,
+        "xtc_probability": None,
+        "xtc_threshold": None,
         "stop": None,
         "thinking": None,
     }

@@ -321,9 +321,15 @@ def _sampling_defaults(model_dir: Path) -> Sampling:
     except ValueError as error:
         msg = f"{file} is not JSON: {error}"
         raise ModelLoadError(msg) from error
+    penalties = Sampling(
+        presence_penalty=float(given.get("presence_penalty") or 0.0),
+        frequency_penalty=float(given.get("frequency_penalty") or 0.0),
+        repetition_penalty=float(given.get("repetition_penalty") or 1.0),
+    )
     if given.get("do_sample") is False:
-        return Sampling(temperature=0.0)
-    return Sampling(
+        return replace(penalties, temperature=0.0)
+    return replace(
+        penalties,
         temperature=float(given.get("temperature") or 1.0),
         top_p=float(given.get("top_p") or 1.0),
         top_k=int(given.get("top_k") or 0),

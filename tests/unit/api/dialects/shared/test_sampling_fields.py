@@ -1,0 +1,84 @@
+"""The fields that decide how tokens are drawn, in each dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from api.dialects import openai_completions
+from api.dialects.anthropic.parse import parse as parse_messages
+from api.dialects.jobs.wire import parse as parse_job
+from api.dialects.openai_chat.parse import parse as parse_chat
+from api.dialects.parsing import RequestParser
+from api.generation import RequestDefaults
+from domain.errors import InvalidRequest
+from domain.values import Sampling, SamplingWish
+from tests.support.fakes.time import SequentialIds
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+DEFAULTS = RequestDefaults(ids=SequentialIds(), max_tokens=5, model="served")
+DIALECTS: dict[str, tuple[RequestParser, dict[str, Any]]] = {
+    "chat": (parse_chat, {"model": "m", "messages": MESSAGES}),
+    "text": (openai_completions.parse, {"model": "m", "prompt": "hello"}),
+    "messages": (parse_messages, {"model": "m", "max_tokens": 5, "messages": MESSAGES}),
+    "jobs": (parse_job, {"messages": MESSAGES}),
+}
+GIVEN: dict[str, Any] = {
+    "presence_penalty": 0.5,
+    "frequency_penalty": -1,
+    "repetition_penalty": 1.1,
+    "repetition_context_size": 20,
+    "logit_bias": {"50": -100, "7": 2.5},
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.1,
+    "min_p": 0.05,
+}
+
+
+def wish(dialect: str, **given: Any) -> SamplingWish:
+    parse, body = DIALECTS[dialect]
+    return parse(json.dumps({**body, **given}).encode(), {}, DEFAULTS).chat.sampling
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_takes_every_field(dialect: str) -> None:
+    expected = {**GIVEN, "logit_bias": ((7, 2.5), (50, -100.0))}
+    found = wish(dialect, **GIVEN)
+    assert found.given() == expected
+    again = SamplingWish.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    sampling = found.resolve(Sampling(top_k=3))
+    assert (sampling.top_k, sampling.has_penalties) == (3, True)
+
+
+def test_the_names_of_llama_cpp_mean_the_same() -> None:
+    assert wish("chat", repeat_penalty=1.2, repeat_last_n=-1).given() == {
+        "repetition_penalty": 1.2,
+        "repetition_context_size": 0,
+    }
+    assert wish("chat", repeat_penalty=1.2, repeat_last_n=0).given()["repetition_penalty"] == 1.0
+    assert wish("chat", repeat_last_n=64).given() == {"repetition_context_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_context_size", -1),
+        ("repeat_last_n", -2),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"word": 1}),
+        ("logit_bias", {str(one): 1 for one in range(1025)}),
+        ("xtc_probability", 1.5),
+        ("xtc_threshold", 0.6),
+    ],
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_value_out_of_range_is_refused_by_name(dialect: str, field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        wish(dialect, **{field: value})
+    assert (refused.value.field or "").startswith(field)
