@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.dialects.encoding import ChatLogprobs
@@ -172,6 +172,14 @@ class CompletionParameters(SamplingBody):
     prompt_cache_key: str | None = None
 
 
+class TemplateOptions(RequestBody):
+    """Variables of the chat template; one that has no effect here is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    enable_thinking: bool | None = None
+
+
 class ChatCompletionBody(CompletionParameters):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -191,6 +199,16 @@ class ChatCompletionBody(CompletionParameters):
     functions: Unsupported = None
     moderation: Unsupported = None
     web_search_options: Unsupported = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+    @property
+    def is_thinking(self) -> bool | None:
+        """Whether the model is asked to reason; ``None`` leaves it to the effort."""
+        kwargs = self.chat_template_kwargs
+        if kwargs is not None and kwargs.enable_thinking is not None:
+            return kwargs.enable_thinking
+        return self.enable_thinking
 
 
 # --- OpenAI --------------------------------------------------------------------------------

@@ -82,3 +82,22 @@ def test_a_value_out_of_range_is_refused_by_name(dialect: str, field: str, value
     with pytest.raises(InvalidRequest) as refused:
         wish(dialect, **{field: value})
     assert (refused.value.field or "").startswith(field)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_thinking_is_switched_as_vllm_and_qwen_name_it(*, wanted: bool) -> None:
+    for given in (
+        {"enable_thinking": wanted},
+        {"chat_template_kwargs": {"enable_thinking": wanted}},
+    ):
+        body = {"model": "m", "messages": MESSAGES, "reasoning_effort": "high", **given}
+        chat = parse_chat(json.dumps(body).encode(), {}, DEFAULTS).chat
+        assert chat.thinking is wanted
+        assert (chat.thinking_limit.tokens == 0) is not wanted
+
+
+def test_a_template_variable_without_effect_is_refused_by_name() -> None:
+    body = {"model": "m", "messages": MESSAGES, "chat_template_kwargs": {"colour": 1}}
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(json.dumps(body).encode(), {}, DEFAULTS)
+    assert "colour" in (refused.value.field or "")
