@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from statistics import median, median_low
 from typing import Protocol
@@ -16,14 +17,14 @@ LOSS_SHARE = 0.015
 #: Most time that is saved up for losses, in plain passes.
 CREDIT_PASSES = 2.0
 #: Plain passes of one number of rows whose median counts, and the fewest that show it.
-_PLAIN_PASSES, _PLAIN_PASSES_MIN = 7, 2
+_PLAIN_PASSES, _PLAIN_PASSES_MIN = 5, 2
 #: Passes with drafts from which their cost is estimated.
 _DRAFTED_PASSES = 11
 #: A pass with drafts counts as at most so many times what was expected of it, for another process
 #: may have interrupted it; and at most, if that of the one before was exceeded too.
 OUTLIER, OUTLIER_AGAIN = 1.5, 5.0
-#: A pass with drafts that takes less of a plain one shows that plain ones have become shorter.
-_CERTAINLY_SHORTER = 0.9
+#: Passes after which a plain one is timed again, and the passes that this takes.
+RETIMED_PASSES, _RETIMING_PASSES = 32, 2
 
 
 class PassTimes:
@@ -41,6 +42,8 @@ class PassTimes:
     Attributes:
         credit_s: Seconds that drafts may lose now: ``LOSS_SHARE`` of the decode time and what they
             have won, less what they have lost. Below zero, nothing is drafted.
+        cost: Seconds that any draft costs a pass, and those of each drafted token; ``None`` before
+            the first pass with drafts.
         passes_unknown: Passes in which the duration of a plain one was unknown.
     """
 
@@ -51,11 +54,13 @@ class PassTimes:
         self._overlaps = overlaps
         self.credit_s = 0.0
         self.passes_unknown = 0
+        #: Passes since a plain one was timed.
+        self._untimed = 0
         #: Seconds of the last plain passes, by rows.
-        self._plain: dict[int, deque[float]] = {}
+        self._plain: defaultdict[int, deque[float]] = defaultdict(partial(deque, (), _PLAIN_PASSES))
         #: Drafted tokens of the last passes with drafts, and the seconds that each took longer.
         self._drafted: deque[tuple[int, float]] = deque(maxlen=_DRAFTED_PASSES)
-        self._cost: tuple[float, float] | None = None
+        self.cost: tuple[float, float] | None = None
         self._was_slow = False
         self._since: float | None = None
         #: Whether the pass that is read next was started before the last reading.
@@ -73,12 +78,10 @@ class PassTimes:
         nearest = min(known, key=lambda one: (abs(one - rows), one))
         return median_low(self._plain[nearest]) * min(1.0, rows / nearest)
 
-    def draft_cost(self) -> tuple[float, float] | None:
-        """Return the seconds that any draft costs a pass, and those of each drafted token.
-
-        ``None`` before the first pass with drafts.
-        """
-        return self._cost
+    @property
+    def is_retiming(self) -> bool:
+        """Whether the next pass must be plain, so that one is timed again; not for long."""
+        return self._untimed % (RETIMED_PASSES + _RETIMING_PASSES) >= RETIMED_PASSES
 
     @property
     def drafted_max(self) -> int:
@@ -86,14 +89,11 @@ class PassTimes:
         return max((drafted for drafted, _ in self._drafted), default=0)
 
     def expected_s(self, rows: int, drafted: int) -> float | None:
-        """Return the seconds of a pass with drafts; ``None`` where those of a plain are unknown.
-
-        Before the first one, a drafted token counts as a row.
-        """
+        """Return the seconds of a pass with drafts, a drafted token being a row at first."""
         plain = self.plain_s(rows)
         if plain is None:
             return None
-        start_s, token_s = self._cost or (0.0, plain / rows)
+        start_s, token_s = self.cost or (0.0, plain / rows)
         return plain + start_s + token_s * drafted
 
     def interrupt(self) -> None:
@@ -109,17 +109,18 @@ class PassTimes:
     def record_plain(self, rows: int) -> None:
         """Record a plain pass."""
         since, now = self._since, self._clock()
+        self._untimed += 1
         if since is not None and self._is_ahead:
-            self._plain.setdefault(rows, deque(maxlen=_PLAIN_PASSES)).append(now - since)
+            self._plain[rows].append(now - since)
+            self._untimed = 0
         plain = self.plain_s(rows)
         if plain is None:
             self.passes_unknown += 1
         else:
             seconds = plain if since is None else min(now - since, plain)
-            self._settle(plain, LOSS_SHARE * seconds)
-            if self._overlaps and since is not None and not self._is_ahead:
-                # A wrong guess: the device has waited until the pass was prepared.
-                self._settle(plain, -min(now - since, plain))
+            # After a wrong guess the device has waited until the pass was prepared.
+            has_waited = self._overlaps and since is not None and not self._is_ahead
+            self._settle(plain, (LOSS_SHARE - has_waited) * seconds)
         self._since, self._is_ahead = now, True
 
     def record_drafts(self, rows: int, drafted: int, accepted: int) -> None:
@@ -132,21 +133,18 @@ class PassTimes:
         """
         since, now = self._since, self._clock()
         self._since, self._is_ahead = now, False
-        if since is None:
-            return
+        assert since is not None, "tokens are read before they are drafted"
         plain, expected = self.plain_s(rows), self.expected_s(rows, drafted)
         if plain is None or expected is None:
             # As long as a plain pass over so many rows, or longer.
-            seen = self._plain.setdefault(rows + drafted, deque(maxlen=_PLAIN_PASSES))
-            seen.append(now - since)
+            self._plain[rows + drafted].append(now - since)
             return
         most = (OUTLIER_AGAIN if self._was_slow else OUTLIER) * expected
         self._was_slow = now - since > OUTLIER * expected
         seconds = min(now - since, most)
-        if seconds < _CERTAINLY_SHORTER * plain:
-            self._plain.setdefault(rows, deque(maxlen=_PLAIN_PASSES)).append(seconds)
+        self._untimed += 1
         self._drafted.append((drafted, seconds - plain))
-        self._cost = _line(self._drafted)
+        self.cost = _line(self._drafted)
         won = plain * (1 + accepted / rows) - seconds
         self._settle(plain, LOSS_SHARE * seconds + won)
 
@@ -203,11 +201,6 @@ class PromptLookup:
         self.agreement = _FIRST_AGREEMENT
         #: Whether the place has guessed right so far, at least once.
         self._is_confirmed = False
-
-    @property
-    def entries(self) -> int:
-        """Return the number of n-grams in the index."""
-        return len(self._young) + len(self._old)
 
     def propose(self, count: int) -> list[int]:
         """Return a guess of the next ``count`` tokens; empty where no earlier place is known.
@@ -363,9 +356,9 @@ class Speculation:
         if plain is None:
             is_due = self.times.passes_unknown >= BASELINE_PASSES
             return dict.fromkeys(list(guesses)[:1], 1) if is_due else {}
-        if self.times.credit_s < 0:
+        if self.times.credit_s < 0 or self.times.is_retiming:
             return {}
-        cost = self.times.draft_cost()
+        cost = self.times.cost
         if cost is not None:
             start_s, token_s = _MARGIN * cost[0], _MARGIN * cost[1]
             plan, won, room = {}, -start_s, GROWTH * self.times.drafted_max
@@ -392,7 +385,7 @@ class Speculation:
         Until the cost of a whole draft was measured, each is twice as long as the longest before:
         short ones do not show what a further token costs.
         """
-        plain, cost = self.times.plain_s(rows), self.times.draft_cost()
+        plain, cost = self.times.plain_s(rows), self.times.cost
         assert plain is not None, "the duration of a plain pass is known"
         uid = max(guesses, key=lambda one: self._lookups[one].agreement)
         most = len(guesses[uid]) - 1
@@ -421,7 +414,6 @@ class Speculation:
             for row, token in zip(rows, drawn, strict=True)
             if row.uid in guesses and guesses[row.uid][0] == token
         }
-        right = {uid: guess for uid, guess in right.items() if len(guess) > 1}
         plan = self._plan(len(rows), right) if right else {}
         return [right[row.uid][1 : 1 + plan[row.uid]] if row.uid in plan else [] for row in rows]
 

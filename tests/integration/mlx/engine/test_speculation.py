@@ -74,7 +74,8 @@ class Oracle:
 def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts cost nothing: a busy machine must not decide what is verified."""
     monkeypatch.setattr(PassTimes, "plain_s", lambda *_: 1.0)
-    monkeypatch.setattr(PassTimes, "draft_cost", lambda _: (0.0, 0.0))
+    free = property(lambda _: (0.0, 0.0), lambda *_: None)
+    monkeypatch.setattr(PassTimes, "cost", free, raising=False)
     monkeypatch.setattr(PassTimes, "drafted_max", 1_000)
     monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
 

@@ -86,18 +86,18 @@ def test_a_draft_stands_in_where_no_plain_pass_is_known(clock: Clock) -> None:
         clock.now += 1.5
         times.record_drafts(2, 1, 0)
     assert times.plain_s(2) == pytest.approx(1.0)
-    assert times.draft_cost() is None
+    assert times.cost is None
 
 
 def test_the_cost_of_drafts_is_a_line_for_any_number_of_rows(
     times: PassTimes, clock: Clock
 ) -> None:
-    assert times.draft_cost() is None
+    assert times.cost is None
     assert times.expected_s(2, 4) == pytest.approx(1.0 + 4 * 0.5)
     drafted(times, clock, 1.4, tokens=2)
-    assert times.draft_cost() == pytest.approx((0.0, 0.2))
+    assert times.cost == pytest.approx((0.0, 0.2))
     drafted(times, clock, 1.6, tokens=6)
-    assert times.draft_cost() == pytest.approx((0.3, 0.05))
+    assert times.cost == pytest.approx((0.3, 0.05))
     assert times.expected_s(1, 4) == pytest.approx(0.5 + 0.3 + 0.2)
 
 
@@ -147,7 +147,7 @@ def test_a_pass_that_starts_after_a_reading_is_not_measured(clock: Clock) -> Non
     assert times.plain_s(2) is None
     drafted(times, clock, 1.5)
     times.record_plain(2)
-    assert times.draft_cost() is None
+    assert times.cost is None
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -161,9 +161,3 @@ def test_a_wrong_guess_costs_time_where_the_device_waits(clock: Clock, *, overla
     clock.now += 0.3
     times.record_plain(2)
     assert times.credit_s - before == pytest.approx(LOSS_SHARE * 0.3 - 0.3 * overlaps)
-
-
-def test_plain_passes_that_have_become_shorter_are_noticed(times: PassTimes, clock: Clock) -> None:
-    for _ in range(8):
-        drafted(times, clock, 0.5)
-    assert times.plain_s(2) == 0.5

@@ -80,6 +80,17 @@ def test_one_interrupted_pass_does_not_stop_drafts(at: int) -> None:
     assert max(one.accepted for one in batch.passes[before:]) > 8
 
 
+def test_a_baseline_of_a_busy_moment_is_corrected() -> None:
+    """Plain passes are timed again between drafts that seem to cost nothing."""
+    dear = Costs(start_s=0.15, token_s=0.03)
+    batch = batch_of(edit, costs=dear, noise=[4.0] * 12)
+    plain = batch_of(edit, costs=dear, noise=[4.0] * 12, speculates=False).run()
+    batch.run()
+    assert len(batch.passes) < batch.steps / 2
+    assert batch.passes[-1].plain_s == pytest.approx(dear.plain(8), rel=0.3)
+    assert batch.clock.now < 1.1 * plain.clock.now
+
+
 factors = st.lists(st.floats(0.5, 5), max_size=400)
 
 

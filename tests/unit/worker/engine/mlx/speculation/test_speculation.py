@@ -51,7 +51,7 @@ def drafts_of(drafts: Speculation, *rows: Row, token: int = 4) -> list[list[int]
 
 
 def cost(monkeypatch: pytest.MonkeyPatch, times: PassTimes, start_s: float, token_s: float) -> None:
-    monkeypatch.setattr(times, "draft_cost", lambda: (start_s, token_s))
+    monkeypatch.setattr(times, "cost", (start_s, token_s))
 
 
 @pytest.mark.parametrize(
