@@ -144,7 +144,7 @@ def logged(budget: int | DeviceBudget, context_length: int = 1000) -> tuple[list
     return lines, model.card.context_length
 
 
-def test_a_pinned_budget_is_reported_and_measures_nothing() -> None:
+def test_a_pinned_budget_is_reported_without_a_step() -> None:
     line, _ = loaded(2**30)
     assert line["kv_budget_gb"] == 1.07
     assert "usable_gb" not in line
@@ -192,7 +192,7 @@ def test_memory_is_set_aside_where_the_model_keeps_most_of_its_context(
 ) -> None:
     # Weights of 12 MB, contexts of 1.8 kB a token.
     step = StepMemory(fixed_bytes=5 * MB, token_bytes=7)
-    monkeypatch.setattr(at_load, "measure_step", lambda *_, **__: step)
+    monkeypatch.setattr(at_load, "estimated_step", lambda *_, **__: step)
     small = SmallDevice(device_mb * MB)
     alone, longest = loaded(DeviceBudget(device=small, batch=1), context_length=16_000)
     account = EmbeddingAccount(small, reserve_mb * MB)
@@ -219,23 +219,30 @@ def test_a_pinned_budget_stays_beside_what_is_set_aside(
     assert account.is_granted is is_granted
 
 
-def test_a_step_is_measured_once_for_each_shape(
+def test_a_remembered_step_wins_over_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measures: list[int] = []
+    estimates: list[int] = []
 
-    def counted(*_: object, batch: int, **__: object) -> StepMemory:
-        measures.append(batch)
+    def estimated(*_: object, batch: int, **__: object) -> StepMemory:
+        estimates.append(batch)
         return StepMemory(fixed_bytes=5 * MB, token_bytes=7)
 
-    monkeypatch.setattr(at_load, "measure_step", counted)
-    steps = StepFile(tmp_path / "steps.json")
+    monkeypatch.setattr(at_load, "estimated_step", estimated)
+    kept: dict[str, StepMemory] = {}
+
+    class OneKey(StepFile):
+        def get(self, key: str) -> StepMemory | None:
+            kept.setdefault(key, StepMemory(fixed_bytes=30 * MB))
+            return kept[key] if " 2 " in key else None
+
+    steps = OneKey(tmp_path / "steps.json")
     lines = [
         loaded(DeviceBudget(device=SmallDevice(10**9), batch=batch, steps=steps))[0]
-        for batch in (2, 2, 3)
+        for batch in (2, 3)
     ]
-    assert measures == [2, 3]
-    assert lines[0]["step_gb"] == lines[1]["step_gb"] == 0.01
+    assert estimates == [3]
+    assert [line["step_gb"] for line in lines] == [0.03, 0.01]
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"key": 1}', '{"key": {"other": 1}}'])

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 
+from domain.kv.plan import DeviceMemory, StepMemory
 from tests.support.models.runner_probe import Bench
-from tests.support.models.tiny_architectures import LLAMA, VOCABULARY
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    LLAMA,
+    VOCABULARY,
+    Architecture,
+)
 from tests.support.models.unknown_memory import DeviceWithUnknownMemory
+from worker.engine.mlx.memory import at_load
 from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.memory.step import StepFile
 
 MB = 1 << 20
 #: Of the tiny network: 256 bytes a token.
@@ -67,14 +77,10 @@ def test_memory_within_the_accounts_sheds_nothing() -> None:
     bench.close()
 
 
-@pytest.mark.parametrize("piece", [64, 256])
-def test_measured_step_covers_the_steps_that_are_run(piece: int) -> None:
-    # A budget without a limit: all rows join.
-    device = DeviceWithUnknownMemory()
-    bench = Bench(LLAMA, budget_bytes=DeviceBudget(device=device, batch=4), step_tokens=piece)
-    assert bench.runner._loaded is not None
-    step_bytes = bench.runner._loaded.costs.step.bytes_at(4 * piece)
+def peak_of_steps(bench: Bench, piece: int) -> int:
+    """Compute prompts of several pieces together and return the largest working set of a step."""
     prompts = [[(7 * n + i) % VOCABULARY for i in range(3 * piece)] for n in range(4)]
+    prompts += [[(5 * n + i) % VOCABULARY for i in range(piece - 1)] for n in range(4)]
     runs = [bench.join(prompt) for prompt in prompts]
     most = 0
     while not all(run.ended for run in runs):
@@ -82,5 +88,61 @@ def test_measured_step_covers_the_steps_that_are_run(piece: int) -> None:
         before = mx.get_active_memory()
         bench.step()
         most = max(most, mx.get_peak_memory() - max(before, mx.get_active_memory()))
-    assert 0 < most <= step_bytes
+    return most
+
+
+@pytest.mark.parametrize("piece", [64, 256])
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+def test_estimated_step_covers_the_steps_that_are_run(
+    architecture: Architecture, piece: int
+) -> None:
+    # A budget without a limit: all rows join.
+    device = DeviceWithUnknownMemory()
+    budget = DeviceBudget(device=device, batch=8)
+    bench = Bench(architecture, budget_bytes=budget, step_tokens=piece)
+    assert bench.runner._loaded is not None
+    step_bytes = bench.runner._loaded.costs.step.bytes_at(3 * piece)
+    assert 0 < peak_of_steps(bench, piece) <= step_bytes
     bench.close()
+
+
+class DeviceOfSize(DeviceWithUnknownMemory):
+    """A device of a size beside what this process holds already."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+
+    def memory(self) -> DeviceMemory:
+        size = self._size_bytes
+        return DeviceMemory(
+            memory_bytes=size, device_bytes=size, usable_bytes=size, source="a test"
+        )
+
+
+def test_a_step_beyond_its_estimate_takes_the_memory_of_contexts_and_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = StepMemory(fixed_bytes=1000)
+    monkeypatch.setattr(at_load, "estimated_step", lambda *_, **__: low)
+    # Room for the tiny weights and 8 MB of contexts; a step really takes some of these.
+    device, steps = DeviceOfSize(8 * MB), StepFile(tmp_path / "steps.json")
+    budget = DeviceBudget(device=device, batch=4, steps=steps)
+    bench = Bench(LLAMA, budget_bytes=budget, step_tokens=256)
+    loaded = bench.runner._loaded
+    assert loaded is not None
+    planned = loaded.kv_bytes or 0
+    for n in range(60):
+        bench.run_alone([(5 * n + i * i) % VOCABULARY for i in range(500)], 4)
+    pool = bench.reuse.pool
+    seen_bytes = pool.withheld_bytes
+    assert seen_bytes > 100 * low.fixed_bytes
+    assert pool.used_bytes + seen_bytes <= planned
+    assert pool.stats().evicted_blocks > 0
+    bench.close()
+    again = Bench(LLAMA, budget_bytes=budget, step_tokens=256)
+    assert again.runner._loaded is not None
+    assert again.runner._loaded.costs.step.fixed_bytes > seen_bytes
+    again.run_alone([(i * i) % VOCABULARY for i in range(500)], 4)
+    assert again.reuse.pool.withheld_bytes < seen_bytes
+    again.close()

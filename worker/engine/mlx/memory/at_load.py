@@ -28,7 +28,7 @@ from worker.engine.mlx.fingerprint import computation_of
 from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.device import Device
-from worker.engine.mlx.memory.step import StepFile, measure_step
+from worker.engine.mlx.memory.step import StepFile, estimated_step
 from worker.engine.ports import ModelLoadError, is_device_error
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ def measured_budget(costs: ContextCosts, device: DeviceMemory, block_bytes: int)
     """Return the bytes that are left for contexts, and the longest that fits alone, in tokens.
 
     Args:
-        costs: Weights, caches and measured steps of the model.
+        costs: Weights, caches and steps of the model.
         device: The memory, with what this process holds.
         block_bytes: Size of the shortest context that is of use.
 
@@ -150,20 +150,20 @@ TOLERANCE_BYTES_MIN = 16 << 20
 
 
 class MemoryWatch:
-    """Finds memory that the accounts do not know, and steps that take more than was measured.
+    """Finds memory that the accounts do not know, and steps that take more than estimated.
 
     Between two steps the process should hold the weights, what is accounted (rows, parked segments,
     copies in flight) and at most the working set of the step that is being computed:
 
         active = weights + accounted + (0 to step) + unknown
 
-    Unknown bytes, and those of a step above its measure, are withheld from the budget of contexts:
+    Unknown bytes, and those of a step above its estimate, are withheld from the budget of contexts:
     what no longer fits is to be freed before the next step.
 
     Args:
         weights_bytes: Bytes in use without any context.
-        step_bytes: Measured working set of a step, which the budget leaves room for; ``None`` where
-            none was measured and the budget is pinned.
+        step_bytes: Estimated working set of a step, which the budget leaves room for; ``None``
+            where the budget is pinned.
         budget_bytes: Budget of all contexts.
         peak_bytes: The highest peak so far.
     """
@@ -183,7 +183,7 @@ class MemoryWatch:
         self._peak_bytes = peak_bytes
         self._active_bytes = weights_bytes
         self._is_over = False
-        #: Largest working set of a step, as measured at load or seen since.
+        #: Largest working set of a step, as estimated at load or seen since.
         self.step_bytes = step_bytes or 0
 
     def withheld_bytes(self, *, active: int, peak: int, accounted: int) -> int:
@@ -224,7 +224,9 @@ class MemoryWatch:
         self._is_over = unknown > 0 or over > 0
 
 
-#: Freed buffers kept for reuse where the budget is pinned and no step is measured.
+#: A step beyond its estimate is remembered with this part of it as room.
+_REMEMBERED_ROOM = 8
+#: Freed buffers kept for reuse where the budget is pinned and no step is estimated.
 PINNED_CACHE_BYTES = 512 << 20
 #: Least share of its longest context that a model keeps beside what is set aside.
 CONTEXT_SHARE_MIN = 0.5
@@ -328,8 +330,8 @@ class DeviceBudget:
     Attributes:
         device: Where the model runs.
         batch: Sequences decoded in one step.
-        pinned_bytes: Budget that the settings give; then no step is measured.
-        steps: Remembers measured steps; ``None`` measures at each load.
+        pinned_bytes: Budget that the settings give; then no step is estimated.
+        steps: Remembers steps that took more than their estimate; ``None`` remembers none.
         disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
         reserve: Memory for what is computed beside the model; it is granted where the model has
             room beside it.
@@ -371,19 +373,23 @@ class DeviceBudget:
         piece_tokens: int,
         ragged: bool,
     ) -> LoadedMemory:
-        """Measure a step, set the limits of the device and return budget and watch.
+        """Estimate a step, set the limits of the device and return budget and watch.
 
         Raises:
             ModelLoadError: Weights and a step leave no room for contexts.
         """
+        _warm_up(network)
         costs, kv_bytes, step_bytes = loaded.costs, self.pinned_bytes, None
-        cache_bytes = PINNED_CACHE_BYTES
+        cache_bytes, key = PINNED_CACHE_BYTES, ""
         if kv_bytes is None:
-            step = self._step(network, fingerprint, piece_tokens, ragged=ragged)
+            key = self._step_key(network, fingerprint, piece_tokens, ragged=ragged)
+            step = self._step(network, key, loaded.spec, piece_tokens, ragged=ragged)
             # A step frees what it took, and the next one takes it again: more need not be kept.
             cache_bytes = step_bytes = step.bytes_at(usual_tokens(costs.context_length))
             costs = replace(costs, step=step)
         mx.clear_cache()
+        # The peak of the load would hide those of steps.
+        mx.reset_peak_memory()
         memory = self.device.memory()
         if kv_bytes is None:
             block_bytes = loaded.sizes.live_bytes(loaded.sizes.block_tokens)
@@ -399,18 +405,46 @@ class DeviceBudget:
             budget_bytes=kv_bytes,
             peak_bytes=self.device.peak_bytes(),
         )
+        remember = self._remembered(key, costs.step, step_bytes or 0)
+
+        def withheld(accounted: int) -> int:
+            withheld_bytes = watch.withheld_bytes(
+                active=self.device.active_bytes(),
+                peak=self.device.peak_bytes(),
+                accounted=accounted,
+            )
+            remember(watch.step_bytes)
+            return withheld_bytes
+
         return replace(
             loaded,
             kv_bytes=kv_bytes,
             costs=costs,
             device=memory,
             is_pinned=self.pinned_bytes is not None,
-            withheld=lambda accounted: watch.withheld_bytes(
-                active=self.device.active_bytes(),
-                peak=self.device.peak_bytes(),
-                accounted=accounted,
-            ),
+            withheld=withheld,
         )
+
+    def _remembered(self, key: str, step: StepMemory, step_bytes: int) -> Callable[[int], None]:
+        """Return what keeps a step beyond the estimate for the next start.
+
+        Args:
+            key: Of the step in the file.
+            step: The step in force.
+            step_bytes: Its size on a context of the usual length.
+        """
+        known_bytes = step_bytes
+
+        def remember(seen_bytes: int) -> None:
+            nonlocal known_bytes
+            if self.steps is None or not step_bytes or seen_bytes <= known_bytes:
+                return
+            # With some room, so that the file is written a few times and not at each step.
+            known_bytes = seen_bytes + seen_bytes // _REMEMBERED_ROOM
+            fixed_bytes = step.fixed_bytes + known_bytes - step_bytes
+            self.steps.put(key, replace(step, fixed_bytes=fixed_bytes))
+
+        return remember
 
     def _measured(
         self, costs: ContextCosts, memory: DeviceMemory, block_bytes: int
@@ -431,37 +465,48 @@ class DeviceBudget:
         _log.warning("embeddings_have_no_room", why=why)
         return alone
 
-    def _step(
+    def _step_key(
         self,
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
         fingerprint: str,
         piece_tokens: int,
         *,
         ragged: bool,
-    ) -> StepMemory:
-        """Return the remembered or measured step; either way the network is warm."""
+    ) -> str:
         shape = f"{piece_tokens} {self.batch} {ragged} mlx {version('mlx')}"
         name = mx.device_info().get("device_name", "")
         weights = parameter_bytes(network)
-        key = f"{fingerprint} {weights} {computation_of(network)} {name} {shape}"
-        if self.steps is not None and (known := self.steps.get(key)) is not None:
-            warm_up(network)
-            return known
-        try:
-            step = measure_step(network, ragged=ragged, piece_tokens=piece_tokens, batch=self.batch)
-        except Exception as error:
-            if is_device_error(error):
-                msg = f"the model does not fit: its first step failed: {error}"
-                raise ModelLoadError(msg) from error
-            raise
-        if self.steps is not None:
-            self.steps.put(key, step)
-        return step
+        return f"{fingerprint} {weights} {computation_of(network)} {name} {shape}"
+
+    def _step(
+        self,
+        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        key: str,
+        spec: ModelCacheSpec | None,
+        piece_tokens: int,
+        *,
+        ragged: bool,
+    ) -> StepMemory:
+        """Return the step that was remembered, or its estimate."""
+        known = None if self.steps is None else self.steps.get(key)
+        return known or estimated_step(
+            network, spec, piece_tokens=piece_tokens, batch=self.batch, ragged=ragged
+        )
 
 
-def warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
-    """Compute one token, so that the first request finds weights and kernels loaded."""
-    mx.eval(network(mx.array([[0]])))
+def _warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    """Compute one token, so that the first request finds weights and kernels loaded.
+
+    Raises:
+        ModelLoadError: The device has no memory for it.
+    """
+    try:
+        mx.eval(network(mx.array([[0]])))
+    except Exception as error:
+        if is_device_error(error):
+            msg = f"the model does not fit: its first step failed: {error}"
+            raise ModelLoadError(msg) from error
+        raise
 
 
 def memory_at_load(
@@ -504,7 +549,7 @@ def memory_at_load(
             piece_tokens=piece_tokens,
             ragged=ragged,
         )
-    warm_up(network)
+    _warm_up(network)
     return LoadedMemory(spec=spec, sizes=sizes, kv_bytes=budget, costs=costs)
 
 

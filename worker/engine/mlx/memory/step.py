@@ -1,10 +1,11 @@
-"""Measures the working set of a step on the loaded network, and remembers it in a file."""
+"""Estimates the working set of a step from the shape of a network, and remembers corrections."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,125 +13,170 @@ from typing import Any
 import mlx.core as mx
 
 from domain.kv.plan import StepMemory
-from domain.values import Sampling
-from worker.engine.mlx.rows.running_sequences import (
-    TOGETHER_PIECES_MAX,
-    JoinRequest,
-    RunningSequences,
-)
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow
+from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
+from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
 
-#: Most prompt tokens that are computed to measure a piece. A longer piece is extrapolated: what a
-#: layer keeps is proportional to the tokens of the piece.
-PROBE_TOKENS = 128
-#: Pieces of the prompt. Buffers are freed by other threads, so that a peak varies by a tenth: the
-#: difference of the first and the last is divided by their distance.
-_PIECES = 4
-#: Token ids of the prompts are below this number.
-_IDS = 16
-#: A sampling with each filter and penalty, so that the sampler keeps all its copies of the logits.
-_SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=0.9,
-    top_k=40,
-    min_p=0.01,
-    repetition_penalty=1.1,
-    xtc_probability=1.0,
-    seed=1,
-)
+#: Copies of the outputs of the widest layer that a pass keeps at once. Passes of the networks in
+#: ``docs/kv-cache.md`` keep 0.7 to 2.9.
+_LAYER_COPIES = 3
+#: Copies of the logits that sampling with all filters and penalties keeps, in float32.
+_LOGIT_COPIES = 12
+_FLOAT32_BYTES = 4
+#: Attention scores, with and without their softmax and a mask, in float32.
+_SCORE_COPIES = 3
+#: Tokens that a state space computes as attention among each other, in mlx-lm.
+_STATE_CHUNK_TOKENS = 256
+#: Queries and keys of the attention that shows whether scores are stored.
+_QUERIES, _KEYS = 16, 2048
+#: The probed bytes are raised by this factor: another thread frees buffers, so that a peak varies,
+#: and masks of some models are arrays.
+_SCORE_MARGIN = 1.6
+#: Attributes of the modules of mlx-lm that count heads.
+_HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "num_v_heads")
+_EXPERTS = ("num_experts_per_tok", "top_k", "moe_top_k")
+_MATRIX_AXES = 2
 
 
-def measure_step(
+def estimated_step(
     network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    spec: ModelCacheSpec | None,
     *,
-    ragged: bool,
     piece_tokens: int,
     batch: int,
+    ragged: bool = True,
+    stores_scores: bool | None = None,
 ) -> StepMemory:
-    """Return the working set of the largest prefill piece and of a decode step, beside the caches.
+    """Return an upper estimate of a prefill piece and a decode step, beside the caches.
 
-    Pieces of one prompt are computed: attention scores that are stored show as the difference of
-    their peaks, and grow with the context. This is also the warm-up of the network.
+    Nothing is computed with the weights. One attention of random keys shows whether the device
+    stores scores.
 
     Args:
-        network: An mlx-lm model.
-        ragged: Whether it computes rows of unequal length in one pass.
-        piece_tokens: Prompt tokens computed in one piece.
+        network: An mlx-lm model; its weights may be lazy.
+        spec: Its caches; ``None`` where they are not known.
+        piece_tokens: Most prompt tokens computed in one piece.
         batch: Sequences decoded in one step.
+        ragged: Whether short prompts are computed in one pass.
+        stores_scores: Assume it instead, where another device will compute.
     """
-    probe = _Probe(network, ragged=ragged)
-    tokens = min(piece_tokens, PROBE_TOKENS)
-    first, *_, last = probe.prefill_peaks(tokens)
-    slope = max(0, last - first) / ((_PIECES - 1) * tokens)
-    fixed = max(0.0, first - slope * tokens)
-    scale = piece_tokens / tokens
-    # Short prompts are prefilled together, in several pieces' worth of tokens.
-    together = TOGETHER_PIECES_MAX if ragged else 1
+    shape = _Shape(network)
+    assert piece_tokens > 0 < batch, "a step has tokens"
+    together = min(TOGETHER_PIECES_MAX * piece_tokens, TOGETHER_TOKENS_MAX)
+    tokens = max(piece_tokens, together) if ragged else piece_tokens
+    outputs = _LAYER_COPIES * tokens * shape.layer_outputs * shape.element_bytes
+    logits = _LOGIT_COPIES * batch * shape.vocabulary * _FLOAT32_BYTES
+    scores = shape.score_bytes(spec) if stores_scores is None else stores_scores * shape.one_score
     return StepMemory(
-        fixed_bytes=int(scale * max(fixed * together, first)) + probe.decode_peak(batch),
-        token_bytes=int(scale * slope),
+        fixed_bytes=outputs + logits + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
+        token_bytes=int(piece_tokens * scores),
     )
 
 
-class _Probe:
-    def __init__(self, network: Any, *, ragged: bool) -> None:  # noqa: ANN401 - mlx-lm ships no types
-        self._sampler = BatchSampler(lambda _: self._sequences.sampled)
-        self._sequences = RunningSequences(
-            network, self._sampler, row_bytes=lambda _: 0, ragged=ragged
-        )
+def _bounded_scores(spec: ModelCacheSpec | None, heads: int, piece_tokens: int, tokens: int) -> int:
+    """Return the scores of windows, and of state spaces within their chunks."""
+    layers = () if spec is None else spec.layers
+    window = max((layer.window for layer in layers), default=0)
+    slots = window + WINDOW_SLACK_TOKENS + WINDOW_STEP_TOKENS + piece_tokens if window else 0
+    pairs = piece_tokens * slots
+    if spec is None or any(layer.kind is LayerKind.STATE for layer in layers):
+        pairs = max(pairs, tokens * min(_STATE_CHUNK_TOKENS, piece_tokens))
+    return _SCORE_COPIES * heads * pairs * _FLOAT32_BYTES
 
-    def prefill_peaks(self, tokens: int) -> list[int]:
-        """Return the working sets of the pieces of a prompt."""
-        uid = self._insert(_PIECES * tokens + 1)
-        peaks = [_peak_of(lambda: self._sequences.prefill(tokens)) for _ in range(_PIECES)]
-        self._raise_failed()
-        self._sequences.remove([uid])
-        mx.clear_cache()
-        return peaks
 
-    def decode_peak(self, batch: int) -> int:
-        """Return the working set of a decode step of short sequences."""
-        sequences = self._sequences
-        uids = [self._insert(2) for _ in range(batch)]
-        for uid in uids:
-            self._sampler.add(uid, SamplerRow(_SAMPLING, 0, None))
-        while sequences.is_prefilling:
-            sequences.prefill(1)
-            sequences.start_decoding()
-            self._raise_failed()
-        sequences.decode()
+class _Shape:
+    """What the modules of a network show.
+
+    Attributes:
+        layer_outputs: Elements that the widest layer computes for a token, its input included.
+        vocabulary: Rows of the largest matrix outside of the layers.
+        heads: Most query heads of a module.
+        element_bytes: Size of an activation.
+    """
+
+    def __init__(self, network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+        modules = list(network.named_modules())
+        experts = max([1, *_integers(modules, _EXPERTS)])
+        self.heads = max([1, *_integers(modules, _HEADS)])
+        outputs: dict[str, int] = defaultdict(int)
+        sizes, hidden, self.vocabulary = [1], 0, 1
+        self.has_sinks = False
+        for path, module in modules:
+            self.has_sinks |= "sinks" in module
+            weight = module.get("weight")
+            if weight is None:
+                continue
+            if "scales" not in module:
+                sizes.append(weight.dtype.size)
+            layer = _layer_of(path)
+            if weight.ndim == 1:
+                hidden = max(hidden, weight.shape[0])
+            elif layer is None:
+                self.vocabulary = max(self.vocabulary, weight.shape[0])
+            else:
+                is_matrix = weight.ndim == _MATRIX_AXES
+                is_experts = hasattr(module, "num_experts")
+                width = weight.shape[-2] if is_matrix or is_experts else weight.shape[0]
+                outputs[layer] += width * (experts if is_experts else 1)
+        self.layer_outputs = max(outputs.values(), default=0) + 2 * hidden
+        self.element_bytes = max(sizes)
+
+    @property
+    def one_score(self) -> int:
+        """Bytes of the scores of one query and one key."""
+        return self.heads * self.element_bytes
+
+    def score_bytes(self, spec: ModelCacheSpec | None) -> float:
+        """Return what one query keeps for each key on this device, in bytes."""
+        full = [] if spec is None else [one for one in spec.layers if one.kind is LayerKind.FULL]
+        if spec is not None and not full:
+            return 0
+        found = {(one.kv_heads, one.key_dim, one.value_dim or one.key_dim) for one in full}
+        if not found:
+            return _SCORE_COPIES * self.heads * _FLOAT32_BYTES
+        dtype = mx.float32 if self.element_bytes == _FLOAT32_BYTES else mx.bfloat16
+        return max(self._probed(dtype, *sizes) for sizes in found)
+
+    def _probed(self, dtype: mx.Dtype, kv_heads: int, key_dim: int, value_dim: int) -> float:
+        heads = max(1, self.heads // kv_heads) * kv_heads
+        queries = mx.zeros((1, heads, _QUERIES, key_dim), dtype)
+        keys = mx.zeros((1, kv_heads, _KEYS, key_dim), dtype)
+        values = mx.zeros((1, kv_heads, _KEYS, value_dim), dtype)
+        sinks = mx.zeros((heads,), dtype) if self.has_sinks else None
+        mx.eval(queries, keys, values, *([] if sinks is None else [sinks]))
         before = mx.get_active_memory()
         mx.reset_peak_memory()
-        # The pass that the first call starts ends in the second.
-        for _ in range(2):
-            sequences.decode()
-        peak = mx.get_peak_memory() - before
-        sequences.remove(uids)
-        mx.clear_cache()
-        return max(0, peak)
-
-    def _insert(self, tokens: int) -> int:
-        prompt = [index % _IDS for index in range(tokens)]
-        return self._sequences.insert(JoinRequest(prompt=prompt))
-
-    def _raise_failed(self) -> None:
-        for fault in self._sequences.take_failed():
-            raise fault.error
+        attended = mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=1.0, mask="causal", sinks=sinks
+        )
+        mx.eval(attended)
+        kept = mx.get_peak_memory() - before - attended.nbytes
+        return _SCORE_MARGIN * max(0, kept) / (_QUERIES * _KEYS)
 
 
-def _peak_of(work: Callable[[], object]) -> int:
-    """Return the most bytes that ``work`` needed beyond what it leaves."""
-    mx.reset_peak_memory()
-    work()
-    return max(0, mx.get_peak_memory() - mx.get_active_memory())
+def _layer_of(path: str) -> str | None:
+    """Return the part of a module's path that names its layer."""
+    parts = path.split(".")
+    ends = [index for index, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: ends[0] + 1]) if ends else None
 
 
-#: Measures that the file holds; the oldest are dropped.
+def _integers(modules: list[tuple[str, Any]], names: tuple[str, ...]) -> Iterator[int]:
+    """Yield the attributes of these names, and those of the arguments of the network."""
+    for _, module in modules:
+        arguments = getattr(module, "args", None)
+        given = {} if arguments is None else dict(vars(arguments))
+        text = given.get("text_config")
+        places = [vars(module), given, *([text] if isinstance(text, Mapping) else [])]
+        for place in places:
+            yield from (place[name] for name in names if isinstance(place.get(name), int))
+
+
+#: Steps that the file holds; the oldest are dropped.
 _ENTRIES_MAX = 32
 
 
 class StepFile:
-    """Measured steps by key. A file that is missing or garbled is empty.
+    """Steps by key, raised to what was seen. A file that is missing or garbled is empty.
 
     Args:
         path: The file; its directory exists.
@@ -140,7 +186,7 @@ class StepFile:
         self._path = path
 
     def get(self, key: str) -> StepMemory | None:
-        """Return the measure of a key, ``None`` where there is none."""
+        """Return the step of a key, ``None`` where there is none."""
         entry = self._entries().get(key)
         try:
             return None if entry is None else StepMemory(**entry)
@@ -148,7 +194,7 @@ class StepFile:
             return None
 
     def put(self, key: str, step: StepMemory) -> None:
-        """Remember a measure. A file that cannot be written is left as it is."""
+        """Remember a step. A file that cannot be written is left as it is."""
         entries = self._entries()
         entries.pop(key, None)
         entries[key] = asdict(step)

@@ -16,11 +16,12 @@ import mlx_lm.utils
 from mlx.nn.layers.quantized import quantize
 
 from domain.errors import InvalidRequest
-from domain.kv.plan import ModelFootprint, StepMemory
+from domain.kv.plan import ModelFootprint
 from ops.models.hub_cache import context_length_of
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
+from worker.engine.mlx.memory.step import estimated_step
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 #: Group size of weights that ``bits`` quantizes: the default of ``mlx_lm.convert``.
@@ -38,11 +39,6 @@ _COMPRESSED_FORMATS = {
 #: Modules of mlx-lm whose ``sanitize`` removes the output head where the weights have none. Their
 #: families tie it to the embedding unless the configuration has ``tie_word_embeddings: false``.
 _TIED_FAMILIES = ("mlx_lm.models.gemma3_text", "mlx_lm.models.recurrent_gemma")
-#: Tensors as wide as the hidden size, and as the inner size, that a layer keeps at once.
-_HIDDEN_TENSORS, _INNER_TENSORS = 4, 3
-#: Copies of the logits that sampling keeps, in float32.
-_LOGIT_COPIES = 3
-_FLOAT32_BYTES = 4
 
 
 class UnsupportedConfig(InvalidRequest):
@@ -88,10 +84,12 @@ def _sized(
     network.set_dtype(dtype)
     _untie(network, config)
     _quantize(network, config, bits)
+    spec = probe_spec(network)
+    step = estimated_step(network, spec, piece_tokens=piece_tokens, batch=batch, stores_scores=True)
     return ModelFootprint(
         weights_bytes=parameter_bytes(network),
-        spec=probe_spec(network),
-        step=_step_memory(config, dtype.size, piece_tokens, batch),
+        spec=spec,
+        step=step,
         context_length=context_length_of(config),
     )
 
@@ -201,41 +199,12 @@ def _mapped(given: Mapping[str, Any]) -> dict[str, Any] | None:
     raise UnsupportedConfig(f"the quantization method {method!r} is not supported")
 
 
-def _step_memory(
-    config: Mapping[str, Any], element_bytes: int, piece_tokens: int, batch: int
-) -> StepMemory:
-    """Return an upper estimate of a step: one layer at a time, attention scores included.
-
-    Metal fuses attention for common head sizes and then stores no scores.
-    """
-    hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
-    experts = max(1, _size(config, "num_experts_per_tok"))
-    inner = max(
-        _size(config, "intermediate_size"),
-        experts * (_size(config, "moe_intermediate_size") or _size(config, "intermediate_size")),
-    )
-    width = _HIDDEN_TENSORS * hidden + _INNER_TENSORS * inner
-    logits = batch * _size(config, "vocab_size") * _LOGIT_COPIES * _FLOAT32_BYTES
-    return StepMemory(
-        fixed_bytes=piece_tokens * width * element_bytes + logits,
-        token_bytes=heads * piece_tokens * element_bytes,
-    )
-
-
 def _dtype_name(config: Mapping[str, Any]) -> str:
     for place in _places(config):
         for key in ("torch_dtype", "dtype"):
             if isinstance(place.get(key), str):
                 return str(place[key])
     return ""
-
-
-def _size(config: Mapping[str, Any], key: str) -> int:
-    """Return an integer of the configuration; 0 where it has none."""
-    for place in _places(config):
-        if isinstance(place.get(key), int):
-            return int(place[key])
-    return 0
 
 
 def _places(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
