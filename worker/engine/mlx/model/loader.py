@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -120,19 +121,23 @@ def load_weights(
     if check_dir is not None:
         check_dir(model_dir)
     try:
-        network, tokenizer, config = mlx_lm.utils.load(
-            str(model_dir), tokenizer_config=dict(_TOKENIZER), lazy=True, return_config=True
-        )
-        if computes_on_cpu():
-            use_openblas()
-            in_single_precision(network, ProcessDevice().memory().usable_bytes)
-        mx.eval(network.parameters())
+        network, config = mlx_lm.utils.load_model(model_dir, lazy=True)
+        # Digests are computed without the interpreter's lock, while the rest is loaded.
+        with ThreadPoolExecutor(1, thread_name_prefix="digest") as digests:
+            digest = digests.submit(fingerprint, model_dir, cache_file=source.digest_cache)
+            tokenizer = mlx_lm.utils.load_tokenizer(
+                model_dir, dict(_TOKENIZER), eos_token_ids=config.get("eos_token_id")
+            )
+            if computes_on_cpu():
+                use_openblas()
+                in_single_precision(network, ProcessDevice().memory().usable_bytes)
+            mx.eval(network.parameters())
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
-    card = _card(source, model_dir, config)
+    card = _card(source, model_dir, config, digest.result())
     tokens_max = card.context_length - 1
     renderer = PromptRenderer(tokenizer, tool_format, channel_format, tokens_max)
     render = _render_of(renderer, card, answers)
@@ -176,7 +181,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    card = _card(source, model_dir, config)
+    card = _card(source, model_dir, config, fingerprint(model_dir, cache_file=source.digest_cache))
     renderer = PromptRenderer(
         tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer), card.context_length - 1
     )
@@ -296,14 +301,16 @@ def _checked(model_dir: Path) -> Path:
     return model_dir
 
 
-def _card(source: ModelSource, model_dir: Path, config: Mapping[str, Any]) -> ModelCard:
+def _card(
+    source: ModelSource, model_dir: Path, config: Mapping[str, Any], digest: str
+) -> ModelCard:
     context = context_length_of(config)
     if source.context_length is not None:
         context = min(context, source.context_length)
     local_name = model_dir.name if Path(source.id).expanduser().is_dir() else source.id
     return ModelCard(
         id=source.name or local_name,
-        fingerprint=fingerprint(model_dir, cache_file=source.digest_cache),
+        fingerprint=digest,
         context_length=context,
         description=_description(config),
         created_at=_written_at(model_dir),
