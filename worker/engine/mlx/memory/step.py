@@ -16,8 +16,8 @@ from domain.kv.plan import StepMemory
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
 from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
 
-#: Copies of the outputs of the widest layer that a pass keeps at once. Passes of the networks in
-#: ``docs/kv-cache.md`` keep 0.7 to 2.9.
+#: Copies of the outputs of the widest layer that a pass keeps at once; 0.7 to 2.9 were measured on
+#: the networks of ``docs/kv-cache.md``.
 _LAYER_COPIES = 3
 #: Copies of the logits that sampling with all filters and penalties keeps, in float32.
 _LOGIT_COPIES = 12
