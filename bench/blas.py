@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from worker.engine.mlx.model.cpu import computes_on_cpu, use_openblas
+from worker.engine.mlx.cpu import computes_on_cpu, use_openblas
 
 #: Rows and columns of the product: the weights of a layer of some 100 million parameters.
 _SIZE: Final = 1024

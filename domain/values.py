@@ -103,7 +103,7 @@ class Sampling:
         top_k: Number of candidates kept; 0 keeps everything.
         min_p: Floor relative to the likeliest token, in [0, 1); 0 keeps everything.
         presence_penalty: Subtracted from the logit of a token that the answer has; in [-2, 2].
-        frequency_penalty: The same for each time that the answer has it.
+        frequency_penalty: Subtracted once for each occurrence in the answer; in [-2, 2].
         repetition_penalty: Divides the logit of a token that occurs in the window, or multiplies
             a negative one; greater than 0, 1 for none.
         repetition_context_size: The window: so many last tokens of prompt and answer; 0 for all.

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+from threading import Lock
 
 from domain.kv.contexts import Context
 from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, common_tokens, pack_ids
@@ -269,14 +270,17 @@ class PromptEnd:
 
 
 class Partings:
-    """The ends of the last prompts, and where the prompts after them parted. Not thread-safe.
+    """The ends of the last prompts, and where the prompts after them parted.
+
+    ``clear`` is safe from any thread; the other methods belong to one.
 
     Args:
-        block_tokens: Tokens of a block.
+        block_tokens: The distance of the positions that have a name.
     """
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
+        self._lock = Lock()
         self._prompts: OrderedDict[PromptEnd, None] = OrderedDict()
         self._by_parent: dict[BlockHash | None, list[PromptEnd]] = {}
         #: Of each client: tokens between partings and the ends of the prompts; 0 for none.
@@ -304,6 +308,22 @@ class Partings:
         Returns:
             Its end; of a repeated prompt that of the first time.
         """
+        with self._lock:
+            return self._add(prompt, names, last_message, client)
+
+    def clear(self) -> None:
+        """Forget the tokens of all prompts, where some are erased; the distances stay."""
+        with self._lock:
+            self._prompts.clear()
+            self._by_parent.clear()
+
+    def _add(
+        self,
+        prompt: Sequence[int],
+        names: Sequence[BlockHash],
+        last_message: int,
+        client: BlockHash | None,
+    ) -> PromptEnd:
         before, common = self._before(prompt, names)
         if before is not None and common == before.stop == len(prompt):
             self._prompts.move_to_end(before)

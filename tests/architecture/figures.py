@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=437,
-    lines=86_800,
-    statements=41_700,
+    files=438,
+    lines=87_900,
+    statements=42_300,
     message_files=36,
     jobs_files=15,
 )

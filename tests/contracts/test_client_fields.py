@@ -30,6 +30,7 @@ from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
+from tests.support.polling import scaled
 from tests.support.sdk_fields import SdkField, walk
 
 TESTS = Path(__file__).parents[1]
@@ -214,9 +215,8 @@ def test_a_refused_field_is_a_400_that_names_it(name: str) -> None:
                 sent = field.sample if verdict.value is None else verdict.value
                 body = field.body(sent)
                 try:
-                    reply = await asyncio.wait_for(
-                        api.json("POST", surface.path, body, status=400), 5
-                    )
+                    refusal = api.json("POST", surface.path, body, status=400)
+                    reply = await asyncio.wait_for(refusal, scaled(5))
                 except (AssertionError, TimeoutError):
                     wrong.append(f"{field.key}: no 400 for {json.dumps(body)}")
                     continue

@@ -258,7 +258,7 @@ def assemble_message(
         thinking: How much of the reasoning the message shows.
         has_cache_control: Whether the usage reports written cache tokens.
         previous: The message that the diagnosis compares with, if the request names one.
-        diagnosis: The cache diagnosis.
+        diagnosis: The cache diagnosis; ``None`` where none was made.
     """
     ending = answer.finished()
     blocks = _shown_blocks(answer, thinking=thinking)

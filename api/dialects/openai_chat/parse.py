@@ -168,7 +168,7 @@ def turns_of(messages: Sequence[ChatMessage]) -> Iterator[Message]:
 def _turn(message: ChatMessage) -> Message:
     role = _ROLES[message.role]
     text = text_of(message.content) or message.refusal or ""
-    # A name tells people apart who share the role.
+    # A name separates the people who share the role.
     speaker = f"{message.name}: " if role == "user" and message.name else ""
     return Message(
         role=role,

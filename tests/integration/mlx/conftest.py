@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.models.blas import use_reference
 from tests.support.models.runner_probe import Bench, MakeBench
-from worker.engine.mlx.model import cpu, loader
+from worker.engine.mlx import cpu
+from worker.engine.mlx.model import loader
 
 
 @pytest.fixture(autouse=True, scope="module")

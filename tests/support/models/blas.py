@@ -8,13 +8,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.mlx.memory.device import ProcessDevice
-from worker.engine.mlx.model.cpu import (
+from worker.engine.mlx.cpu import (
     BlasSlot,
     computes_on_cpu,
     in_single_precision,
     use_openblas,
 )
+from worker.engine.mlx.memory.device import ProcessDevice
 
 
 def use_reference() -> None:

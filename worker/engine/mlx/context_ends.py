@@ -150,6 +150,10 @@ class ContextEnds:
         if _continues(plan):
             sequence.ends = self._inherited(token_ids, plan, preferred)
 
+    def forget_prompts(self) -> None:
+        """Forget the prompts with which new ones are compared; from any thread."""
+        self._partings.clear()
+
     def _pauses(
         self,
         sequence: TrackedSequence,

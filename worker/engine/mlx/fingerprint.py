@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from domain.kv.hashing import LAYOUT_VERSION
 from domain.kv.spec import ModelCacheSpec
-from worker.engine.mlx.model.cpu import blas_name
+from worker.engine.mlx.cpu import blas_name
 
 #: Files that determine a model's answer to a request: every place where mlx-lm and transformers
 #: look for weights, configuration, tokenizer and chat template.

@@ -386,6 +386,7 @@ class PrefixCache:
             The number of blocks deleted on disk or in the write queue; ``None`` without a disk.
         """
         self.pool.forget(names)
+        self._ends.forget_prompts()
         if self._tier is None:
             return None
         return self._tier.forget([*names, *self._planner.checkpoints_after(names)])

@@ -12,8 +12,8 @@ import pytest
 from tests.support.models.blas import use_reference
 from tests.support.models.tiny_architectures import LLAMA, QWEN2
 from worker.engine.mlx import fingerprint
+from worker.engine.mlx.cpu import computes_on_cpu, use_openblas
 from worker.engine.mlx.fingerprint import computation_of
-from worker.engine.mlx.model.cpu import computes_on_cpu, use_openblas
 
 
 def test_computation_names_library_source_and_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 
 import worker.demo_model
 from tests.support.models.blas import use_reference
-from worker.engine.mlx.model import cpu, loader
-from worker.engine.mlx.model.cpu import BlasSlot, in_single_precision, use_openblas
+from worker.engine.mlx import cpu
+from worker.engine.mlx.cpu import BlasSlot, in_single_precision, use_openblas
+from worker.engine.mlx.model import loader
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 
 pytestmark = pytest.mark.skipif(not cpu.computes_on_cpu(), reason="MLX computes on a GPU here")

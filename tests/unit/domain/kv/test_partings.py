@@ -146,3 +146,15 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
         (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
         min(len(one), len(other)),
     )
+
+
+def test_erased_prompts_are_not_compared_and_what_they_showed_stays() -> None:
+    partings = Partings(SIZE)
+    add(partings, turn(0, 8))
+    add(partings, turn(1, 8))
+    distance = partings.distance(CLIENT)
+    assert distance
+    partings.clear()
+    assert len(partings) == 0
+    assert add(partings, turn(2, 8)).rewrites is None
+    assert partings.distance(CLIENT) == distance

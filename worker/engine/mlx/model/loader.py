@@ -28,9 +28,9 @@ from ops.settings.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import grammars_for
+from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.memory.device import ProcessDevice
-from worker.engine.mlx.model.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.model.tool_families import (
     channel_format_of,
     detokenizer_factory,
