@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final, Literal, Protocol
 
 from api.generation import ParsedRequest, RequestDefaults
@@ -146,17 +147,24 @@ def _join_texts(first: str, second: str) -> str:
     return TURN_BREAK.join(text for text in (first, second) if text)
 
 
-#: Remarks behind the conversation for OpenAI's verbosity.
+#: Remarks at the end of the system prompt for OpenAI's verbosity.
 VERBOSITY: Final[Mapping[str, str]] = {
     "low": "Keep your answers short.",
     "high": "Answer in detail.",
 }
 
 
-def verbosity_turn(wanted: str | None) -> tuple[Message, ...]:
-    """Return the remark behind the conversation that asks for a length, if any is wanted."""
+def with_verbosity(turns: Iterable[Message], wanted: str | None) -> tuple[Message, ...]:
+    """Return turns with the remark that asks for a length, if any is wanted.
+
+    It ends the system prompt: behind the last question, the next prompt would part there.
+    """
+    every = tuple(turns)
     remark = VERBOSITY.get(wanted or "")
-    return () if remark is None else (Message(role="system", content=remark),)
+    if remark is None:
+        return every
+    leading = len(tuple(takewhile(lambda turn: turn.role == "system", every)))
+    return (*every[:leading], Message(role="system", content=remark), *every[leading:])
 
 
 def described(schema: Mapping[str, Any] | None, description: str | None) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from threading import Lock
 
 from domain.kv.contexts import Context
 from domain.kv.hashing import ID_BYTES, BlockHash, BlockHasher, common_tokens, pack_ids
@@ -272,7 +271,7 @@ class PromptEnd:
 class Partings:
     """The ends of the last prompts, and where the prompts after them parted.
 
-    ``clear`` is safe from any thread; the other methods belong to one.
+    Belongs to one thread, but for ``without_prompts``.
 
     Args:
         block_tokens: The distance of the positions that have a name.
@@ -280,7 +279,6 @@ class Partings:
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
-        self._lock = Lock()
         self._prompts: OrderedDict[PromptEnd, None] = OrderedDict()
         self._by_parent: dict[BlockHash | None, list[PromptEnd]] = {}
         #: Of each client: tokens between partings and the ends of the prompts; 0 for none.
@@ -308,22 +306,6 @@ class Partings:
         Returns:
             Its end; of a repeated prompt that of the first time.
         """
-        with self._lock:
-            return self._add(prompt, names, last_message, client)
-
-    def clear(self) -> None:
-        """Forget the tokens of all prompts, where some are erased; the distances stay."""
-        with self._lock:
-            self._prompts.clear()
-            self._by_parent.clear()
-
-    def _add(
-        self,
-        prompt: Sequence[int],
-        names: Sequence[BlockHash],
-        last_message: int,
-        client: BlockHash | None,
-    ) -> PromptEnd:
         before, common = self._before(prompt, names)
         if before is not None and common == before.stop == len(prompt):
             self._prompts.move_to_end(before)
@@ -343,6 +325,12 @@ class Partings:
         if len(self._prompts) > PROMPTS_MAX:
             self._remove(next(iter(self._prompts)))
         return end
+
+    def without_prompts(self) -> Partings:
+        """Return the same distances without the prompts, some of which are erased."""
+        emptied = Partings(self._size)
+        emptied._distances = self._distances
+        return emptied
 
     def distance(self, client: BlockHash | None) -> int | None:
         """Return how many tokens before its end the next prompt will part from one of a client.

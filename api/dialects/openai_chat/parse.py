@@ -39,7 +39,7 @@ from api.dialects.parsing import (
     refuse_images,
     sampling_of,
     stop_texts,
-    verbosity_turn,
+    with_verbosity,
 )
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import parse_body
@@ -274,7 +274,7 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         thinks = wire.reasoning_effort not in (None, "none")
     chat = ChatRequest(
         model=wire.model,
-        messages=merge_turns((), (*turns_of(wire.messages), *verbosity_turn(wire.verbosity))),
+        messages=merge_turns((), with_verbosity(turns_of(wire.messages), wire.verbosity)),
         max_tokens=clamp_max_tokens(wanted, defaults.max_tokens),
         sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=tools,

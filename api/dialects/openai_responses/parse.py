@@ -38,7 +38,7 @@ from api.dialects.parsing import (
     newest_of_user,
     refuse_images,
     sampling_of,
-    verbosity_turn,
+    with_verbosity,
 )
 from api.generation import (
     Block,
@@ -444,7 +444,7 @@ def parse_request(
         model=wire.model,
         messages=merge_turns(
             [wire.instructions] if wire.instructions else (),
-            (*item_turns(items), *verbosity_turn(wire.text.verbosity if wire.text else None)),
+            with_verbosity(item_turns(items), wire.text.verbosity if wire.text else None),
         ),
         max_tokens=clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
         sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),

@@ -152,7 +152,8 @@ class ContextEnds:
 
     def forget_prompts(self) -> None:
         """Forget the prompts with which new ones are compared; from any thread."""
-        self._partings.clear()
+        # A prompt that is compared meanwhile goes to the old object, which is dropped.
+        self._partings = self._partings.without_prompts()
 
     def _pauses(
         self,

@@ -92,7 +92,9 @@ def test_restored_among_strangers_says_the_same(
             warm.step()
         warm.finish()
         assert [run.tokens for run in runs] == expected
-    assert all(run.cached == len(run.prompt) - 1 for run in runs)
+    # Where the prompts of a client part near their ends, no checkpoint is made at the end itself.
+    spared = BLOCK if warm.reuse._spec.has_ends else 0
+    assert all(run.cached >= len(run.prompt) - 1 - spared for run in runs)
 
 
 @few

@@ -47,9 +47,10 @@ def test_a_refusal_is_the_text_of_its_turn() -> None:
 
 
 @pytest.mark.parametrize(("verbosity", "words"), [("low", "short"), ("high", "detail")])
-def test_verbosity_is_a_remark_behind_the_conversation(verbosity: str, words: str) -> None:
+def test_verbosity_ends_the_system_prompt(verbosity: str, words: str) -> None:
     for chat in (_chat(verbosity=verbosity), _response(text={"verbosity": verbosity})):
-        assert words in chat.messages[-1].content
+        assert chat.messages[0].role == "system"
+        assert words in chat.messages[0].content
     assert _chat(verbosity="medium") == _chat()
 
 
