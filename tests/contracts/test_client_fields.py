@@ -37,7 +37,7 @@ TESTS = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("client_fields.toml")
 _TURN = {"role": "user", "content": "hi"}
 _MESSAGES = {"model": "m", "max_tokens": 1, "messages": [_TURN]}
-VERDICTS = frozenset({"honoured", "refused", "harmless", "open"})
+VERDICTS = frozenset({"honoured", "refused", "harmless"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,8 @@ class Verdict:
     """A line of the table.
 
     Attributes:
-        kind: ``honoured``, ``refused``, ``harmless`` or ``open``.
-        text: The test, the reason or the status.
+        kind: ``honoured``, ``refused`` or ``harmless``.
+        text: The test, the status or the reason.
         value: What is sent in place of a sample; ``None`` for the sample.
         is_whole: Whether the types below the fields are left out.
         patterns: The fields.
