@@ -13,7 +13,7 @@ import structlog
 
 from domain.chat.items import Failed, Progress
 from domain.engine.figures import WorkCounts
-from domain.errors import DeviceFailed, EngineFailure, EngineLost
+from domain.errors import DeviceFailed, EngineFailure, EngineLost, InvalidRequest
 from domain.ports import Clock
 from domain.values import StopReason
 from worker.engine.emitter import Emitter
@@ -191,6 +191,8 @@ class BatchSteps:
 
 def failed_by(error: Exception, *, retryable: bool) -> Failed:
     """Return the failure of a sequence that an error of its own caused."""
+    if isinstance(error, InvalidRequest):
+        return Failed(error=error.code, message=error.message, retryable=False)
     message = f"the generation failed: {type(error).__name__}: {error}"
     return Failed(error=EngineFailure.code, message=message, retryable=retryable)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from domain.chat.generation import PreparedPrompt
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
-from domain.errors import EngineFailure
+from domain.errors import EngineFailure, InvalidRequest
 from domain.values import ModelCard, Priority, PromptEncoding, Sampling, WaitingFor
 from worker.engine.grammar.ports import Constraint
 from worker.engine.output.channel_parser import ChannelFormat, ChannelParser
@@ -48,6 +48,12 @@ def is_device_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and _DEVICE_ERRORS.search(str(error)) is not None
+
+
+def unknown_token(token: int, vocabulary: int) -> InvalidRequest:
+    """Return the refusal of a bias of a token that a model lacks."""
+    msg = f"logit_bias names the token {token}; this model has the tokens 0 to {vocabulary - 1}"
+    return InvalidRequest(msg, field="logit_bias")
 
 
 class ModelLoadError(EngineFailure):
@@ -252,6 +258,7 @@ class LoadedModel:
             allowed; raises ``InvalidRequest`` if a strict request cannot be satisfied.
         token_bytes: The bytes that a token adds to the text; empty for an unknown id.
         grammar_bytes: Returns the memory of the compiled grammars that are kept.
+        vocabulary: Number of its token ids, where its files state it.
     """
 
     card: ModelCard
@@ -267,6 +274,7 @@ class LoadedModel:
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
     token_bytes: Callable[[int], bytes] = lambda _: b""
     grammar_bytes: Callable[[], int] = lambda: 0
+    vocabulary: int | None = None
 
     def parser(self, prompt: PreparedPrompt, stop: tuple[str, ...] = ()) -> AnswerParser:
         """Return the parser of the answer to ``prompt``, before its first token.

@@ -8,9 +8,9 @@ from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedProm
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest, PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
-from domain.values import Owner, PromptEncoding
+from domain.values import Owner, PromptEncoding, Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.ports import Admission, LoadedModel
+from worker.engine.ports import Admission, LoadedModel, unknown_token
 
 
 def prepare(
@@ -30,12 +30,14 @@ def prepare(
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
-        InvalidRequest: The template refuses the request, a strict schema cannot be enforced, or
-            vectors are requested, as by a job whose model was registered as another kind since.
+        InvalidRequest: The template refuses the request, a bias names a token that the model lacks,
+            a strict schema cannot be enforced, or vectors are requested, as by a job whose model
+            was registered as another kind since.
         GenerationCancelled: The prompt is no longer wanted.
     """
     if request.embedding is not None:
         raise InvalidRequest(f"{model.card.id} generates text and computes no vectors")
+    sampling = _sampling_of(request, model)
     rendered = model.render(request, encoding)
     tokens = owned(rendered.tokens, cache_owner)
     room = model.card.context_length - len(tokens)
@@ -50,7 +52,7 @@ def prepare(
         cache_source=cached.source,
         known_tokens=cached.known,
         max_tokens=max_tokens,
-        sampling=request.sampling.resolve(model.sampling),
+        sampling=sampling,
         opened=rendered.opened,
         tools=request.callable_tools,
         single_call=request.tool_choice.is_single,
@@ -71,6 +73,14 @@ def prepare(
         # Raises before the first item is emitted; afterwards it is too late.
         model.constraint(prompt)
     return prompt
+
+
+def _sampling_of(request: ChatRequest, model: LoadedModel) -> Sampling:
+    sampling = request.sampling.resolve(model.sampling)
+    largest = max((token for token, _ in sampling.logit_bias), default=0)
+    if model.vocabulary is not None and largest >= model.vocabulary:
+        raise unknown_token(largest, model.vocabulary)
+    return sampling
 
 
 def constraint_of(

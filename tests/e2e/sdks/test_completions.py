@@ -136,6 +136,7 @@ def test_default_length_is_the_vendors(oai: openai.OpenAI) -> None:
         ({"n": 9}, "n"),
         ({"best_of": 3}, "best_of"),
         ({"prompt": [10**9]}, "prompt"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"prompt": ""}, "prompt"),
     ],
 )

@@ -11,12 +11,12 @@ from typing import cast
 
 import mlx.core as mx
 
-from domain.errors import InvalidRequest
 from domain.values import TEMPERATURE_MIN, Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.logprobs import LogprobRows
 from worker.engine.mlx.penalties import PenalisedRows, ReadTokens, TokenCounts
 from worker.engine.mlx.rows.running_sequences import is_on_gpu
+from worker.engine.ports import unknown_token
 
 _BITS = 8
 
@@ -303,7 +303,7 @@ class BatchSampler:
             if counts is None:
                 continue
             if counts.largest_id >= logits.shape[-1]:
-                self.faults[uid] = _unknown_token(counts.largest_id, logits.shape[-1])
+                self.faults[uid] = unknown_token(counts.largest_id, logits.shape[-1])
                 continue
             counts.settle()
             rows.add(row, counts)
@@ -501,11 +501,6 @@ def _without_top_choices(kept: mx.array, thresholds: mx.array) -> mx.array:
     shares = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
     reaching = mx.where((shares >= thresholds) & mx.isfinite(shares), shares, mx.inf)
     return mx.where(shares > reaching.min(axis=-1, keepdims=True), -mx.inf, kept)
-
-
-def _unknown_token(token: int, vocabulary: int) -> InvalidRequest:
-    msg = f"logit_bias names the token {token}; this model has the tokens 0 to {vocabulary - 1}"
-    return InvalidRequest(msg, field="logit_bias")
 
 
 def _categorical(logits: mx.array, key: mx.array) -> mx.array:

@@ -131,6 +131,15 @@ class TestSameSeed:
             assert [i.body for i in sink.numbered(f"{name}-{cut}")] == [i.body for i in items[cut:]]
 
 
+def test_a_bias_of_a_token_that_the_model_lacks_is_refused_before_the_prompt_is_read(
+    engine: BatchEngine,
+) -> None:
+    biased = Sampling(logit_bias=((5, 1.0), (2**31 - 1, 1.0)))
+    with pytest.raises(InvalidRequest, match="logit_bias names the token 2147483647") as refused:
+        engine.prepare(ask("x", sampling=biased))
+    assert refused.value.field == "logit_bias"
+
+
 def test_another_seed_says_something_else(engine: BatchEngine) -> None:
     said = {
         tokens_of(engine, f"seed-{n}", ask("x", max_tokens=12, sampling=Sampling(seed=n)))

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from domain.chat.generation import GenerationTask
+from domain.chat.items import Failed
 from domain.engine.control import EngineValues
-from domain.errors import DeviceFailed, Draining, EngineFailure, EngineLost, QueueUnavailable
+from domain.errors import (
+    DeviceFailed,
+    Draining,
+    EngineFailure,
+    EngineLost,
+    InvalidRequest,
+    QueueUnavailable,
+)
 from domain.values import JobId, Sampling, StopReason, WaitingFor
 from ops.clock import SystemClock
 from tests.support.fakes.engine import FakeEngine, ScriptedRunner
@@ -209,6 +217,18 @@ def test_a_fault_of_the_device_ends_the_engine() -> None:
         failure = finished(handle).failure
     assert failure is not None
     assert failure.error == "device_failed"
+
+
+def test_a_sequence_that_the_model_cannot_follow_fails_as_an_invalid_request() -> None:
+    with FakeEngine(CollectingSink(), SCRIPT) as engine:
+        engine.pause()
+        handle = submit(engine, "job-a", ask("long"))
+        engine.runner.fault = InvalidRequest("logit_bias names the token 9", field="logit_bias")
+        engine.resume()
+        failure = finished(handle).failure
+    assert failure == Failed(
+        error="invalid_request", message="logit_bias names the token 9", retryable=False
+    )
 
 
 def test_a_cancelled_generation_that_waits_never_starts() -> None:

@@ -154,6 +154,7 @@ def load_weights(
         tool_format=tool_format,
         channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
+        vocabulary=_vocabulary_of(config),
     )
     end_ids = end_ids_of(tokenizer)
     model = with_reasoning_limit(_constrained(model, tokenizer), renderer.encode, end_ids)
@@ -315,6 +316,12 @@ def _card(
         description=_description(config),
         created_at=_written_at(model_dir),
     )
+
+
+def _vocabulary_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of token ids; a model that also sees images states it for its text part."""
+    stated = (config.get("text_config") or config).get("vocab_size")
+    return stated if isinstance(stated, int) else None
 
 
 def _sampling_defaults(model_dir: Path) -> Sampling:
