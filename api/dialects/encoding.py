@@ -1,4 +1,4 @@
-"""Parts of answers that dialects share: log probabilities, and signatures of reasoning blocks."""
+"""Parts of answers that dialects share: log probabilities, reasoning, and misses of the cache."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.generation import job_hex
+from domain.audit.recent_ends import CacheDiagnosis
+from domain.chat.divergence import Cause
 from domain.chat.logprobs import TokenLogprob
 from domain.values import JobId
+
+WordT = TypeVar("WordT", bound=str)
+
+
+def miss_of(found: CacheDiagnosis, compared: JobId, words: Mapping[Cause, WordT]) -> WordT | None:
+    """Return a dialect's word for why a prompt missed the cache; the diagnosis has a divergence.
+
+    Args:
+        found: The diagnosis of the prompt.
+        compared: The job that the client asks to compare with.
+        words: The words of the dialect, which are for changes of the request.
+
+    Returns:
+        ``None`` for another cause, or where the prompt of another job was nearer.
+    """
+    if found.divergence is None or found.compared_with != compared:
+        return None
+    return words.get(found.divergence.cause)
 
 
 class TokenChance(TypedDict):

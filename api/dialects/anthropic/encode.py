@@ -14,7 +14,7 @@ from api.dialects.anthropic.bodies import (
     CacheMissReason,
     MessageDiagnostics,
 )
-from api.dialects.encoding import sign_reasoning
+from api.dialects.encoding import miss_of, sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
 from api.generation import (
@@ -93,8 +93,8 @@ class PreviousMessage:
             return {"cache_miss_reason": None}
         if found.divergence is None:
             return None
-        miss = _MISSES.get(found.divergence.cause)
-        if miss is None or found.compared_with != self.job_id:
+        miss = miss_of(found, self.job_id, _MISSES)
+        if miss is None:
             # The vendor's words are for changes of this prompt; others are in x-semantic-cache.
             return {"cache_miss_reason": {"type": "unavailable"}}
         reason: CacheMissReason = {"type": miss, "cache_missed_input_tokens": found.missed_tokens}

@@ -97,6 +97,9 @@ def _parse_response(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
     if wire.previous_response_id is not None:
         msg = "a line of a batch stands by itself; send the conversation before it as input"
         raise InvalidRequest(msg, field="previous_response_id")
+    if wire.prompt_cache_options and wire.prompt_cache_options.comparison_response_id is not None:
+        msg = "a line of a batch stands by itself and is compared with no response"
+        raise InvalidRequest(msg, field="prompt_cache_options.comparison_response_id")
     return responses.parse_request(wire, _requested(wire), (), {}, defaults)
 
 

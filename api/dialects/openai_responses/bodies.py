@@ -150,7 +150,7 @@ class CacheOptions(RequestBody):
     """Options of the vendor's cache; those of its life have no effect, since all is kept."""
 
     prewarm: Literal[False] | None = None
-    comparison_response_id: Unsupported = None
+    comparison_response_id: Annotated[str, Field(max_length=64)] | None = None
 
 
 class BackgroundOptions(RequestBody):
@@ -227,6 +227,17 @@ class ResponseFault(TypedDict):
     message: str
 
 
+CacheMiss = Literal["model_changed", "tools_changed", "reasoning_effort_changed", "input_changed"]
+
+
+class CacheDiagnostics(TypedDict):
+    """What the cache had of the prompt, compared with another response; a miss has the rest."""
+
+    type: Literal["cache_miss", "cache_hit", "comparison_response_not_found", "unavailable"]
+    reason: NotRequired[CacheMiss]
+    cache_missed_tokens: NotRequired[int]
+
+
 class ResponseObject(TypedDict):
     """A response as it is now."""
 
@@ -245,6 +256,7 @@ class ResponseObject(TypedDict):
     output: list[dict[str, Any]]
     parallel_tool_calls: bool
     previous_response_id: str | None
+    prompt_cache_diagnostics: NotRequired[CacheDiagnostics | None]
     prompt_cache_key: str | None
     reasoning: dict[str, str | None]
     safety_identifier: str | None

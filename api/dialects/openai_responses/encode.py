@@ -7,12 +7,18 @@ that begins anew under another model has numbers from its epoch on, so that such
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from api.dialects.encoding import delta_logprobs, response_logprobs, sign_reasoning
-from api.dialects.openai_responses.bodies import ResponseFault, ResponseObject, ResponseUsage
+from api.dialects.encoding import delta_logprobs, miss_of, response_logprobs, sign_reasoning
+from api.dialects.openai_responses.bodies import (
+    CacheDiagnostics,
+    CacheMiss,
+    ResponseFault,
+    ResponseObject,
+    ResponseUsage,
+)
 from api.dialects.openai_responses.parse import (
     Item,
     RequestedFields,
@@ -26,6 +32,8 @@ from api.errors import error_body
 from api.generation import AssembledAnswer, Block, ending_or_error, job_hex
 from api.http.messages import Dialect
 from api.http.sse import Comment, Frame, Part
+from domain.audit.recent_ends import CacheDiagnosis
+from domain.chat.divergence import Cause
 from domain.chat.items import (
     Finished,
     Progress,
@@ -63,11 +71,13 @@ class ResponseEnvelope:
         job_id: The job, which gives the response its id.
         created_s: Unix seconds of acceptance.
         requested: The stored fields of the request.
+        diagnosis: What the cache had of the prompt, if the request asks and the prompt is known.
     """
 
     job_id: JobId
     created_s: int
     requested: RequestedFields
+    diagnosis: CacheDiagnosis | None = None
 
     @property
     def id(self) -> str:
@@ -114,7 +124,39 @@ def response_object(
         **envelope.requested.echo,  # type: ignore[typeddict-item]  # echo has the rest
         **members,
     }
+    if envelope.requested.compared is not None:
+        compared = JobId(envelope.requested.compared)
+        whole["prompt_cache_diagnostics"] = _diagnostics(compared, envelope.diagnosis)
     return whole
+
+
+_MISSES: Final[Mapping[Cause, CacheMiss]] = {
+    Cause.MODEL_CHANGED: "model_changed",
+    Cause.THINKING_TOGGLED: "reasoning_effort_changed",
+    Cause.EFFORT_CHANGED: "reasoning_effort_changed",
+    Cause.TOOL_ADDED: "tools_changed",
+    Cause.TOOL_REMOVED: "tools_changed",
+    Cause.TOOL_EDITED: "tools_changed",
+    Cause.TOOLS_REORDERED: "tools_changed",
+    Cause.SYSTEM_CHANGED: "input_changed",
+    Cause.OTHER_CONVERSATION: "input_changed",
+    Cause.HISTORY_EDITED: "input_changed",
+    Cause.HISTORY_CUT: "input_changed",
+    Cause.ANSWER_REWRITTEN: "input_changed",
+}
+
+
+def _diagnostics(compared: JobId, found: CacheDiagnosis | None) -> CacheDiagnostics | None:
+    if not compared:
+        return {"type": "comparison_response_not_found"}
+    if found is None:
+        return None
+    if found.divergence is None:
+        return {"type": "cache_hit"}
+    reason = miss_of(found, compared, _MISSES)
+    if reason is None:
+        return {"type": "unavailable"}
+    return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": found.missed_tokens}
 
 
 def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> ResponseObject:

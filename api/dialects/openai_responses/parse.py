@@ -349,6 +349,7 @@ class RequestedFields:
         is_signed: Whether ``encrypted_content`` carries the reasoning.
         kinds: Kinds of the tools; see ``ResponseTools``.
         echo: Members of the response object that only repeat the request.
+        compared: The job that the cache diagnosis compares with; "" where it did not exist.
     """
 
     items: tuple[Item, ...]
@@ -358,6 +359,7 @@ class RequestedFields:
     is_signed: bool
     kinds: ToolKinds
     echo: Mapping[str, Any]
+    compared: str | None = None
 
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -480,6 +482,7 @@ def encode_fields(requested: RequestedFields) -> bytes:
             "is_signed": requested.is_signed,
             "kinds": requested.kinds,
             "echo": requested.echo,
+            "compared": requested.compared,
         }
     )
 
@@ -495,6 +498,7 @@ def decode_fields(payload: bytes) -> RequestedFields:
         is_signed=data["is_signed"],
         kinds=data.get("kinds", {}),
         echo=data["echo"],
+        compared=data.get("compared"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from api.app import App
@@ -147,7 +147,14 @@ def _present(app: App, found: StoredResponse) -> ResponseObject:
     """Return a response as it is now."""
     view = app.views.get(found.envelope.job_id)
     stored = None if view is None else app.records.read_stored(view)
-    return current_response(found.envelope, view, stored)
+    return current_response(_diagnosed(app, found.envelope), view, stored)
+
+
+def _diagnosed(app: App, envelope: ResponseEnvelope) -> ResponseEnvelope:
+    """Return the envelope with the cache diagnosis, if the request asks for one."""
+    if not envelope.requested.compared:
+        return envelope
+    return replace(envelope, diagnosis=app.records.diagnose(envelope.job_id))
 
 
 def load_object(app: App, response_id: str) -> ResponseObject:
@@ -167,7 +174,19 @@ def _resolve(app: App, wire: ResponsesBody, caller: Caller) -> tuple[RequestedFi
         _resolve_item(app, item, index, caller) for index, item in enumerate(input_items(wire))
     ]
     before = _conversation(app, wire.previous_response_id, caller)
-    return requested_fields(wire, items, before), before
+    requested = requested_fields(wire, items, before)
+    return replace(requested, compared=_compared(app, wire, caller)), before
+
+
+def _compared(app: App, wire: ResponsesBody, caller: Caller) -> str | None:
+    """Return the job of the response that the request wants its cache compared with."""
+    options = wire.prompt_cache_options
+    if options is None or options.comparison_response_id is None:
+        return None
+    try:
+        return _load_visible(app, options.comparison_response_id, caller).job.id
+    except ResponseNotFound:
+        return ""
 
 
 def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str, Any]]:
@@ -276,8 +295,12 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
         job,
         app,
         stream=parsed.stream,
-        encoder=lambda *_: ResponsesEncoder(envelope, request_id=request.id),
-        assemble=lambda _, answer, __: ended_response(envelope, answer),
+        encoder=lambda _, __, diagnosis: ResponsesEncoder(
+            replace(envelope, diagnosis=diagnosis), request_id=request.id
+        ),
+        assemble=lambda _, answer, diagnosis: ended_response(
+            replace(envelope, diagnosis=diagnosis), answer
+        ),
     )
 
 
@@ -355,6 +378,7 @@ async def _stream(
     envelope: ResponseEnvelope, after: int, request: Request, app: App
 ) -> StreamReply:
     """Stream the events of a response; a client that leaves ends the stream and not the job."""
+    envelope = await app.call(_diagnosed, app, envelope)
     job = await app.feed.open_job(envelope.job_id, request)
     encoder = ResponsesEncoder(envelope, request_id=request.id, after=after)
     pieces = JobStream(job, encoder, ping_s=app.ping_s)

@@ -66,6 +66,8 @@ REGISTRY = ModelRegistry(
 LIMITS = JobLimits(max_tokens_default=64, memory_wait_s=0, disconnect_grace_s=0, dedup_grace_s=0.01)
 PATIENCE_S = 60.0
 
+_USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1)
+
 
 class FakeApi:
     """The routes, the app behind them, and the actions of a worker.
@@ -225,36 +227,49 @@ class FakeApi:
             self.broker.items.publish([(job_id, item)])
             n += not transient
 
-    def start(self, job_id: JobId) -> None:
+    def start(self, job_id: JobId, usage: Usage = _USAGE) -> None:
         """Take a job from the queue as a worker does."""
         assert self.take() == job_id
-        self.begin(job_id)
+        self.begin(job_id, usage)
 
     def take(self, priority: Priority = Priority.INTERACTIVE) -> JobId | None:
         """Take the next job of either line as a worker of ``demo`` does."""
         queue = self.broker.queue
         return queue.take(priority) or queue.take(priority, model="demo")
 
-    def begin(self, job_id: JobId) -> None:
+    def begin(self, job_id: JobId, usage: Usage = _USAGE) -> None:
         """Record that a worker has begun a job."""
-        command = start_command("w1", model="demo", prompt_tokens=5, cached_tokens=2)
+        command = start_command(
+            "w1",
+            model="demo",
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
         commit(job_id, command, log=self.log, ids=self.app.ids)
 
     def complete(
-        self, job_id: JobId, text: str, calls: Sequence[EmittedCall] = (), *, attempt: int = 1
+        self,
+        job_id: JobId,
+        text: str,
+        calls: Sequence[EmittedCall] = (),
+        *,
+        attempt: int = 1,
+        usage: Usage = _USAGE,
     ) -> None:
         """Record the end of a job as a worker does."""
         answer = StoredAnswer(text=text, calls=tuple(calls), token_ids=(1,))
-        self.complete_with(job_id, answer, attempt=attempt)
+        self.complete_with(job_id, answer, attempt=attempt, usage=usage)
 
-    def complete_with(self, job_id: JobId, answer: StoredAnswer, *, attempt: int = 1) -> None:
+    def complete_with(
+        self, job_id: JobId, answer: StoredAnswer, *, attempt: int = 1, usage: Usage = _USAGE
+    ) -> None:
         """Record the end of a job with any answer."""
         payload = answer.to_bytes()
         command = JobCompleted(
             attempt=attempt,
             stop_reason=StopReason.END_TURN,
             stop_sequence=None,
-            usage=Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=1),
+            usage=usage,
             output=digest_of(payload),
             token_hash="0",
             timings=Timings(decode_ms=1.5),
