@@ -180,6 +180,15 @@ class TemplateOptions(RequestBody):
     enable_thinking: bool | None = None
 
 
+class ReasoningSwitch(RequestBody):
+    """Reasoning as clients of OpenRouter switch it; a request to hide it is refused."""
+
+    enabled: bool | None = None
+    effort: str | None = None
+    max_tokens: MaxTokens | None = None
+    exclude: Literal[False] | None = None
+
+
 class ChatCompletionBody(CompletionParameters):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -201,14 +210,47 @@ class ChatCompletionBody(CompletionParameters):
     web_search_options: Unsupported = None
     enable_thinking: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    reasoning: ReasoningSwitch | None = None
+    include_reasoning: Literal[True] | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
 
     @property
-    def is_thinking(self) -> bool | None:
-        """Whether the model is asked to reason; ``None`` leaves it to the effort."""
-        kwargs = self.chat_template_kwargs
-        if kwargs is not None and kwargs.enable_thinking is not None:
-            return kwargs.enable_thinking
-        return self.enable_thinking
+    def effort(self) -> str | None:
+        """The effort of the reasoning, by the first of its names that the request has."""
+        named = self.reasoning.effort if self.reasoning is not None else None
+        return (
+            self.reasoning_effort or named or (self.think if isinstance(self.think, str) else None)
+        )
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Most tokens of the reasoning, if the request sets a limit."""
+        return self.reasoning.max_tokens if self.reasoning is not None else None
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether reasoning is switched off, apart from the effort."""
+        return self._switch is False
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the model is asked to reason."""
+        if self._switch is not None:
+            return self._switch
+        if self.effort is not None:
+            return self.effort != "none"
+        return self.reasoning_tokens is not None
+
+    @property
+    def _switch(self) -> bool | None:
+        kwargs, routed = self.chat_template_kwargs, self.reasoning
+        switches = (
+            kwargs.enable_thinking if kwargs is not None else None,
+            self.enable_thinking,
+            routed.enabled if routed is not None else None,
+            self.think if isinstance(self.think, bool) else None,
+        )
+        return next((one for one in switches if one is not None), None)
 
 
 # --- OpenAI --------------------------------------------------------------------------------

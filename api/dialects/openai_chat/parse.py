@@ -269,9 +269,6 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     tools = tools_of(wire.tools)
     choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
     wanted = wire.max_completion_tokens or wire.max_tokens
-    thinks = wire.is_thinking
-    if thinks is None:
-        thinks = wire.reasoning_effort not in (None, "none")
     chat = ChatRequest(
         model=wire.model,
         messages=merge_turns((), with_verbosity(turns_of(wire.messages), wire.verbosity)),
@@ -284,10 +281,10 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         strict_tools=strict_among(wire.tools),
         stop=stop_texts(wire.stop),
         logprobs=logprobs_wanted(wanted=bool(wire.logprobs), top=wire.top_logprobs),
-        thinking=thinks and choice.mode not in ("any", "tool"),
-        effort=effort_of(wire.reasoning_effort),
+        thinking=wire.is_thinking and choice.mode not in ("any", "tool"),
+        effort=effort_of(wire.effort),
         thinking_limit=defaults.efforts.limit(
-            wire.reasoning_effort, forbidden=wire.is_thinking is False
+            wire.effort, budget=wire.reasoning_tokens, forbidden=wire.is_forbidden
         ),
     )
     return completion_request(wire, [chat], headers)

@@ -85,15 +85,57 @@ def test_a_value_out_of_range_is_refused_by_name(dialect: str, field: str, value
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_thinking_is_switched_as_vllm_and_qwen_name_it(*, wanted: bool) -> None:
+def test_thinking_is_switched_by_each_of_its_names(*, wanted: bool) -> None:
     for given in (
         {"enable_thinking": wanted},
         {"chat_template_kwargs": {"enable_thinking": wanted}},
+        {"reasoning": {"enabled": wanted}},
+        {"think": wanted},
     ):
         body = {"model": "m", "messages": MESSAGES, "reasoning_effort": "high", **given}
         chat = parse_chat(json.dumps(body).encode(), {}, DEFAULTS).chat
         assert chat.thinking is wanted
         assert (chat.thinking_limit.tokens == 0) is not wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "thinking", "effort", "tokens"),
+    [
+        ({"reasoning": {"effort": "low"}}, True, "low", None),
+        ({"reasoning": {"effort": "none"}}, False, "none", 0),
+        ({"reasoning": {"max_tokens": 3}}, True, None, 3),
+        ({"reasoning": {"enabled": True, "exclude": False}}, True, None, None),
+        ({"reasoning": {}, "include_reasoning": True}, False, None, None),
+        ({"reasoning_effort": "high", "reasoning": {"effort": "low"}}, True, "high", None),
+        ({"think": "medium"}, True, "medium", None),
+    ],
+    ids=str,
+)
+def test_the_effort_has_further_names(
+    given: dict[str, Any], effort: str | None, tokens: int | None, *, thinking: bool
+) -> None:
+    body = {"model": "m", "messages": MESSAGES, **given}
+    chat = parse_chat(json.dumps(body).encode(), {}, DEFAULTS).chat
+    assert (chat.thinking, chat.effort, chat.thinking_limit.tokens) == (thinking, effort, tokens)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"reasoning": {"exclude": True}}, "reasoning.exclude"),
+        ({"reasoning": {"max_tokens": 0}}, "reasoning.max_tokens"),
+        ({"include_reasoning": False}, "include_reasoning"),
+        ({"think": "a lot"}, "think"),
+    ],
+    ids=str,
+)
+def test_reasoning_that_cannot_be_followed_is_refused_by_name(
+    given: dict[str, Any], field: str
+) -> None:
+    body = {"model": "m", "messages": MESSAGES, **given}
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(json.dumps(body).encode(), {}, DEFAULTS)
+    assert refused.value.field == field
 
 
 def test_a_template_variable_without_effect_is_refused_by_name() -> None:
