@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,8 +36,11 @@ from tests.support.sdk_fields import SdkField, walk
 
 TESTS = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("client_fields.toml")
+PAGE = TESTS.parent / "docs" / "clients.md"
 _TURN = {"role": "user", "content": "hi"}
 _MESSAGES = {"model": "m", "max_tokens": 1, "messages": [_TURN]}
+#: The date at the end of the type of a vendor's tool.
+_DATE = re.compile(r"20\d{6}$")
 VERDICTS = frozenset({"honoured", "refused", "harmless"})
 
 
@@ -191,6 +195,34 @@ def test_every_named_test_exists() -> None:
                 tree = ast.parse((TESTS / path).read_text())
                 functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
                 assert name in functions, verdict.text
+
+
+def _refused_row(table: str) -> str:
+    """Return the row of the page with the refused fields of the operations of a table.
+
+    A type with a date stands once, with a * for the date.
+    """
+    names = [name for name, surface in SURFACES.items() if surface.table == table]
+    found: dict[str, set[str]] = {}
+    for field in (one for name in names for one in fields(name)):
+        verdict = verdict_of(table, field.key)
+        if verdict is not None and verdict.kind == "refused":
+            place = ".".join(part for part in field.path if isinstance(part, str))
+            values = found.setdefault(place, set())
+            if field.name == "type":
+                values.add(f"`{_DATE.sub('*', field.sample)}`")
+            elif verdict.value is not None:
+                values.add(f"`{json.dumps(verdict.value)}`")
+    listed = [f"`{at}`{': ' * bool(of)}{', '.join(sorted(of))}" for at, of in sorted(found.items())]
+    paths = ", ".join(f"`{SURFACES[name].path}`" for name in names)
+    return f"| {paths} | {'; '.join(listed)} |" if listed else ""
+
+
+def test_the_page_lists_every_refused_field() -> None:
+    page = PAGE.read_text().split("### Refused fields\n")[1].split("\n## ")[0]
+    tables = dict.fromkeys(one.table for one in SURFACES.values())
+    rows = [row for row in page.splitlines() if row.startswith("| `/")]
+    assert rows == [row for table in tables if (row := _refused_row(table))]
 
 
 def _is_named(path: tuple[str | int, ...], message: str) -> bool:
