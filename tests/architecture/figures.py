@@ -64,8 +64,8 @@ class Figures:
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
     files=438,
-    lines=87_900,
-    statements=42_300,
+    lines=88_100,
+    statements=42_400,
     message_files=36,
     jobs_files=15,
 )
