@@ -20,11 +20,21 @@ from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner
+from worker.engine.mlx.speculation import PassTimes
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, Finish, LoadedModel, RenderedPrompt, TokenLikelihood
 
 BLOCK = 16
 STEPS_MAX = 2000
+
+
+def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts cost nothing: a busy machine must not decide what is verified."""
+    monkeypatch.setattr(PassTimes, "plain_s", lambda *_: 1.0)
+    free = property(lambda _: (0.0, 0.0), lambda *_: None)
+    monkeypatch.setattr(PassTimes, "cost", free, raising=False)
+    monkeypatch.setattr(PassTimes, "drafted_max", 1_000)
+    monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
 
 
 @dataclass

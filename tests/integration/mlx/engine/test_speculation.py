@@ -11,7 +11,7 @@ import pytest
 from domain.kv.spec import LayerKind
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, Run, make_drafts_free
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     GEMMA3,
@@ -24,7 +24,6 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.window_cache import leaves
-from worker.engine.mlx.speculation import PassTimes
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
@@ -69,15 +68,6 @@ class Oracle:
 
     def _token(self, token: int) -> int:
         return (token + 1) % VOCABULARY if self._rng.random() < self._errors else token
-
-
-def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts cost nothing: a busy machine must not decide what is verified."""
-    monkeypatch.setattr(PassTimes, "plain_s", lambda *_: 1.0)
-    free = property(lambda _: (0.0, 0.0), lambda *_: None)
-    monkeypatch.setattr(PassTimes, "cost", free, raising=False)
-    monkeypatch.setattr(PassTimes, "drafted_max", 1_000)
-    monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
 
 
 @pytest.fixture
