@@ -9,14 +9,15 @@ import pytest
 
 from tests.support.clients.npm import missing
 from tests.support.models.blas import use_reference
+from tests.support.models.real_answers import MODEL, KeptAnswers, kept_answers
 from tests.support.models.real_packages import Unavailable
 from tests.support.models.real_weights import prepare
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="package")
 def _own_blas() -> Iterator[None]:
-    """Leave the reference BLAS to the next file: a load of a model replaces it."""
+    """Leave the reference BLAS to the next directory: a load of a model replaces it."""
     yield
     use_reference()
 
@@ -34,6 +35,11 @@ def real_model() -> Callable[[str], Path]:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def smollm2(real_model: Callable[[str], Path]) -> LoadedWeights:
-    return load_weights(ModelSource(id=str(real_model("smollm2-float32"))))
+    return load_weights(ModelSource(id=str(real_model(MODEL))))
+
+
+@pytest.fixture(scope="session")
+def kept(real_model: Callable[[str], Path]) -> KeptAnswers:
+    return kept_answers(real_model(MODEL))

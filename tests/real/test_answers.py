@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import pytest
 
 from domain.chat.generation import Outcome
-from tests.support.models.real_engine import (
-    ROWS_MAX,
-    Reference,
-    differences,
-    prompt_texts,
-    real_engine,
-    reference,
-    rendered,
+from tests.support.models.real_answers import (
+    PROMPTS,
+    TOKENS,
+    Answered,
+    KeptAnswers,
+    computed,
 )
+from tests.support.models.real_engine import ROWS_MAX, differences, prompt_texts, real_engine
+from tests.support.models.runner_probe import make_drafts_free
 from worker.engine.mlx.model.loader import LoadedWeights
 
 _log = logging.getLogger(__name__)
@@ -34,46 +34,59 @@ class Task:
     """
 
     weights: LoadedWeights
-    texts: list[str]
-    prompts: list[tuple[int, ...]]
     length: int
-    expected: list[Reference]
+    answered: list[Answered]
+
+    @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        return [one.prompt for one in self.answered]
 
     def check(self, answers: list[Outcome]) -> None:
         """Every token equals that of mlx-lm."""
-        ends = self.weights.end_ids
-        assert differences(self.texts, answers, self.expected, ends) == []
+        texts = [one.text for one in self.answered]
+        expected = [one.answer for one in self.answered]
+        assert differences(texts, answers, expected, self.weights.end_ids) == []
 
 
 @pytest.fixture(
     scope="module",
-    params=[(6, 32), pytest.param((50, 64), marks=pytest.mark.nightly)],
+    params=[(PROMPTS, TOKENS), pytest.param((50, 64), marks=pytest.mark.nightly)],
     ids=lambda size: f"{size[0]} prompts of {size[1]} tokens",
 )
-def task(request: pytest.FixtureRequest, smollm2: LoadedWeights) -> Task:
+def task(request: pytest.FixtureRequest, smollm2: LoadedWeights, kept: KeptAnswers) -> Task:
     count, length = request.param
-    texts = prompt_texts(count)
-    prompts = rendered(smollm2, texts)
-    expected = [reference(smollm2, prompt, length) for prompt in prompts]
-    return Task(smollm2, texts, prompts, length, expected)
+    return Task(smollm2, length, kept.of(smollm2, prompt_texts(count), length))
 
 
-def test_answers_alone_equal_those_of_mlx_lm(task: Task) -> None:
+@pytest.mark.nightly
+def test_kept_answers_are_those_of_mlx_lm(smollm2: LoadedWeights, kept: KeptAnswers) -> None:
+    if not kept.answers:
+        pytest.skip("they are of another model, or MLX has a GPU: none is used")
+    now = [(one.text, one.answer.tokens) for one in computed(smollm2)]
+    assert now == [(one.text, one.answer.tokens) for one in kept.answers.values()]
+
+
+def test_answers_alone_and_then_together_equal_those_of_mlx_lm(task: Task) -> None:
     with real_engine(task.weights) as engine:
         task.check(engine.alone(task.prompts, task.length))
         assert max(engine.rows) == 1
-
-
-def test_answers_in_batches_and_after_reuse_equal_those_of_mlx_lm(task: Task) -> None:
-    with real_engine(task.weights) as engine:
-        task.check(engine.together(task.prompts, task.length))
-        assert max(engine.rows) == min(ROWS_MAX, len(task.prompts))
         again = engine.together(task.prompts, task.length)
         task.check(again)
+        assert max(engine.rows) == min(ROWS_MAX, len(task.prompts))
         assert all(answer.usage.cached_tokens for answer in again)
 
 
-def test_answers_with_speculation_equal_those_of_mlx_lm(task: Task) -> None:
+@pytest.mark.nightly  # by day with speculation only
+def test_new_prompts_in_batches_equal_those_of_mlx_lm(task: Task) -> None:
+    with real_engine(task.weights) as engine:
+        task.check(engine.together(task.prompts, task.length))
+        assert max(engine.rows) == min(ROWS_MAX, len(task.prompts))
+
+
+def test_answers_with_speculation_equal_those_of_mlx_lm(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_drafts_free(monkeypatch)
     with real_engine(task.weights, speculates=True) as engine:
         task.check(engine.together(task.prompts, task.length))
         (runner,) = engine.runners

@@ -70,6 +70,10 @@ class Reference:
     tokens: tuple[int, ...]
     margins: tuple[float, ...]
 
+    def first(self, count: int) -> Reference:
+        """Return the beginning."""
+        return Reference(self.tokens[:count], self.margins[:count])
+
 
 def reference(weights: LoadedWeights, prompt: Sequence[int], tokens_max: int) -> Reference:
     """Return the greedy answer, without the token that ends it."""

@@ -102,6 +102,15 @@ def prepare(name: str, root: Path | None = None) -> Path:
     return directory
 
 
+def origin_of(directory: Path) -> dict[str, object]:
+    """Return what the model of a directory was made from, with hashes; empty if it is not whole."""
+    try:
+        found: dict[str, object] = json.loads((directory / _MARK).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
 @contextmanager
 def _alone(root: Path, name: str) -> Iterator[Path]:
     """Give the only process that makes a model a folder, and remove what killed ones left."""
@@ -115,11 +124,7 @@ def _alone(root: Path, name: str) -> Iterator[Path]:
 
 
 def _is_whole(directory: Path, model: RealModel) -> bool:
-    try:
-        found: object = json.loads((directory / _MARK).read_text())
-    except (OSError, ValueError):
-        return False
-    return found == _origin(model)
+    return origin_of(directory) == _origin(model)
 
 
 def _origin(model: RealModel) -> dict[str, object]:
