@@ -14,7 +14,7 @@ from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.data_dir.lock import DataDirLocked
 from ops.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
-from ops.liveness.child import watch_lifeline
+from ops.liveness.child import wait_for_activation, watch_lifeline
 from ops.liveness.imports import resting_collector
 
 #: Thread switch interval of the interpreter. The engine thread returns from native code every few
@@ -91,6 +91,8 @@ def names_of_models(transformers: Any, scan: Callable[..., Any]) -> dict[Any, An
 def main() -> int:
     """Run a worker until SIGTERM, SIGINT or the end of its supervisor; return the exit code."""
     preload()
+    if not wait_for_activation():
+        return int(ExitCode.OK)
     with resting_collector():
         from ops.observe.logs import configure_logging  # noqa: PLC0415 - imported in this block
         from ops.settings.settings import load_part_settings  # noqa: PLC0415 - imported in this block

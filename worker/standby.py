@@ -6,17 +6,8 @@ model, no connection and no memory of a GPU: it does not import MLX before its a
 
 from __future__ import annotations
 
-from ops.exit_codes import ExitCode, end_process
-from ops.liveness.child import wait_for_activation
-from worker.main import main as run_worker
-from worker.main import preload
-
-
-def main() -> int:
-    """Preload, wait for the activation and run a worker; return the exit code."""
-    preload()
-    return run_worker() if wait_for_activation() else int(ExitCode.OK)
-
+from ops.exit_codes import end_process
+from worker.main import main
 
 if __name__ == "__main__":
     end_process(main())

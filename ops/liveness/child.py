@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -85,7 +86,8 @@ def _wait_for_end(descriptor: int, on_lost: Callable[[], None]) -> None:
 def wait_for_activation() -> bool:
     """Wait until the supervisor activates this process; return whether it did.
 
-    A process that is no standby counts as activated at once.
+    A process that does not wait counts as activated at once. An activation sets environment
+    variables that were not known when the process was started.
 
     Returns:
         ``False`` if the process must end: it is not needed, or the supervisor has died.
@@ -96,6 +98,7 @@ def wait_for_activation() -> bool:
     descriptor = _inherited(STANDBY_ENV)
     if descriptor is None:
         return True
-    activated = os.read(descriptor, 1) != b""
-    os.close(descriptor)
-    return activated
+    with os.fdopen(descriptor, "rb") as activation:
+        given = activation.read()
+    os.environ.update(json.loads(given or b"{}"))
+    return given != b""

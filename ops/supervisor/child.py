@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ SWEEP_GRACE_S = 3.0
 #: Time that every part has to end after the second Ctrl-C, in seconds.
 HURRY_GRACE_S = 1.0
 _POLL_S = 0.02
+#: Variables that an activation can set: no import reads them.
+_LATE = frozenset({"SEMANTIC_REDIS__URL"})
 #: Heartbeats read at once; the capacity of a pipe.
 _SIGNS_MAX = 65_536
 
@@ -28,7 +31,8 @@ class Child:
 
     Args:
         heartbeat: Read end of its heartbeat pipe; closed by ``sweep``.
-        activation: Write end of the pipe on which a standby waits.
+        environment: What it was started with.
+        activation: Write end of the pipe on which it waits.
     """
 
     def __init__(
@@ -36,9 +40,11 @@ class Child:
         part: Part,
         process: subprocess.Popen[bytes],
         heartbeat: int,
+        environment: Mapping[str, str],
         activation: int | None = None,
     ) -> None:
         self.part = part
+        self._environment = environment
         self.pid = process.pid
         self.started_at = time.monotonic()
         self._process = process
@@ -54,7 +60,7 @@ class Child:
         environment: Mapping[str, str],
         lifeline: int,
         put: Callable[[str], None],
-        standby: bool = False,
+        waits_as: tuple[str, ...] = (),
     ) -> Child:
         """Start ``part``.
 
@@ -66,7 +72,7 @@ class Child:
             environment: Its whole environment.
             lifeline: Read end of the pipe that ends with the supervisor.
             put: Receives its output lines.
-            standby: Start its standby instead, which waits for ``activate``.
+            waits_as: Run this command instead, which waits for ``activate``.
 
         Raises:
             OSError: It cannot be executed.
@@ -75,11 +81,11 @@ class Child:
         os.set_blocking(heartbeat, False)
         inherited = {LIFELINE_ENV: lifeline, HEARTBEAT_ENV: theirs}
         activation = None
-        if standby:
+        if waits_as:
             inherited[STANDBY_ENV], activation = os.pipe()
         try:
             process = subprocess.Popen(
-                part.standby_argv if standby else part.argv,
+                waits_as or part.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -94,20 +100,32 @@ class Child:
             _close(theirs, inherited.get(STANDBY_ENV))
         assert process.stdout is not None  # noqa: S101 - requested above; narrows the type
         pump(process.stdout, part.name, put)
-        return cls(part, process, heartbeat, activation)
+        return cls(part, process, heartbeat, environment, activation)
 
     @property
     def lived_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started_at
 
-    def activate(self) -> bool:
-        """Let a standby work as the part from now on; return whether it still ran."""
-        assert self._activation is not None  # noqa: S101 - called once, on a standby
+    def activate(self, environment: Mapping[str, str]) -> bool:
+        """Let a process that waits work as the part; else, kill it and return ``False``.
+
+        Args:
+            environment: What the part must have; it does not fit a process whose environment
+                differs in more than an activation can set.
+        """
+        late = {name: environment[name] for name in _LATE & environment.keys()}
+        if {**self._environment, **late} != dict(environment) or not self._activate(late):
+            self.discard()
+            return False
+        return True
+
+    def _activate(self, late: Mapping[str, str]) -> bool:
+        assert self._activation is not None  # noqa: S101 - called once, on a process that waits
         activation, self._activation = self._activation, None
         self.started_at = time.monotonic()
         try:
-            os.write(activation, b".")
+            os.write(activation, json.dumps(late).encode())
         except BrokenPipeError:
             return False
         finally:
@@ -249,12 +267,8 @@ class StandbySlot:
             ``None`` if the part must be started cold.
         """
         child = self._child
-        if child is None or environment != self._environment:
-            self.close()
-            return None
         self._release()
-        if not child.activate():
-            child.discard()
+        if child is None or not child.activate(environment):
             return None
         self._logger.info("activated the standby", of=self._part.name, to_pid=child.pid)
         return child

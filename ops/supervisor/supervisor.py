@@ -101,6 +101,8 @@ class Supervisor:
         self._output = output
         self._extra_environment = extra_environment
         self._monitors: dict[str, ProcessMonitor] = {}
+        #: Parts that import while the broker starts, by name.
+        self._early: dict[str, Child] = {}
         self._standby = self._standby_slot() if parts.worker.standby_argv else None
         self._broker_url = settings.redis.url
         #: Drawn by each supervisor: it may know only digests of the other keys.
@@ -150,6 +152,8 @@ class Supervisor:
     async def _start(self) -> None:
         began = time.monotonic()
         broker = self._keep(self._parts.broker) if self._parts.broker is not None else None
+        for part in (self._parts.worker, self._parts.api):
+            self._start_early(part)
         await asyncio.to_thread(self._prepare)
         if broker is not None:
             self._broker_url = await self._wait_broker()
@@ -223,7 +227,7 @@ class Supervisor:
     def _standby_slot(self) -> StandbySlot:
         return StandbySlot(
             self._parts.worker,
-            launch=partial(self._start_child, standby=True),
+            launch=partial(self._start_child, waits_as=self._parts.worker.standby_argv),
             on_change=self._note_standby,
             logger=self._logger,
         )
@@ -232,11 +236,22 @@ class Supervisor:
         environment = self._environment_of(part)
         if part.name == BROKER:
             forget_url(self._settings)
-        if part.name == WORKER and self._standby is not None:
+        early = self._early.pop(part.name, None)
+        if early is not None and early.activate(environment):
+            child = early
+        elif part.name == WORKER and self._standby is not None:
             child = self._standby.take(environment) or self._start_child(part, environment)
+        else:
+            child = self._start_child(part, environment)
+        if part.name == WORKER and self._standby is not None:
             self._standby.refill(environment)
-            return child
-        return self._start_child(part, environment)
+        return child
+
+    def _start_early(self, part: Part) -> None:
+        """Start a part that imports and then waits until it is launched."""
+        child = self._start_child(part, self._environment_of(part), waits_as=part.argv)
+        self._early[part.name] = child
+        self._note(parts=self._record.parts | {part.name: PartRecord.of(child.pid, restarts=0)})
 
     def _environment_of(self, part: Part) -> Mapping[str, str]:
         extra = dict(self._extra_environment)
@@ -247,14 +262,14 @@ class Supervisor:
         return child_environment(os.environ, self._settings_of(part), extra, self._user_models)
 
     def _start_child(
-        self, part: Part, environment: Mapping[str, str], *, standby: bool = False
+        self, part: Part, environment: Mapping[str, str], *, waits_as: tuple[str, ...] = ()
     ) -> Child:
         return Child.start(
             part,
             environment=environment,
             lifeline=self._lifeline,
             put=partial(self._output.put, part.name),
-            standby=standby,
+            waits_as=waits_as,
         )
 
     def _note_standby(self, child: Child | None) -> None:
@@ -313,6 +328,8 @@ class Supervisor:
         for part in self._parts.last_to_first():
             if (monitor := self._monitors.get(part.name)) is not None:
                 await monitor.stop(self._hurry)
+        for child in self._early.values():
+            child.discard()
         if self._standby is not None:  # afterwards: until now the worker may have been restarted
             self._standby.close()
         os.close(self._write_end)

@@ -149,6 +149,42 @@ def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
     assert _until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
 
 
+def early_parts(stage: Stage) -> dict[str, int]:
+    """Start a service whose broker does not answer; return the parts that wait, once both do."""
+    (stage.directory / "broker.held").touch()
+    stage.serve()
+    return _until(lambda: len(found := dict(stage.journal("standby"))) == 2 and found)  # type: ignore[no-any-return] # returns what holds
+
+
+def test_worker_and_api_import_while_the_broker_starts(stage: Stage) -> None:
+    early = early_parts(stage)
+    assert set(early) == {"worker", "api"}
+    assert {role for role, _ in stage.journal("start")} <= {"broker"}
+    (stage.directory / "broker.held").unlink()
+    record = stage.ready()
+    assert {role: record["parts"][role]["pid"] for role in early} == early
+    assert [stage.starts_of(role) for role in early] == [[pid] for pid in early.values()]
+    # They learn the address of the broker when they are activated.
+    assert _until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
+
+
+def test_part_that_dies_while_the_broker_starts_is_started_again(stage: Stage) -> None:
+    early = early_parts(stage)
+    os.kill(early["worker"], signal.SIGKILL)
+    _until(lambda: not _runs(early["worker"]))
+    (stage.directory / "broker.held").unlink()
+    assert stage.ready()["parts"]["worker"]["pid"] != early["worker"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_end_while_the_broker_starts_leaves_no_part(stage: Stage, number: int) -> None:
+    early = early_parts(stage)
+    stage.started[0].send_signal(number)
+    assert stage.started[0].wait(scaled(_DEADLINE_S)) == (0 if number == signal.SIGTERM else -9)
+    _until(lambda: not any(_runs(pid) for pid in early.values()))
+    assert not any(role in early for role, _ in stage.journal("start"))
+
+
 def test_only_the_worker_keeps_the_memory_of_large_arrays(stage: Stage) -> None:
     stage.serve()
     stage.ready()

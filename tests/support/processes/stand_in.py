@@ -2,8 +2,8 @@
 
 Each role records its start and its SIGTERM in ``$STAND_IN_DIR/journal``, and beats. A file
 ``$STAND_IN_DIR/ROLE.exit`` makes it exit at once with the code in it; ``ROLE.deaf`` makes it
-ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind. A standby records
-``standby`` and starts only once it is activated.
+ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind. ``broker.held`` keeps the
+broker from answering. A part that waits records ``standby`` and starts once it is activated.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def on_term(_number: int, _frame: object) -> None:
 
 
 def play_broker() -> None:
+    while (_DIR / "broker.held").exists():
+        pause(_BEAT_S, reason="the test holds the broker")
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
     (Path(os.environ["SEMANTIC_DATA_DIR"]) / "broker.url").write_text(url)

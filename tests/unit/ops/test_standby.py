@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -14,8 +15,8 @@ def test_process_that_is_no_standby_does_not_wait(monkeypatch: pytest.MonkeyPatc
     assert wait_for_activation()
 
 
-@pytest.mark.parametrize(("written", "activated"), [(b".", True), (b"", False)])
-def test_byte_activates_and_end_of_file_ends(
+@pytest.mark.parametrize(("written", "activated"), [(b"{}", True), (b"", False)])
+def test_text_activates_and_end_of_file_ends(
     monkeypatch: pytest.MonkeyPatch, written: bytes, *, activated: bool
 ) -> None:
     read_end, write_end = os.pipe()
@@ -26,3 +27,13 @@ def test_byte_activates_and_end_of_file_ends(
     assert STANDBY_ENV not in os.environ
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read_end)
+
+
+def test_activation_sets_what_was_not_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(STANDBY_ENV, str(read_end))
+    monkeypatch.setenv("SEMANTIC_REDIS__URL", "redis://old")
+    os.write(write_end, json.dumps({"SEMANTIC_REDIS__URL": "redis://new"}).encode())
+    os.close(write_end)
+    assert wait_for_activation()
+    assert os.environ["SEMANTIC_REDIS__URL"] == "redis://new"

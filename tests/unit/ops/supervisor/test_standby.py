@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -27,9 +29,10 @@ class FakeChild:
         self.activated = self.discarded = False
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def activate(self) -> bool:
-        self.activated = True
-        return not self.ended.done()
+    def activate(self, environment: Mapping[str, str]) -> bool:
+        self.activated = environment == _ENVIRONMENT and not self.ended.done()
+        self.discarded = not self.activated
+        return self.activated
 
     def discard(self) -> None:
         self.discarded = True
@@ -168,5 +171,36 @@ def test_standby_that_cannot_be_started_is_tried_later(monkeypatch: pytest.Monke
         await let_tasks_run()
         assert [child.pid for child in stage.children] == [100]
         stage.slot.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({}, True),
+        ({"SEMANTIC_REDIS__URL": "redis://new"}, True),
+        ({"MODEL": "another"}, False),
+    ],
+)
+def test_process_that_waits_gets_a_late_address_and_no_other_setting(
+    given: Mapping[str, str], *, fits: bool
+) -> None:
+    async def story() -> None:
+        lifeline, end = os.pipe()
+        part = Part(name="worker", argv=("/bin/cat",), grace_s=1.0)
+        child = Child.start(
+            part,
+            environment=_ENVIRONMENT,
+            lifeline=lifeline,
+            put=lambda _: None,
+            waits_as=("/bin/sleep", "600"),
+        )
+        assert child.activate({**_ENVIRONMENT, **given}) is fits
+        if fits:
+            child.discard()
+        assert await child.wait() == -signal.SIGKILL
+        os.close(lifeline)
+        os.close(end)
 
     run(story)
