@@ -129,7 +129,8 @@ class BatchRunner:
         self._weights = self._load_weights()
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
-        self._ragged = install_ragged_attention(network)
+        checked = self._weights.ragged
+        self._ragged = install_ragged_attention(network) if checked is None else checked
         self._loaded = memory = memory_at_load(
             network,
             model.card,

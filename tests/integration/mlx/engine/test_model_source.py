@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import mlx_lm.utils
 import pytest
 
 from domain.chat.request import ChatRequest, Message
@@ -14,12 +18,17 @@ from domain.values import Sampling, SamplingWish
 from ops.settings.models import DEMO_MODEL
 from tests.support.models.hub_cache import cache_model
 from tests.support.models.tiny_models import make_tiny_llama
+from tests.support.polling import scaled
+from worker.engine.mlx import runner
+from worker.engine.mlx.model import loader
 from worker.engine.mlx.model.loader import (
     ModelSource,
     find_model,
     load_renderer,
     load_weights,
 )
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
 OWN = {"temperature": 0.9, "top_k": 5, "top_p": 0.8}
@@ -75,3 +84,42 @@ def test_a_directory_without_a_tokenizer_is_a_load_error(tmp_path: Path) -> None
     (model_dir / "tokenizer.json").write_text("{")
     with pytest.raises(ModelLoadError, match="tokenizer"):
         load_renderer(ModelSource(id=str(model_dir)))
+
+
+def test_tokenizer_is_loaded_while_the_network_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    both = threading.Barrier(2, timeout=scaled(60))
+    check, tokenize = install_ragged_attention, mlx_lm.utils.load_tokenizer
+    checks = []
+
+    def checked(network: Any) -> bool:
+        both.wait()
+        checks.append(network)
+        return check(network)
+
+    def tokenized(*given: Any, **named: Any) -> Any:
+        both.wait()
+        return tokenize(*given, **named)
+
+    monkeypatch.setattr(loader, "install_ragged_attention", checked)
+    monkeypatch.setattr(runner, "install_ragged_attention", checked)
+    monkeypatch.setattr(mlx_lm.utils, "load_tokenizer", tokenized)
+    BatchRunner(load_weights=lambda: load_weights(ModelSource(id=str(model_dir)))).load()
+    assert len(checks) == 1, "the check computes several forward passes"
+
+
+def test_broken_tokenizer_ends_the_load_before_large_weights_are_read(tmp_path: Path) -> None:
+    network, _ = mlx_lm.utils.load_model(make_tiny_llama(tmp_path / "tiny"))
+    broken: Future[object] = Future()
+    broken.set_exception(ValueError("no vocabulary"))
+    with pytest.raises(ValueError, match="no vocabulary"):
+        loader._read_weights(network, broken)
+
+
+def test_broken_tokenizer_beside_good_weights_is_a_clear_error(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    (model_dir / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelLoadError, match=f"the model in {model_dir} cannot be loaded"):
+        load_weights(ModelSource(id=str(model_dir)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ import mlx_lm.utils
 import structlog
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from mlx.utils import tree_flatten
 from safetensors import SafetensorError, safe_open
 
 import worker.demo_model
@@ -27,7 +28,7 @@ from ops.models.hub_cache import HUB_FILES, WEIGHTS, context_length_of, has_weig
 from ops.settings.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
-from worker.engine.grammar.guidance import grammars_for
+from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.memory.device import ProcessDevice
@@ -40,6 +41,8 @@ from worker.engine.mlx.model.tool_families import (
 )
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError, Render
 from worker.engine.reasoning_limit import with_reasoning_limit
@@ -53,15 +56,19 @@ class LoadedWeights:
         network: An mlx-lm model; only the thread that loaded it may use it.
         end_ids: Token ids that end an answer.
         model: Tokenizer, renderer and model card, for any thread.
+        ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
     """
 
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
+    ragged: bool | None = None
 
 
 _log = structlog.get_logger(__name__)
 
+#: Arrays of weights that are read between two looks at what is loaded beside them.
+_READ_TOGETHER: Final = 32
 #: Without it, transformers asks on the terminal whether to run the Python files of a model.
 _TOKENIZER: Final = {"trust_remote_code": False}
 
@@ -106,6 +113,8 @@ def load_weights(
 ) -> LoadedWeights:
     """Load a model on the calling thread, which must be the engine thread.
 
+    Its tokenizer and grammars are loaded on another thread, beside the weights and their check.
+
     Its memory is not wired: that has crashed the kernel of machines that were short of memory (mlx
     issue 3186).
 
@@ -122,26 +131,26 @@ def load_weights(
         check_dir(model_dir)
     try:
         network, config = mlx_lm.utils.load_model(model_dir, lazy=True)
-        # Digests are computed without the interpreter's lock, while the rest is loaded.
-        with ThreadPoolExecutor(1, thread_name_prefix="digest") as digests:
-            digest = digests.submit(fingerprint, model_dir, cache_file=source.digest_cache)
-            tokenizer = mlx_lm.utils.load_tokenizer(
-                model_dir, dict(_TOKENIZER), eos_token_ids=config.get("eos_token_id")
-            )
+        with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
+            # Digests are computed without the interpreter's lock.
+            digest = pool.submit(fingerprint, model_dir, cache_file=source.digest_cache)
+            tokenizing = pool.submit(_Tokens.load, model_dir, config)
             if computes_on_cpu():
                 use_openblas()
                 in_single_precision(network, ProcessDevice().memory().usable_bytes)
-            mx.eval(network.parameters())
+            _read_weights(network, tokenizing)
+            ragged = install_ragged_attention(network)
+            tokens = tokenizing.result()
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
+    tokenizer, detokenizer, end_ids = tokens.tokenizer, tokens.detokenizer, tokens.end_ids
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
     card = _card(source, model_dir, config, digest.result())
     tokens_max = card.context_length - 1
     renderer = PromptRenderer(tokenizer, tool_format, channel_format, tokens_max)
     render = _render_of(renderer, card, answers)
-    detokenizer = detokenizer_factory(tokenizer)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     model = LoadedModel(
         card=card,
@@ -156,9 +165,42 @@ def load_weights(
         dropped=tuple(tokenizer.structural_markers),
         vocabulary=_vocabulary_of(config),
     )
-    end_ids = end_ids_of(tokenizer)
-    model = with_reasoning_limit(_constrained(model, tokenizer), renderer.encode, end_ids)
-    return LoadedWeights(network=network, end_ids=end_ids, model=model)
+    constrained = _constrained(model, tokens.grammars)
+    model = with_reasoning_limit(constrained, renderer.encode, end_ids)
+    return LoadedWeights(network=network, end_ids=end_ids, model=model, ragged=ragged)
+
+
+def _read_weights(network: Any, beside: Future[Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    """Read the weights; end early where what runs beside has failed."""
+    named: Any = tree_flatten(network.parameters())
+    arrays = [array for _, array in named]
+    for first in range(0, len(arrays), _READ_TOGETHER):
+        mx.eval(arrays[first : first + _READ_TOGETHER])
+        if beside.done():
+            beside.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tokens:
+    """What is made of a tokenizer alone; the slow part of a load beside the weights."""
+
+    tokenizer: Any
+    end_ids: frozenset[int]
+    detokenizer: Callable[[], Detokenizer]
+    grammars: GuidanceGrammars | None
+
+    @classmethod
+    def load(cls, model_dir: Path, config: Mapping[str, Any]) -> _Tokens:
+        tokenizer = mlx_lm.utils.load_tokenizer(
+            model_dir, dict(_TOKENIZER), eos_token_ids=config.get("eos_token_id")
+        )
+        end_ids = end_ids_of(tokenizer)
+        return cls(
+            tokenizer=tokenizer,
+            end_ids=end_ids,
+            detokenizer=detokenizer_factory(tokenizer),
+            grammars=_grammars_of(tokenizer, end_ids),
+        )
 
 
 def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -> Render:
@@ -197,15 +239,19 @@ def _render_of(
     return IncrementalPrompts(renderer, answers, card.fingerprint).render
 
 
-def _constrained(model: LoadedModel, tokenizer: Any) -> LoadedModel:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the model with a grammar constraint, if its tokenizer is a fast one."""
+def _grammars_of(tokenizer: Any, end_ids: frozenset[int]) -> GuidanceGrammars | None:  # noqa: ANN401 - mlx-lm ships no types
+    """Return the grammars of a tokenizer, if it is a fast one."""
     if not getattr(tokenizer, "is_fast", False):
         _log.warning("answers_unconstrained", why="the tokenizer is not a fast one")
-        return model
+        return None
     vocabulary = copy(tokenizer.backend_tokenizer)
     vocabulary.no_padding()
     vocabulary.no_truncation()
-    grammars = grammars_for(vocabulary.to_str(), end_ids_of(tokenizer))
+    return grammars_for(vocabulary.to_str(), end_ids)
+
+
+def _constrained(model: LoadedModel, grammars: GuidanceGrammars | None) -> LoadedModel:
+    """Return the model with a grammar constraint."""
     if grammars is None:
         return model
     model = replace(model, grammar_bytes=lambda: grammars.kept_bytes)
