@@ -57,7 +57,7 @@ START_MAX_S = 6 * 3600.0
 LOADING_NOTE_S = 5.0
 _POLL_S = 0.05
 #: Pause between two probes of a service that starts, as a share of its age, and the longest one.
-_POLL_SHARE = 0.1
+_POLL_SHARE = 0.02
 _POLL_MAX_S = 1.0
 _ALLOCATION: Final = MappingProxyType({WORKER: LARGE_ARRAYS, API: MANY_THREADS})
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -170,6 +170,8 @@ class Supervisor:
         if command := awake_command():
             self._keep_awake(command)
         self._note(ready=True, model=model.id)
+        # Not before: its imports take a processor from the load.
+        self._await_standby(self._environment_of(self._parts.worker))
         self._banner.ready(
             self._record.base_url,
             model,
@@ -243,9 +245,13 @@ class Supervisor:
             child = self._standby.take(environment) or self._start_child(part, environment)
         else:
             child = self._start_child(part, environment)
-        if part.name == WORKER and self._standby is not None:
-            self._standby.refill(environment)
+        if part.name == WORKER and self._record.ready:
+            self._await_standby(environment)
         return child
+
+    def _await_standby(self, environment: Mapping[str, str]) -> None:
+        if self._standby is not None:
+            self._standby.refill(environment)
 
     def _start_early(self, part: Part) -> None:
         """Start a part that imports and then waits until it is launched."""

@@ -300,6 +300,16 @@ def test_worker_starts_cold_where_its_standby_was_killed(stage: Stage) -> None:
     assert '"the standby ended"' in stage.text("stderr")
 
 
+def test_standby_does_not_start_beside_the_first_load(stage: Stage) -> None:
+    (stage.directory / "api.unready").touch()
+    stage.serve(**WITH_STANDBY)
+    # Pauses between so many probes are longer than ``standby_after_s``.
+    _until(lambda: len(stage.journal("probe")) >= 10)
+    assert "standby" not in json.loads((stage.data_dir / "serve.json").read_text())["parts"]
+    (stage.directory / "api.unready").unlink()
+    assert stage.standby() not in stage.starts_of("worker")
+
+
 def test_standby_ends_with_the_service(stage: Stage) -> None:
     supervisor = stage.serve(**WITH_STANDBY)
     standby = stage.standby()

@@ -3,7 +3,8 @@
 Each role records its start and its SIGTERM in ``$STAND_IN_DIR/journal``, and beats. A file
 ``$STAND_IN_DIR/ROLE.exit`` makes it exit at once with the code in it; ``ROLE.deaf`` makes it
 ignore SIGTERM; ``ROLE.child`` makes it leave a child process behind. ``broker.held`` keeps the
-broker from answering. A part that waits records ``standby`` and starts once it is activated.
+broker from answering, and ``api.unready`` the service from becoming ready. A part that waits
+records ``standby`` and starts once it is activated.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Api(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         models = {"data": [{"name": "stand-in", "context_length": 512}], "follow": []}
         body = json.dumps(models if self.path == "/admin/models" else {}).encode()
-        self.send_response(200)
+        note("probe")
+        self.send_response(503 if (_DIR / "api.unready").exists() else 200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
