@@ -37,6 +37,7 @@ SUSPECTS: Final = (
     "tests/e2e/faults/test_swaps.py",
     "tests/integration/event_log/test_sweep_process.py",
     "tests/integration/mlx/kv/test_disk_faults.py",
+    "tests/integration/supervisor/test_early_parts.py",
     "tests/integration/supervisor/test_supervisor.py",
 )
 SUSPECT_ROUNDS: Final = 20

@@ -7,125 +7,16 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
-import psutil
 import pytest
 
-from tests.support.polling import scaled, wait_until
+from tests.support.polling import scaled
 from tests.support.processes.planted_constants import with_constants
-
-_DEADLINE_S = 240.0
-_ROOT = Path(__file__).parents[3]
-WITH_STANDBY = {"SEMANTIC_JOBS__WORKER_STANDBY": "true"}
-
-
-def _until(holds: Callable[[], Any]) -> Any:
-    return wait_until(holds, within_s=_DEADLINE_S)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-class Stage:
-    """A directory in which one supervisor after the other may run."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.data_dir = directory / "data"
-        self.started: list[subprocess.Popen[str]] = []
-        self.seen: set[int] = set()
-
-    def serve(
-        self, before: Callable[[], object] | None = None, /, **variables: str
-    ) -> subprocess.Popen[str]:
-        """Start a supervisor; ``before`` runs in its process, ahead of the program."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMANTIC_")}
-        environment |= {
-            "HOME": str(self.directory),
-            "STAND_IN_DIR": str(self.directory),
-            "SEMANTIC_DATA_DIR": str(self.data_dir),
-            "SEMANTIC_SERVER__PORT": "0",
-            "SEMANTIC_SERVER__DRAIN_S": "5",
-            "SEMANTIC_JOBS__WORKER_STANDBY": "false",
-        }
-        with (
-            self._output("stdout", len(self.started)).open("w") as out,
-            self._output("stderr", len(self.started)).open("w") as err,
-        ):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.processes.stand_in_serve"],
-                cwd=_ROOT,
-                env=environment | variables,
-                stdout=out,
-                stderr=err,
-                text=True,
-                preexec_fn=before,  # noqa: PLW1509 - these tests start no thread
-            )
-        self.started.append(process)
-        return process
-
-    def ready(self) -> dict[str, Any]:
-        def record() -> dict[str, Any] | None:
-            path = self.data_dir / "serve.json"
-            values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-            return values if values.get("ready") else None
-
-        values: dict[str, Any] = _until(record)
-        self.seen |= {part["pid"] for name, part in values["parts"].items() if name != "standby"}
-        # A stand-in for the api does not wait for the worker as the real one does.
-        _until(lambda: self.seen <= {pid for _, pid in self.journal("start")})
-        return values
-
-    def journal(self, word: str) -> list[tuple[str, int]]:
-        path = self.directory / "journal"
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        return [(role, int(pid)) for role, said, pid in lines if said == word]
-
-    def starts_of(self, role: str) -> list[int]:
-        return [pid for who, pid in self.journal("start") if who == role]
-
-    def standby(self) -> int:
-        """Wait for a standby and return its pid."""
-
-        def waiting() -> int | None:
-            part = self.ready()["parts"].get("standby")
-            pid: int | None = part and part["pid"]
-            return pid if ("worker", pid) in self.journal("standby") else None
-
-        return int(_until(waiting))
-
-    def text(self, name: str) -> str:
-        """Return what the latest supervisor wrote; an earlier one may still be writing."""
-        return self._output(name, len(self.started) - 1).read_text()
-
-    def _output(self, name: str, number: int) -> Path:
-        return self.directory / f"{name}.{number}"
-
-    def close(self) -> None:
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    stage.close()
-    started = {pid for word in ("start", "standby") for _, pid in stage.journal(word)}
-    _until(lambda: not any(_runs(pid) for pid in started))
+from tests.support.processes.supervised import DEADLINE_S, WITH_STANDBY, Stage, runs, until
 
 
 def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
@@ -140,57 +31,21 @@ def test_start_up_is_in_order_and_tells_what_runs_where(stage: Stage) -> None:
         ).status_code
         == 200
     )
-    shown = _until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
+    shown = until(lambda: "Ctrl-C" in stage.text("stdout") and stage.text("stdout"))
     assert f"ANTHROPIC_BASE_URL={record['base_url']} " in shown
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=512" in shown
     assert "-server, private" in shown
     assert "events.sqlite3" in shown
     # The parts learn the broker's address, and their lines come through.
-    assert _until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
-
-
-def early_parts(stage: Stage) -> dict[str, int]:
-    """Start a service whose broker does not answer; return the parts that wait, once both do."""
-    (stage.directory / "broker.held").touch()
-    stage.serve()
-    return _until(lambda: len(found := dict(stage.journal("standby"))) == 2 and found)  # type: ignore[no-any-return] # returns what holds
-
-
-def test_worker_and_api_import_while_the_broker_starts(stage: Stage) -> None:
-    early = early_parts(stage)
-    assert set(early) == {"worker", "api"}
-    assert {role for role, _ in stage.journal("start")} <= {"broker"}
-    (stage.directory / "broker.held").unlink()
-    record = stage.ready()
-    assert {role: record["parts"][role]["pid"] for role in early} == early
-    assert [stage.starts_of(role) for role in early] == [[pid] for pid in early.values()]
-    # They learn the address of the broker when they are activated.
-    assert _until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
-
-
-def test_part_that_dies_while_the_broker_starts_is_started_again(stage: Stage) -> None:
-    early = early_parts(stage)
-    os.kill(early["worker"], signal.SIGKILL)
-    _until(lambda: not _runs(early["worker"]))
-    (stage.directory / "broker.held").unlink()
-    assert stage.ready()["parts"]["worker"]["pid"] != early["worker"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_end_while_the_broker_starts_leaves_no_part(stage: Stage, number: int) -> None:
-    early = early_parts(stage)
-    stage.started[0].send_signal(number)
-    assert stage.started[0].wait(scaled(_DEADLINE_S)) == (0 if number == signal.SIGTERM else -9)
-    _until(lambda: not any(_runs(pid) for pid in early.values()))
-    assert not any(role in early for role, _ in stage.journal("start"))
+    assert until(lambda: f"url {record['broker_url']}\n" in stage.text("stderr"))
 
 
 def test_only_the_worker_keeps_the_memory_of_large_arrays(stage: Stage) -> None:
     stage.serve()
     stage.ready()
     kept = "67108864" if sys.platform == "linux" else "None"
-    assert _until(lambda: f"worker top pad {kept}\n" in stage.text("stderr"))
-    assert _until(lambda: "api top pad None\n" in stage.text("stderr"))
+    assert until(lambda: f"worker top pad {kept}\n" in stage.text("stderr"))
+    assert until(lambda: "api top pad None\n" in stage.text("stderr"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,9 +53,9 @@ def test_signal_stops_in_order_and_leaves_nothing(stage: Stage, number: int) -> 
     supervisor = stage.serve()
     stage.ready()
     supervisor.send_signal(number)
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
-    assert not any(_runs(pid) for pid in stage.seen)
+    assert not any(runs(pid) for pid in stage.seen)
     assert not (stage.data_dir / "serve.json").exists()
     assert stage.text("stdout").endswith("stopped\n")
 
@@ -228,9 +83,9 @@ def test_closed_terminal_stops_the_service(stage: Stage) -> None:
     os.close(slave)
     stage.ready()
     os.close(master)
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
-    assert not any(_runs(pid) for pid in stage.seen)
+    assert not any(runs(pid) for pid in stage.seen)
 
 
 def test_service_that_nohup_started_outlives_a_closed_terminal(stage: Stage) -> None:
@@ -238,7 +93,7 @@ def test_service_that_nohup_started_outlives_a_closed_terminal(stage: Stage) -> 
     record = stage.ready()
     supervisor.send_signal(signal.SIGHUP)
     os.kill(record["parts"]["worker"]["pid"], signal.SIGKILL)
-    _until(lambda: supervisor.poll() is not None or len(stage.starts_of("worker")) == 2)
+    until(lambda: supervisor.poll() is not None or len(stage.starts_of("worker")) == 2)
     url = record["base_url"] + "/health/ready"
     assert supervisor.poll() is None
     assert httpx.get(url, trust_env=False, timeout=scaled(60)).status_code == 200
@@ -251,7 +106,7 @@ def test_closed_pipe_does_not_change_how_the_service_stops(stage: Stage) -> None
     stage.ready()
     os.close(read_end)
     supervisor.terminate()
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
 
 
@@ -260,8 +115,8 @@ def test_kill_9_of_a_part_starts_it_again(stage: Stage, role: str) -> None:
     stage.serve()
     first = stage.ready()["parts"][role]["pid"]
     os.kill(first, signal.SIGKILL)
-    _until(lambda: len(stage.starts_of(role)) == 2)
-    again = _until(lambda: (part := stage.ready()["parts"][role])["restarts"] == 1 and part)
+    until(lambda: len(stage.starts_of(role)) == 2)
+    again = until(lambda: (part := stage.ready()["parts"][role])["restarts"] == 1 and part)
     assert again["pid"] != first
     others = {"broker", "worker", "api"} - {role}
     assert all(len(stage.starts_of(other)) == 1 for other in others)
@@ -272,7 +127,7 @@ def test_part_starts_again_where_the_record_cannot_be_written(stage: Stage) -> N
     worker = stage.ready()["parts"]["worker"]["pid"]
     (stage.data_dir / "serve.json.new").mkdir()
     os.kill(worker, signal.SIGKILL)
-    _until(lambda: len(stage.starts_of("worker")) == 2)
+    until(lambda: len(stage.starts_of("worker")) == 2)
     assert '"serve.json is out of date"' in stage.text("stderr")
 
 
@@ -282,8 +137,8 @@ def test_standby_replaces_a_killed_worker_and_gets_a_successor(stage: Stage) -> 
     worker = stage.ready()["parts"]["worker"]["pid"]
     assert stage.starts_of("worker") == [worker]
     os.kill(worker, signal.SIGKILL)
-    _until(lambda: stage.starts_of("worker") == [worker, standby])
-    again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
+    until(lambda: stage.starts_of("worker") == [worker, standby])
+    again = until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
     assert again["pid"] == standby
     assert stage.standby() not in {worker, standby}
     assert '"activated the standby"' in stage.text("stderr")
@@ -293,9 +148,9 @@ def test_worker_starts_cold_where_its_standby_was_killed(stage: Stage) -> None:
     stage.serve(**WITH_STANDBY)
     standby, worker = stage.standby(), stage.ready()["parts"]["worker"]["pid"]
     os.kill(standby, signal.SIGKILL)
-    _until(lambda: "standby" not in stage.ready()["parts"])
+    until(lambda: "standby" not in stage.ready()["parts"])
     os.kill(worker, signal.SIGKILL)
-    _until(lambda: len(stage.starts_of("worker")) == 2)
+    until(lambda: len(stage.starts_of("worker")) == 2)
     assert standby not in stage.starts_of("worker")
     assert '"the standby ended"' in stage.text("stderr")
 
@@ -304,7 +159,7 @@ def test_standby_does_not_start_beside_the_first_load(stage: Stage) -> None:
     (stage.directory / "api.unready").touch()
     stage.serve(**WITH_STANDBY)
     # Pauses between so many probes are longer than ``standby_after_s``.
-    _until(lambda: len(stage.journal("probe")) >= 10)
+    until(lambda: len(stage.journal("probe")) >= 10)
     assert "standby" not in json.loads((stage.data_dir / "serve.json").read_text())["parts"]
     (stage.directory / "api.unready").unlink()
     assert stage.standby() not in stage.starts_of("worker")
@@ -314,8 +169,8 @@ def test_standby_ends_with_the_service(stage: Stage) -> None:
     supervisor = stage.serve(**WITH_STANDBY)
     standby = stage.standby()
     supervisor.terminate()
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
-    assert not _runs(standby)
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
+    assert not runs(standby)
     assert ("worker", standby) not in stage.journal("start")
 
 
@@ -324,7 +179,7 @@ def test_standby_ends_with_a_killed_supervisor(stage: Stage) -> None:
     standby = stage.standby()
     supervisor.kill()
     supervisor.wait()
-    _until(lambda: not _runs(standby))
+    until(lambda: not runs(standby))
     assert ("worker", standby) not in stage.journal("start")
 
 
@@ -333,19 +188,19 @@ def test_kill_9_of_a_part_takes_its_own_children_along(stage: Stage) -> None:
     stage.serve()
     pid = stage.ready()["parts"]["worker"]["pid"]
     # The worker has it only after it has said that it starts.
-    grandchild = int(_until((stage.directory / "worker.child").read_text))
-    assert _runs(grandchild)
+    grandchild = int(until((stage.directory / "worker.child").read_text))
+    assert runs(grandchild)
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not _runs(grandchild))
+    until(lambda: not runs(grandchild))
 
 
 def test_worker_that_hangs_is_replaced_and_one_that_lives_is_left_alone(stage: Stage) -> None:
     stage.serve(**with_constants({}, {"ops.supervisor.parts.WORKER_SILENCE_S": 3.0}))
     first = stage.ready()["parts"]["worker"]["pid"]
     os.kill(first, signal.SIGSTOP)
-    again = _until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
+    again = until(lambda: (part := stage.ready()["parts"]["worker"])["restarts"] == 1 and part)
     assert again["pid"] != first
-    assert not _runs(first)
+    assert not runs(first)
     assert len(stage.starts_of("api")) == 1
 
 
@@ -353,23 +208,23 @@ def test_broker_that_comes_back_elsewhere_gets_its_users_restarted(stage: Stage)
     stage.serve()
     first = stage.ready()
     os.kill(first["parts"]["broker"]["pid"], signal.SIGKILL)
-    _until(lambda: len(stage.starts_of("worker")) == 2 and len(stage.starts_of("api")) == 2)
+    until(lambda: len(stage.starts_of("worker")) == 2 and len(stage.starts_of("api")) == 2)
     url = stage.ready()["broker_url"]
     assert url != first["broker_url"]
-    assert _until(lambda: f"url {url}\n" in stage.text("stderr"))
+    assert until(lambda: f"url {url}\n" in stage.text("stderr"))
 
 
 def test_part_whose_settings_cannot_work_stops_the_service_with_78(stage: Stage) -> None:
     (stage.directory / "worker.exit").write_text("78")
     supervisor = stage.serve()
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 78
+    assert supervisor.wait(scaled(DEADLINE_S)) == 78
     assert len(stage.starts_of("worker")) == 1
     assert stage.text("stderr").count("the worker cannot work\n") == 1
 
 
 def test_log_that_does_not_answer_yet_is_no_reason_to_stay_down(stage: Stage) -> None:
     supervisor = stage.serve(SEMANTIC_LOG__URL="postgresql://me@127.0.0.1:1/log")
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 1
+    assert supervisor.wait(scaled(DEADLINE_S)) == 1
     assert "semantic: the event log cannot be upgraded" in stage.text("stderr")
 
 
@@ -378,7 +233,7 @@ def test_kill_9_of_the_supervisor_leaves_no_part(stage: Stage) -> None:
     stage.ready()
     supervisor.kill()
     supervisor.wait()
-    _until(lambda: not any(_runs(pid) for pid in stage.seen))
+    until(lambda: not any(runs(pid) for pid in stage.seen))
     assert len(stage.seen) == 3
 
 
@@ -388,7 +243,7 @@ def test_after_kill_9_the_next_service_starts_on_the_same_port(stage: Stage) -> 
     first.kill()
     first.wait()
     stage.serve(SEMANTIC_SERVER__PORT=port)
-    _until(lambda: len(stage.starts_of("api")) == 2)
+    until(lambda: len(stage.starts_of("api")) == 2)
     assert stage.ready()["base_url"].endswith(port)
 
 
@@ -396,7 +251,7 @@ def test_second_service_in_the_same_directory_is_refused(stage: Stage) -> None:
     first = stage.serve()
     stage.ready()
     second = stage.serve()
-    assert second.wait(scaled(_DEADLINE_S)) == 78
+    assert second.wait(scaled(DEADLINE_S)) == 78
     line = stage.text("stderr")
     assert f"by the process with pid {first.pid}" in line
     assert line.count("\n") == 1
@@ -407,7 +262,7 @@ def test_taken_port_is_one_line_and_nothing_starts(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         process = stage.serve(SEMANTIC_SERVER__PORT=str(port))
-        assert process.wait(scaled(_DEADLINE_S)) == 78
+        assert process.wait(scaled(DEADLINE_S)) == 78
     assert stage.text("stderr") == (
         f"semantic: port {port} on 127.0.0.1 is taken; choose another with --port\n"
     )
@@ -419,9 +274,9 @@ def test_part_that_does_not_listen_is_killed_after_its_grace(stage: Stage) -> No
     supervisor = stage.serve(SEMANTIC_SERVER__DRAIN_S="0.3")
     stage.ready()
     supervisor.terminate()
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
     assert [role for role, _ in stage.journal("term")] == ["api", "worker", "broker"]
-    assert not any(_runs(pid) for pid in stage.seen)
+    assert not any(runs(pid) for pid in stage.seen)
 
 
 def test_second_ctrl_c_hurries(stage: Stage) -> None:
@@ -429,7 +284,7 @@ def test_second_ctrl_c_hurries(stage: Stage) -> None:
     supervisor = stage.serve(SEMANTIC_SERVER__DRAIN_S="300")
     stage.ready()
     supervisor.send_signal(signal.SIGINT)
-    _until(lambda: stage.journal("term"))
+    until(lambda: stage.journal("term"))
     supervisor.send_signal(signal.SIGINT)
-    assert supervisor.wait(scaled(_DEADLINE_S)) == 0
-    assert not any(_runs(pid) for pid in stage.seen)
+    assert supervisor.wait(scaled(DEADLINE_S)) == 0
+    assert not any(runs(pid) for pid in stage.seen)
