@@ -165,8 +165,7 @@ def load_weights(
         dropped=tuple(tokenizer.structural_markers),
         vocabulary=_vocabulary_of(config),
     )
-    constrained = _constrained(model, tokens.grammars)
-    model = with_reasoning_limit(constrained, renderer.encode, end_ids)
+    model = with_reasoning_limit(_constrained(model, tokens.grammars), renderer.encode, end_ids)
     return LoadedWeights(network=network, end_ids=end_ids, model=model, ragged=ragged)
 
 
