@@ -63,9 +63,9 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=438,
-    lines=88_100,
-    statements=42_400,
+    files=440,
+    lines=88_200,
+    statements=42_500,
     message_files=36,
     jobs_files=15,
 )

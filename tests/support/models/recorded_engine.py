@@ -30,7 +30,7 @@ from worker.engine.mlx import runner as runner_module
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.mlx.sampler import BatchSampler
+from worker.engine.mlx.sampling.sampler import BatchSampler
 from worker.engine.output.detokenizer import ByteDetokenizer
 from worker.engine.ports import Admission, Admitted, LoadedModel, RenderedPrompt, StepResult
 

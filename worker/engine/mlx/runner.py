@@ -29,7 +29,7 @@ from worker.engine.mlx.rows.running_sequences import (
     is_on_gpu,
     piece_tokens,
 )
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.mlx.speculation import PassTimes, Speculation
 from worker.engine.ports import (
     Admission,

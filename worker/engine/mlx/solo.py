@@ -16,10 +16,10 @@ from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.fingerprint import fingerprint
-from worker.engine.mlx.logprobs import logprobs_of
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow, draw_scores
+from worker.engine.mlx.sampling.logprobs import logprobs_of
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 from worker.engine.ports import ModelLoadError
 
 #: Draws whose log-probabilities are kept: the next token is drawn before it returns this one.

@@ -148,8 +148,7 @@ def load_weights(
     tokenizer, detokenizer, end_ids = tokens.tokenizer, tokens.detokenizer, tokens.end_ids
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
     card = _card(source, model_dir, config, digest.result())
-    tokens_max = card.context_length - 1
-    renderer = PromptRenderer(tokenizer, tool_format, channel_format, tokens_max)
+    renderer = PromptRenderer(tokenizer, tool_format, channel_format, card.context_length - 1)
     render = _render_of(renderer, card, answers)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     model = LoadedModel(

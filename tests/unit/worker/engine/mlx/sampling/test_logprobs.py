@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from domain.chat.logprobs import UNLIKELY
 from domain.values import Sampling
-from worker.engine.mlx.logprobs import LogprobRows, logprobs_of
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow
+from worker.engine.mlx.sampling.logprobs import LogprobRows, logprobs_of
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.ports import TokenLikelihood
 
 VOCABULARY = 33

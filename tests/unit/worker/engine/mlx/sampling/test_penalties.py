@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from domain.errors import InvalidRequest
 from domain.values import Sampling
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow, draw_scores
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 VOCABULARY = 12
 

@@ -8,7 +8,7 @@ import pytest
 
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint, ConstraintLost
-from worker.engine.mlx.sampler import BatchSampler, SamplerRow, draw_scores
+from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 #: Likelihoods of the six tokens of a toy vocabulary.
 MASS = (0.4, 0.3, 0.15, 0.1, 0.04, 0.01)
