@@ -188,12 +188,13 @@ class MemoryEngine:
         """Longest context that the engine accepts within its budget, in tokens."""
         return self._engine.card().context_length
 
-    def answer(self, request: ChatRequest) -> Answered:
+    def answer(self, request: ChatRequest, agent: str | None = None) -> Answered:
         """Submit a request and wait for its end; from any thread."""
         started_s = time.perf_counter()
         name = f"job-{next(self._names)}"
         self._submitted.add(name)
-        outcome = submit_prompt(self._engine, name, self._engine.prepare(request)).wait(WAIT_S)
+        prompt = self._engine.prepare(request)
+        outcome = submit_prompt(self._engine, name, prompt, agent=agent).wait(WAIT_S)
         ended_s = time.perf_counter()
         assert outcome is not None, f"{name} does not end"
         assert outcome.failure is None, f"{name} failed: {outcome.failure}"

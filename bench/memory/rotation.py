@@ -150,7 +150,7 @@ class _Conversations:
     def _take_turn(self, number: int) -> None:
         agent = self._agents[number]
         known = agent.known_tokens
-        answered = self.engine.answer(agent.request())
+        answered = self.engine.answer(agent.request(), f"agent-{number}")
         agent.record(answered.outcome.token_ids)
         with self._lock:
             self.agent_s[number] += answered.total_s

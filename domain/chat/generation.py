@@ -115,6 +115,7 @@ class GenerationTask:
         request_id: Id of the request, for log lines.
         trace_id: Trace id of the request, for log lines.
         queued_ms: How long the job waited for this attempt, in milliseconds.
+        agent: The job's agent, ``None`` for a job without one.
     """
 
     job_id: JobId
@@ -129,6 +130,7 @@ class GenerationTask:
     request_id: str = ""
     trace_id: str | None = None
     queued_ms: float = 0.0
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

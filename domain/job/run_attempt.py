@@ -266,6 +266,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         request_id=loaded.job.correlation_id,
         trace_id=trace_id_of(job.submitted.trace),
         queued_ms=queued_ms,
+        agent=job.submitted.agent,
     )
     begun = runner.clock.now()
     try:

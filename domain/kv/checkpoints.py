@@ -225,6 +225,7 @@ class PromptEnd:
         tokens: The last tokens of the prompt.
         last_message: Position at which its last message begins; 0 if that is not known.
         client: Name of its tools and system prompt.
+        agent: The agent of its job; ``None`` if it has none.
         is_first: Whether no prompt before it is known.
         is_continued: Whether a prompt has begun with all of it.
         rewrites: The prompt whose last message this one has otherwise, and the first other token.
@@ -236,6 +237,7 @@ class PromptEnd:
     tokens: array[int]
     last_message: int
     client: BlockHash | None
+    agent: str | None = None
     is_first: bool = True
     is_continued: bool = False
     rewrites: tuple[PromptEnd, int] | None = None
@@ -249,17 +251,21 @@ class PromptEnd:
     def abandoned(self) -> list[BlockHash]:
         """Return the checkpoints behind the parting that no prompt is expected to start from.
 
-        The ends of a conversation's first turn stay for one turn more: a prompt that has much of
-        its message may be that of another conversation.
+        A fork parts where a rewritten message does, and both agents go on: nothing is abandoned
+        but by the same agent. The ends of a conversation's first turn stay for one turn more: a
+        prompt that has much of its message may be that of another conversation.
         """
         found: list[BlockHash] = []
         before = self.rewrites
-        if before is not None and not before[0].is_first:
+        if before is not None and not before[0].is_first and self._is_of(before[0]):
             found += before[0].unused_after(before[1])
         earlier = None if before is None else before[0].rewrites
-        if earlier is not None and earlier[0].is_first:
+        if earlier is not None and earlier[0].is_first and self._is_of(earlier[0]):
             found += earlier[0].unused_after(earlier[1])
         return found
+
+    def _is_of(self, other: PromptEnd) -> bool:
+        return self.agent is not None and self.agent == other.agent
 
     def unused_after(self, position: int) -> list[BlockHash]:
         """Return the checkpoints after ``position`` unless a prompt has gone on from them."""
@@ -294,6 +300,7 @@ class Partings:
         *,
         last_message: int = 0,
         client: BlockHash | None = None,
+        agent: str | None = None,
     ) -> PromptEnd:
         """Compare a prompt with those before it, and remember it for the next one.
 
@@ -302,6 +309,7 @@ class Partings:
             names: Hashes of its first whole blocks, all but perhaps the last one.
             last_message: Position at which its last message begins; 0 if that is not known.
             client: Name of its tools and system prompt.
+            agent: The agent of its job; ``None`` if it has none.
 
         Returns:
             Its end; of a repeated prompt that of the first time.
@@ -317,6 +325,7 @@ class Partings:
             tokens=array("I", prompt[block * self._size :]),
             last_message=last_message,
             client=client,
+            agent=agent,
         )
         if before is not None:
             self._compare(before, end, common)

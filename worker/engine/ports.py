@@ -91,6 +91,7 @@ class Admission:
             differently, ascending, each greater than 0 and less than ``len(tokens) - 1``.
         last_message: Position among the tokens at which the last message of the prompt begins; 0 if
             it is not known.
+        agent: The job's agent, ``None`` for a job without one.
         is_alone: Whether no other prompt is prefilled in the same pass.
         is_cold: Whether nothing is restored: the cache's tokens could not be.
         priority: Batch work makes room for interactive work.
@@ -106,6 +107,7 @@ class Admission:
     logprobs: int | None = None
     checkpoints: tuple[int, ...] = ()
     last_message: int = 0
+    agent: str | None = None
     is_alone: bool = False
     is_cold: bool = False
     priority: Priority = Priority.INTERACTIVE

@@ -122,5 +122,6 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         logprobs=prompt.logprobs,
         checkpoints=checkpoints_of(task),
         last_message=prompt.last_message,
+        agent=task.agent,
         priority=task.priority,
     )

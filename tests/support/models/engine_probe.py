@@ -119,6 +119,7 @@ def submit_prompt(
     emitted: Sequence[StreamItem] = (),
     stop: tuple[str, ...] = (),
     priority: Priority = Priority.INTERACTIVE,
+    agent: str | None = None,
 ) -> GenerationHandle:
     """Submit a rendered prompt and release it."""
     handle = engine.submit(
@@ -131,6 +132,7 @@ def submit_prompt(
             stop=stop,
             known=known_of(emitted),
             priority=priority,
+            agent=agent,
         )
     )
     handle.release()

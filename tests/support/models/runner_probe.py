@@ -57,6 +57,7 @@ class Run:
     checkpoints: tuple[int, ...] = ()
     #: Where the last message of its prompt begins.
     last_message: int = 0
+    agent: str | None = None
     #: Tokens of its context and tokens restored of them, for each time that it was started.
     starts: list[tuple[int, int]] = field(default_factory=list)
 
@@ -181,6 +182,7 @@ class Bench:
                     arrival=run.arrival,
                     checkpoints=run.checkpoints,
                     last_message=run.last_message,
+                    agent=run.agent,
                 )
             )
             if admitted is None:
@@ -197,12 +199,13 @@ class Bench:
         *,
         checkpoints: tuple[int, ...] = (),
         last_message: int = 0,
+        agent: str | None = None,
     ) -> Run:
         """Queue a sequence that joins as soon as there is room."""
         self.arrivals += 1
         run = Run(-self.arrivals, list(prompt), 0, sampling or Sampling(temperature=0))
         run.arrival, run.max_tokens = self.arrivals, max_tokens
-        run.checkpoints, run.last_message = checkpoints, last_message
+        run.checkpoints, run.last_message, run.agent = checkpoints, last_message, agent
         self.waiting.append(run)
         return run
 

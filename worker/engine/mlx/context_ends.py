@@ -140,7 +140,11 @@ class ContextEnds:
         client = self._name_at(token_ids, sequence.names, preferred[0]) if preferred else None
         asked = len(token_ids) - admission.first_index
         end = self._partings.add(
-            token_ids[:asked], sequence.names, last_message=sequence.last_message, client=client
+            token_ids[:asked],
+            sequence.names,
+            last_message=sequence.last_message,
+            client=client,
+            agent=admission.agent,
         )
         sequence.prompt_end = end
         forks = [plan.diverged_at] if plan.diverged_at else []

@@ -78,6 +78,7 @@ class Agent:
             ANSWER_TOKENS,
             checkpoints=(len(SYSTEM),),
             last_message=len(self.settled) + len(HEAD),
+            agent=f"agent-{self.number}",
         )
         bench.drain()
         assert run.fault is None

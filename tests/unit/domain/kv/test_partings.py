@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,9 +30,13 @@ def names_of(prompt: Sequence[int]) -> list[BlockHash]:
 
 
 def add(
-    partings: Partings, prompt: Sequence[int], last: int = LAST, client: BlockHash = CLIENT
+    partings: Partings,
+    prompt: Sequence[int],
+    last: int = LAST,
+    client: BlockHash = CLIENT,
+    agent: str | None = "agent",
 ) -> PromptEnd:
-    return partings.add(prompt, names_of(prompt), last_message=last, client=client)
+    return partings.add(prompt, names_of(prompt), last_message=last, client=client, agent=agent)
 
 
 def turn(number: int, reminder: int) -> list[int]:
@@ -90,6 +95,15 @@ def test_the_ends_of_a_rewritten_turn_are_abandoned_those_of_the_first_a_turn_la
     third = add(partings, turn(2, 3), last_of(2))
     assert third.abandoned() == [BlockHash(b"s" * 32), name]
     assert add(partings, turn(3, 3), last_of(3)).abandoned() == []
+
+
+@pytest.mark.parametrize("agent", ["fork", None])
+def test_a_fork_and_a_job_without_an_agent_abandon_nothing(agent: str | None) -> None:
+    partings = Partings(SIZE)
+    add(partings, turn(0, 0))
+    second = add(partings, turn(1, 3), last_of(1))
+    second.ends = {last_of(1) + 13: BlockHash(b"s" * 32)}
+    assert add(partings, turn(2, 3), last_of(2), agent=agent).abandoned() == []
 
 
 def test_no_end_is_abandoned_from_which_a_prompt_went_on() -> None:
