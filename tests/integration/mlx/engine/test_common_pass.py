@@ -148,7 +148,7 @@ def test_error_of_the_sampler_while_rows_start_concerns_the_whole_batch(
     several = bench(LLAMA)
     several.join(random_tokens(9, 1))
 
-    def failing(_: object) -> mx.array:
+    def failing(*_: object) -> mx.array:
         msg = "nothing can be drawn"
         raise RuntimeError(msg)
 
