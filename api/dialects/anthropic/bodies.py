@@ -55,7 +55,7 @@ class ContentBlock(RequestBody):
     title: str | None = None
     context: str | None = None
     #: Of a text, the citations of an earlier answer.
-    citations: CitationsConfig | list[Any] | None = None
+    citations: CitationsConfig | Items[Any] | None = None
     content: Any = None
     source: Any = None
     cache_control: Any = None

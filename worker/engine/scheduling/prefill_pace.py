@@ -163,9 +163,7 @@ class PrefillPace:
         decode_s = self._decode_s or 0.0
         if not self.keeps_gap:
             return CHUNK_DECODES_MIN * decode_s
-        # A decode step of time, if the gap holds it.
-        least_s = min(decode_s, self.gap_max_s - decode_s)
-        return max(self.gap_max_s * gap_share - decode_s, least_s)
+        return self.gap_max_s * gap_share - decode_s
 
     def record_chunk(self, tokens: int, seconds: float, *, streams: int = 0) -> None:
         """Record how long a chunk took beside ``streams`` running streams."""

@@ -177,13 +177,6 @@ def test_prompts_are_not_starved_where_no_chunk_keeps_the_gap() -> None:
     assert not pace.keeps_gap
 
 
-def test_a_chunk_takes_a_decode_step_if_the_gap_holds_it() -> None:
-    device = Device(start_s=0.0, token_s=0.0005, decode_s=0.048)
-    pace = device.pace()
-    size = [device.chunk(pace) for _ in range(30)][-1]
-    assert size * device.token_s == pytest.approx(device.decode_s, rel=0.05)
-
-
 def last_first_token(gap_max_s: float, *, prompts: int = 8, prompt_tokens: int = 110) -> float:
     """Return when the last of several prompts has its first token, by a CPU's costs in seconds."""
     pace = PrefillPace(gap_max_s=gap_max_s, step_tokens=256)
