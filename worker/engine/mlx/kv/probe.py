@@ -15,6 +15,7 @@ from worker.engine.mlx.kv.window_cache import (
     SLIDING_CLASSES,
     STATE_CLASSES,
     UnsupportedCache,
+    is_state,
     leaves,
     make_row_caches,
 )
@@ -55,7 +56,7 @@ def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
 
 
 def _state_shapes(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
-    if type(leaf) not in STATE_CLASSES:
+    if not is_state(leaf):
         return []
     return [None if array is None else (array.shape, array.dtype) for array in leaf.cache]
 
@@ -64,7 +65,7 @@ def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - mlx-lm ships n
     arrays = _arrays(leaf)
     if any(array is None for array in arrays):
         raise UnsupportedCache(f"cache {index}, a {type(leaf).__name__}, stays empty")
-    if type(leaf) in STATE_CLASSES:
+    if is_state(leaf):
         return LayerSpec(kind=LayerKind.STATE, state_bytes=sum(array.nbytes for array in arrays))
     keys, values = arrays
     if keys.dtype != values.dtype:
@@ -81,12 +82,12 @@ def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - mlx-lm ships n
 
 
 def _arrays(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
-    return list(leaf.cache) if type(leaf) in STATE_CLASSES else [leaf.keys, leaf.values]
+    return list(leaf.cache) if is_state(leaf) else [leaf.keys, leaf.values]
 
 
 def _dtype(found: list[Any]) -> str:
     """Return the type of keys and values, or of the states where there are no keys."""
-    by_attention = sorted(found, key=lambda leaf: type(leaf) in STATE_CLASSES)
+    by_attention = sorted(found, key=is_state)
     return str(_arrays(by_attention[0])[0].dtype).removeprefix("mlx.core.")
 
 

@@ -269,6 +269,11 @@ class UnsupportedCache(Exception):
     """A model's caches cannot be cut into blocks and restored; it runs without a prefix cache."""
 
 
+def is_state(leaf: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
+    """Return whether a cache is the state of a recurrent layer, which has no length."""
+    return type(leaf) in STATE_CLASSES
+
+
 def leaves(caches: Iterable[Any]) -> list[Any]:
     """Return the caches with every ``CacheList`` flattened, in the order of the model's layers."""
     found: list[Any] = []

@@ -378,7 +378,6 @@ class DeviceBudget:
         Raises:
             ModelLoadError: Weights and a step leave no room for contexts.
         """
-        _warm_up(network)
         costs, kv_bytes, step_bytes = loaded.costs, self.pinned_bytes, None
         cache_bytes, key = PINNED_CACHE_BYTES, ""
         if kv_bytes is None:
@@ -530,6 +529,7 @@ def memory_at_load(
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.
     """
+    _warm_up(network)
     spec = _probed_spec(network, block_tokens)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
@@ -549,7 +549,6 @@ def memory_at_load(
             piece_tokens=piece_tokens,
             ragged=ragged,
         )
-    _warm_up(network)
     return LoadedMemory(spec=spec, sizes=sizes, kv_bytes=budget, costs=costs)
 
 

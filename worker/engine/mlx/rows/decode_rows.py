@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from worker.engine.mlx.kv.window_cache import STATE_CLASSES, leaves
+from worker.engine.mlx.kv.window_cache import is_state, leaves
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
 
@@ -105,7 +105,7 @@ class DecodeRows:
         self.interrupt()
         if self._ragged:
             for index, leaf in enumerate(leaves(row.caches)):
-                if type(leaf) in STATE_CLASSES:
+                if is_state(leaf):
                     self._join_state(index, leaf)
         self.rows.append(row)
         self._starting.add(row.uid)
@@ -231,7 +231,7 @@ class DecodeRows:
         Raises:
             StartFailed: The pass failed, and every row is as it was before.
         """
-        states = [leaf for row in self.rows for leaf in leaves(row.caches) if _is_state(leaf)]
+        states = [leaf for row in self.rows for leaf in leaves(row.caches) if is_state(leaf)]
         states += self._states.values()
         before = [list(state.cache) for state in states]
         try:
@@ -309,13 +309,9 @@ def _joined(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array 
     return mx.concatenate([held, new])
 
 
-def _is_state(leaf: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
-    return type(leaf) in STATE_CLASSES
-
-
 def _rewound(row: Row) -> bool:
     """Take back what a failed pass wrote beyond the tokens of a row; return whether it could."""
-    found = [leaf for leaf in leaves(row.caches) if not _is_state(leaf)]
+    found = [leaf for leaf in leaves(row.caches) if not is_state(leaf)]
     written = [leaf.offset - len(row.tokens) for leaf in found]
     return all(leaf.trim(new) == new for leaf, new in zip(found, written, strict=True) if new)
 

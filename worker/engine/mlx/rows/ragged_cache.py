@@ -18,7 +18,7 @@ import structlog
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
-from worker.engine.mlx.kv.window_cache import STATE_CLASSES, leaves, make_row_caches
+from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def ragged_caches(
     )
     merged = [
         states(index)
-        if type(flat[0][index]) in STATE_CLASSES
+        if is_state(flat[0][index])
         else RaggedCache([found[index] for found in flat], offset, lengths)
         for index in range(len(flat[0]))
     ]
@@ -150,7 +150,7 @@ def nest(template: Sequence[Any], flat: Iterator[Any]) -> list[Any]:
 
 def _offset(found: Sequence[Any]) -> int:
     """Return the tokens in a row; 0 where only recurrent layers, which have no positions."""
-    return next((leaf.offset for leaf in found if type(leaf) not in STATE_CLASSES), 0)
+    return next((leaf.offset for leaf in found if not is_state(leaf)), 0)
 
 
 _log = structlog.get_logger(__name__)
@@ -234,7 +234,7 @@ def _logits_together(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships n
     states = {
         index: type(leaf).merge([found[index] for found in flat])
         for index, leaf in enumerate(flat[0])
-        if type(leaf) in STATE_CLASSES
+        if is_state(leaf)
     }
     caches = ragged_caches(rows, [1] * len(rows), states.__getitem__)
     logits: mx.array = network(mx.array([[1]] * len(rows)), cache=caches)

@@ -14,8 +14,8 @@ from mlx_lm.generate import generation_stream
 
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.kv.window_cache import (
-    STATE_CLASSES,
     TRIMMABLE_CLASSES,
+    is_state,
     leaves,
     make_row_caches,
 )
@@ -203,7 +203,7 @@ class RunningSequences:
         self._steps = 0
         self.stream = generation_stream
         found = leaves(make_row_caches(network))
-        stateless = all(type(leaf) not in STATE_CLASSES for leaf in found)
+        stateless = not any(map(is_state, found))
         #: Whether several prompts can be prefilled in one pass.
         self._together = ragged and stateless
         drafts = ragged and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
