@@ -83,7 +83,7 @@ class Stage:
     def journal(self, word: str) -> list[tuple[str, int]]:
         path = self.directory / "journal"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        return [(role, int(pid)) for role, said, pid in lines if said == word]
+        return [(role, int(pid)) for role, state, pid in lines if state == word]
 
     def starts_of(self, role: str) -> list[int]:
         return [pid for who, pid in self.journal("start") if who == role]

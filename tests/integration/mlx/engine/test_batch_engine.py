@@ -13,26 +13,13 @@ from domain.errors import InvalidRequest
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
+from tests.support.models.samplings import FILTERED, GREEDY, PENALISED, SAMPLED
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, find_model, load_weights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
-GREEDY = Sampling(temperature=0)
-SAMPLED = Sampling(temperature=1.0, seed=42)
-FILTERED = Sampling(temperature=0.8, top_p=0.9, top_k=40, min_p=0.02, seed=2**63 - 1)
-PENALISED = Sampling(
-    temperature=0.8,
-    presence_penalty=0.5,
-    frequency_penalty=0.2,
-    repetition_penalty=1.2,
-    repetition_context_size=20,
-    logit_bias=((5, 2.0),),
-    xtc_probability=0.4,
-    xtc_threshold=0.05,
-    seed=8,
-)
 STRANGERS = (
     Sampling(temperature=1.3, seed=1),
     Sampling(temperature=0),
