@@ -128,6 +128,8 @@ class PrefillPace:
         self._on_gpu = on_gpu
         self._tokens_min = min(GPU_CHUNK_TOKENS_MIN if on_gpu else CHUNK_TOKENS_MIN, step_tokens)
         self._times = ChunkTimes()
+        #: Whether the recorded chunk took less than what was recorded.
+        self._are_bounds = False
         self._decode_s: float | None = None
         self._decodes_left = 0
         self._is_decode_done = False
@@ -171,10 +173,25 @@ class PrefillPace:
         self._is_decode_done = self._on_gpu and streams > 0
         if self._is_decode_done:
             # At least a part of the chunk is its own.
-            seconds = max(seconds - (self._decode_s or 0.0), seconds * (1 - GAP_SHARE))
-        self._times.record(tokens, seconds)
+            own_s, least_s = seconds - (self._decode_s or 0.0), seconds * (1 - GAP_SHARE)
+            seconds = max(own_s, least_s)
+            self._record(tokens, seconds, is_bound=own_s < least_s)
+        else:
+            self._record(tokens, seconds, is_bound=False)
         wanted = math.ceil(DECODE_SHARE * seconds / self._decode_s) if self._decode_s else 1
         self._decodes_left = min(max(wanted, 1), DECODES_MAX)
+
+    def _record(self, tokens: int, seconds: float, *, is_bound: bool) -> None:
+        """Record a chunk; of those that take at most ``seconds``, the last until others are known.
+
+        Several of them would show too small a duration of each token.
+        """
+        if is_bound and self._times.is_known and not self._are_bounds:
+            return
+        if self._are_bounds:
+            self._times = ChunkTimes()
+        self._are_bounds = is_bound
+        self._times.record(tokens, seconds)
 
     def record_decode(self, seconds: float) -> None:
         """Record how long a decode step took."""

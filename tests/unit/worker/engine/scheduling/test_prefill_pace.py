@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from worker.engine.scheduling.prefill_pace import (
@@ -20,6 +20,8 @@ from worker.engine.scheduling.prefill_pace import (
 
 STEP_TOKENS = 2048
 ROUNDS = 80
+#: Of sums of measured times, in seconds.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,20 @@ def test_chunks_reach_the_right_size(
 
 
 @given(devices)
+@example(Device(start_s=0.0625, token_s=1e-5, decode_s=0.046875))
+@example(Device(start_s=0.0, token_s=2**-14, decode_s=0.046875, on_gpu=True))
+@example(Device(start_s=0.0, token_s=2**-14, decode_s=0.048828125, on_gpu=True))
 def test_gap_of_chunks_at_a_steady_pace_stays_under_the_limit(device: Device) -> None:
     pace = device.pace()
     smallest = GPU_CHUNK_TOKENS_MIN if device.on_gpu else CHUNK_TOKENS_MIN
+    smallest_gap_s = device.start_s + smallest * device.token_s + device.decode_s
+    assume(abs(smallest_gap_s - 0.1) > ROUNDING)
+    # Where no chunk keeps the gap, one takes some decode steps.
+    limit_s = 0.1 if smallest_gap_s < 0.1 else (1 + CHUNK_DECODES_MIN) * device.decode_s
     for _ in range(ROUNDS):
         tokens = device.chunk(pace)
         gap_s = device.start_s + tokens * device.token_s + device.decode_s
-        assert gap_s <= 0.1 or tokens == smallest
+        assert gap_s <= limit_s + ROUNDING or tokens == smallest
 
 
 measurements = st.lists(
