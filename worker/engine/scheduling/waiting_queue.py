@@ -143,24 +143,26 @@ class BatchWindow:
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
         self._latest = -math.inf
-        self._opened: float | None = None
+        #: When the first of the arrivals came that have not joined.
+        self._first: float | None = None
+        self._delays = False
 
     def record_arrival(self, at: float) -> None:
-        """Open the window, unless it is open already."""
-        if self._opened is None:
-            follows_another = at - self._latest < self.window_s
-            self._opened = at if follows_another else -math.inf
+        """Delay the arrivals that have not joined, if this one follows another closely."""
+        if self._first is None:
+            self._first, self._delays = at, False
+        self._delays = self._delays or at - self._latest < self.window_s
         self._latest = max(at, self._latest)
 
     def wait_s(self, now: float) -> float:
         """Return how many seconds remain until the arrivals may join."""
-        if self._opened is None:
+        if self._first is None or not self._delays:
             return 0.0
-        return max(0.0, self._opened + self.window_s - now)
+        return max(0.0, self._first + self.window_s - now)
 
     def close(self) -> None:
         """Close the window: the arrivals may join now."""
-        self._opened = None
+        self._first = None
 
 
 #: Seconds between two admission attempts while sequences wait for the disk or for memory and

@@ -143,6 +143,13 @@ class TestBatchWindow:
         window.record_arrival(5.013)
         assert window.wait_s(5.014) == 0
 
+    @pytest.mark.parametrize("later_s", [0.0, 0.004])
+    def test_arrivals_before_the_first_has_joined_wait_too(self, later_s: float) -> None:
+        window = BatchWindow(0.010)
+        window.record_arrival(5.0)
+        window.record_arrival(5.0 + later_s)
+        assert window.wait_s(5.004) == pytest.approx(0.006)
+
     @given(st.lists(st.floats(0, 0.02), min_size=1, max_size=50))
     def test_no_arrival_waits_longer_than_a_window(self, pauses: list[float]) -> None:
         window, now, waits_since = BatchWindow(0.010), 0.0, None
