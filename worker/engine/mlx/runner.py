@@ -22,6 +22,7 @@ from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMe
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
+from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
@@ -111,6 +112,8 @@ class BatchRunner:
         self._sequences: RunningSequences | None = None
         #: Whether the network computes rows of unequal length in one pass.
         self._ragged = False
+        #: Selects the logits of a pass; ``None``: prompts are read in passes of their own.
+        self._head: OutputHead | None = None
         self._sampler = BatchSampler(self._rows_of)
         self._pace = self._new_pace()
 
@@ -131,6 +134,7 @@ class BatchRunner:
         # Once for each model: the check computes several forward passes.
         checked = self._weights.ragged
         self._ragged = install_ragged_attention(network) if checked is None else checked
+        self._head = find_output_head(network) if self._ragged else None
         self._loaded = memory = memory_at_load(
             network,
             model.card,
@@ -191,6 +195,7 @@ class BatchRunner:
         restored = rows.open_rows(self.sequences, self._memory, self._gap_max_s)
         restored_at = time.monotonic() if restored else None
         prefilled, tokens = self._prefill(), self._decode()
+        prefilled += self._record(self.sequences.read_beside)
         faults = self.sequences.take_failed()
         faults += [Fault(uid, error) for uid, error in self._sampler.faults.items()]
         self._sampler.faults.clear()
@@ -231,7 +236,6 @@ class BatchRunner:
         self._arrivals.clear()
         self._emitted_early.clear()
         self._sampler = BatchSampler(self._rows_of)
-        self._pace = self._new_pace()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
         speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record, times)
@@ -242,7 +246,9 @@ class BatchRunner:
             ragged=self._ragged,
             block_tokens=self._block_tokens,
             speculation=speculation if self.speculates else None,
+            head=self._head,
         )
+        self._pace = self._new_pace()
         mx.clear_cache()
 
     def abandon(self, _: Failed, /) -> None:
@@ -269,8 +275,12 @@ class BatchRunner:
         return None if cache is None or loaded is None else loaded.complete(cache.pool.stats())
 
     def _new_pace(self) -> PrefillPace:
-        tokens = self._prefill_step_tokens
-        return PrefillPace(gap_max_s=self._gap_max_s, step_tokens=tokens, on_gpu=is_on_gpu())
+        return PrefillPace(
+            gap_max_s=self._gap_max_s,
+            step_tokens=self._prefill_step_tokens,
+            on_gpu=is_on_gpu(),
+            is_joint=self._sequences is not None and self._sequences.reads_beside,
+        )
 
     def _draft_room(self, uid: int, _: int) -> int:
         """Return how many tokens may be drafted for a row.
@@ -300,13 +310,15 @@ class BatchRunner:
         sequences = self.sequences
         if not sequences.is_prefilling:
             return []
-        progress: list[tuple[int, int, int]] = []
-        for piece in self._prefill_piece():
-            self._memory.advance(piece.uid, sequences)
-            # A prompt of one piece is reported only when it is complete.
-            if piece.total > self._prefill_step_tokens:
-                progress.append(_reported(piece))
+        progress = self._record(self._prefill_piece())
         return progress + [_reported(piece) for piece in sequences.start_decoding()]
+
+    def _record(self, pieces: Sequence[PrefillProgress]) -> list[tuple[int, int, int]]:
+        """Register pieces of prompts that are in the caches; return what is reported of them."""
+        for piece in pieces:
+            self._memory.advance(piece.uid, self.sequences)
+        # A prompt of one piece is reported only when it is complete.
+        return [_reported(one) for one in pieces if one.total > self._prefill_step_tokens]
 
     def _prefill_piece(self) -> list[PrefillProgress]:
         sequences = self.sequences
@@ -344,7 +356,7 @@ class BatchRunner:
         if not self.sequences.decoding:
             return []
         assert self._weights is not None, "nothing is loaded"
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.sequences.tokens_prefilled
         tokens: list[tuple[int, int, Finish | None]] = []
         for uid, token in self.sequences.decode():
             self._memory.advance(uid, self.sequences)
@@ -361,7 +373,11 @@ class BatchRunner:
         for uid, _, finish in tokens:
             if finish is not None:
                 self._remove_all([uid], finish)
-        self._pace.record_decode(time.perf_counter() - started)
+        seconds, read = time.perf_counter() - started, self.sequences.tokens_prefilled - before
+        if read:
+            self._pace.record_joint(read, seconds)
+        else:
+            self._pace.record_decode(seconds)
         return tokens
 
     def _record_likelihood(self, uid: int, likelihood: TokenLikelihood | None) -> None:

@@ -418,7 +418,12 @@ class Speculation:
         return [right[row.uid][1 : 1 + plan[row.uid]] if row.uid in plan else [] for row in rows]
 
     def settle(
-        self, rows: Sequence[SpeculatedRow], drafts: Sequence[Sequence[int]], draws: Sequence[int]
+        self,
+        rows: Sequence[SpeculatedRow],
+        drafts: Sequence[Sequence[int]],
+        draws: Sequence[int],
+        *,
+        is_timed: bool = True,
     ) -> list[int]:
         """Record a pass with drafts; return how many tokens of each draft were drawn.
 
@@ -426,6 +431,7 @@ class Speculation:
             drafts: The draft of each row.
             draws: The tokens drawn after the present token of a row and after each of its draft,
                 row by row.
+            is_timed: Whether the pass computed nothing else.
         """
         accepted, first = [], 0
         for row, draft in zip(rows, drafts, strict=True):
@@ -437,7 +443,8 @@ class Speculation:
             if count < len(draft):
                 self._take_back(row.uid, len(draft) - count)
                 self._rejected.add(row.uid)
-        self.times.record_drafts(len(rows), sum(map(len, drafts)), sum(accepted))
+        if is_timed:
+            self.times.record_drafts(len(rows), sum(map(len, drafts)), sum(accepted))
         self._refused = 0
         return accepted
 

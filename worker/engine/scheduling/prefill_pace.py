@@ -108,11 +108,12 @@ class ChunkTimes:
 class PrefillPace:
     """Decides how many prompt tokens to compute between the decode steps of running streams.
 
-    Between two tokens of a stream lie one decode step and at most one chunk. The chunk is as large
-    as the gap allows at the measured speed. Where a decode step and the smallest chunk do not fit
-    the gap, no chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that
-    prompts are not starved. Several decode steps follow each chunk, so that streams keep a share of
-    the time.
+    Between two tokens of a stream lie one decode step and at most one chunk, which is a part of
+    that step where the network can compute both in one pass. The chunk is as large as the gap
+    allows at the measured speed. Where a decode step and the smallest chunk do not fit the gap, no
+    chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that prompts are not
+    starved. After a chunk in a pass of its own follow several decode steps, so that streams keep a
+    share of the time.
 
     Args:
         gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit. It may be
@@ -120,12 +121,21 @@ class PrefillPace:
         step_tokens: Most tokens in a chunk.
         on_gpu: Whether a decode step is in flight when a chunk starts. The duration of the chunk
             then contains that step, and the next decode step takes no time of its own.
+        is_joint: Whether a chunk beside streams is computed in the pass of their decode step.
     """
 
-    def __init__(self, *, gap_max_s: float, step_tokens: int, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        gap_max_s: float,
+        step_tokens: int,
+        on_gpu: bool = False,
+        is_joint: bool = False,
+    ) -> None:
         self.gap_max_s = gap_max_s
         self._step_tokens = step_tokens
         self._on_gpu = on_gpu
+        self._is_joint = is_joint
         self._tokens_min = min(GPU_CHUNK_TOKENS_MIN if on_gpu else CHUNK_TOKENS_MIN, step_tokens)
         self._times = ChunkTimes()
         #: Whether the recorded chunk took less than what was recorded.
@@ -154,18 +164,21 @@ class PrefillPace:
     @property
     def keeps_gap(self) -> bool:
         """Whether a decode step and the smallest chunk fit the gap, as far as is known."""
-        decode_s = self._decode_s or 0.0
         return not self._times.is_known or (
-            decode_s + self._times.start_s + self._times.token_s * self._tokens_min
+            self._apart_s + self._times.start_s + self._times.token_s * self._tokens_min
             <= self.gap_max_s
         )
 
+    @property
+    def _apart_s(self) -> float:
+        """Seconds of the decode step that a chunk does not contain."""
+        return 0.0 if self._is_joint else self._decode_s or 0.0
+
     def _available_s(self, gap_share: float) -> float:
         """Return the seconds of the next chunk."""
-        decode_s = self._decode_s or 0.0
         if not self.keeps_gap:
-            return CHUNK_DECODES_MIN * decode_s
-        return self.gap_max_s * gap_share - decode_s
+            return (1 + CHUNK_DECODES_MIN) * (self._decode_s or 0.0) - self._apart_s
+        return self.gap_max_s * gap_share - self._apart_s
 
     def record_chunk(self, tokens: int, seconds: float, *, streams: int = 0) -> None:
         """Record how long a chunk took beside ``streams`` running streams."""
@@ -180,6 +193,13 @@ class PrefillPace:
             self._record(tokens, seconds, is_bound=False)
         wanted = math.ceil(DECODE_SHARE * seconds / self._decode_s) if self._decode_s else 1
         self._decodes_left = min(max(wanted, 1), DECODES_MAX)
+
+    def record_joint(self, tokens: int, seconds: float) -> None:
+        """Record how long a decode step took that computed a chunk too."""
+        assert tokens > 0, "an empty chunk has no speed"
+        self._decodes_left = 0
+        self._is_decode_done = False
+        self._record(tokens, seconds, is_bound=False)
 
     def _record(self, tokens: int, seconds: float, *, is_bound: bool) -> None:
         """Record a chunk; of those that take at most ``seconds``, the last until others are known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
-from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run
+from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run, make_drafts_free
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     FALCON_H1,
@@ -21,7 +22,9 @@ from tests.support.models.tiny_architectures import (
     LLAMA,
     Architecture,
 )
+from worker.engine.mlx.rows import output_head
 from worker.engine.mlx.rows.decode_rows import CLEARED_TOKENS_MIN
+from worker.engine.mlx.rows.output_head import find_output_head
 from worker.engine.ports import Fault
 
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
@@ -84,6 +87,130 @@ def test_buffers_are_given_back_after_large_pieces_only(
     while not run.tokens:
         one.step()
     assert len(cleared) == times
+
+
+def test_pieces_of_prompts_are_read_in_the_pass_of_the_rows(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [random_tokens(5, 1), random_tokens(2 * BLOCK + 8, 2)]
+    cold, warm = bench(LLAMA, budget_bytes=None), bench(LLAMA)
+    expected = [cold.run_alone(prompt).tokens for prompt in prompts]
+    runs = [warm.join(prompts[0])]
+    warm.step()
+    passes: list[tuple[int, int]] = []
+    kind = type(warm.network)
+    compute = kind.__call__
+
+    def watched(network: Any, tokens: mx.array, *args: Any, **more: Any) -> mx.array:
+        logits: mx.array = compute(network, tokens, *args, **more)
+        passes.append((tokens.size, logits.shape[0]))
+        return logits
+
+    monkeypatch.setattr(kind, "__call__", watched)
+    runs.append(warm.join(prompts[1]))
+    while not runs[1].tokens:
+        warm.step()
+    # Each piece beside the token of the row, and no logits of the prompt.
+    assert passes == [(BLOCK + 1, 1), (BLOCK + 1, 1), (7 + 1, 1), (2, 2)]
+    warm.finish()
+    assert [run.tokens for run in runs] == expected
+
+
+def test_drafts_are_verified_beside_pieces_of_prompts(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_drafts_free(monkeypatch)
+    repeated, other = random_tokens(5, 1) * 9, random_tokens(20 * BLOCK, 2)
+    cold, warm = bench(LLAMA, budget_bytes=None), bench(LLAMA)
+    expected = [cold.run_alone(prompt, TOKENS).tokens for prompt in (repeated, other)]
+    runs = [warm.join(repeated, TOKENS)]
+    while not runs[0].tokens:
+        warm.step()
+    before = warm.runner.drafts.drafted_tokens
+    runs.append(warm.join(other, TOKENS))
+    while not runs[0].ended:
+        assert not runs[1].tokens, "the prompt is longer than the answer"
+        warm.step()
+    assert warm.runner.drafts.drafted_tokens > before
+    warm.finish()
+    assert [run.tokens for run in runs] == expected
+
+
+@pytest.mark.parametrize(
+    "architecture", [LLAMA, GEMMA3, GPT_OSS], ids=lambda architecture: architecture.name
+)
+def test_prompt_that_cannot_be_read_beside_rows_fails_alone(
+    bench: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [random_tokens(length, length) for length in (30, 41)]
+    cold, warm = bench(architecture, budget_bytes=None), bench(architecture)
+    expected = [cold.run_alone(prompt, TOKENS, SAMPLED).tokens for prompt in prompts]
+    runs = [warm.join(prompt, TOKENS, SAMPLED) for prompt in prompts]
+    while not all(run.tokens for run in runs):
+        warm.step()
+
+    def poisoned(tokens: mx.array) -> None:
+        if tokens.size == len(runs) + BLOCK - 3:
+            msg = "the device does not like the second piece"
+            raise RuntimeError(msg)
+
+    watch_passes(warm, monkeypatch, poisoned)
+    culprit = warm.join(random_tokens(2 * BLOCK - 2, 3))
+    while not culprit.ended:
+        warm.step()
+        warm.check()
+    assert culprit.fault is not None
+    assert not any(run.fault for run in runs)
+    warm.finish(*runs)
+    assert [run.tokens for run in runs] == expected
+
+
+def test_suspect_is_read_in_a_pass_of_its_own(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = bench(LLAMA)
+    several.join(random_tokens(9, 1), TOKENS)
+    several.step()
+    passes: list[int] = []
+    watch_passes(several, monkeypatch, lambda tokens: passes.append(tokens.size))
+    admission = several.admission(random_tokens(BLOCK + 1, 2))
+    several.join_as(replace(admission, is_alone=True))
+    several.step()
+    assert passes == [BLOCK, 2]
+
+
+@every
+def test_networks_compute_the_logits_of_some_tokens_only(
+    bench: MakeBench, architecture: Architecture
+) -> None:
+    network = bench(architecture).network
+    head = find_output_head(network)
+    assert head is not None
+    assert find_output_head(network) is head
+    tokens = mx.array([[3], [1], [2]])
+    every_logit = network(tokens)
+    with head.of(2):
+        some = network(tokens)
+    assert some.shape == (2, 1, every_logit.shape[-1])
+    assert mx.allclose(some, every_logit[:2], atol=1e-4)
+    assert network(tokens).shape[0] == len(tokens)
+
+
+def test_network_with_an_unknown_head_reads_prompts_apart(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_head, "_HEAD", "another_name")
+    network = GPT_OSS.make(mx.float32)
+    apart = bench(GPT_OSS, network=network)
+    assert find_output_head(network) is None
+    first = apart.join(random_tokens(9, 1), TOKENS)
+    apart.step()
+    passes: list[int] = []
+    watch_passes(apart, monkeypatch, lambda tokens: passes.append(tokens.size))
+    apart.join(random_tokens(BLOCK + 1, 2))
+    apart.step()
+    assert passes == [BLOCK, 2]
+    apart.finish(first)
 
 
 @every

@@ -4,12 +4,13 @@ As in mlx-lm, the pass that computes the next tokens is started before the prese
 that the device computes while the host handles tokens. A pass that verifies drafts
 (``worker.engine.mlx.speculation``) needs the present tokens first.
 
-A row starts in the pass of the others: its present token is the last one of its prompt.
+A row starts in the pass of the others: its present token is the last one of its prompt. Pieces of
+prompts are computed in that pass too, so that it reads the weights once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 
 from worker.engine.mlx.kv.window_cache import is_state, leaves
+from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
 
@@ -46,16 +48,20 @@ class Row:
 CLEARED_TOKENS_MIN = 256
 
 
-class StartFailed(Exception):
-    """A pass in which rows started has failed; no row has the tokens of that pass.
+#: Rows of prompts, each with the piece that a pass computes.
+Pieces: TypeAlias = Sequence[tuple[Row, Sequence[int]]]
+
+
+class JoinFailed(Exception):
+    """A pass in which rows started or prompts were read failed; no row has its tokens.
 
     Attributes:
-        uids: The rows that started; one of them is the likely cause.
+        uids: Those rows and prompts; one of them is the likely cause.
         error: What the pass raised.
     """
 
     def __init__(self, uids: AbstractSet[int], error: Exception) -> None:
-        super().__init__(f"rows {sorted(uids)} cannot start: {error}")
+        super().__init__(f"rows {sorted(uids)} cannot join: {error}")
         self.uids, self.error = uids, error
 
 
@@ -69,6 +75,7 @@ class DecodeRows:
         ragged: Whether the network computes rows of unequal length in one pass.
         speculation: Drafts tokens of the rows, whose caches must all be trimmable; ``None`` for
             one token of each row in a pass. Needs ``ragged``.
+        head: Selects the tokens whose logits are computed; ``None``: no prompt is read beside rows.
     """
 
     def __init__(
@@ -78,12 +85,14 @@ class DecodeRows:
         *,
         ragged: bool,
         speculation: Speculation | None = None,
+        head: OutputHead | None = None,
     ) -> None:
         assert ragged or speculation is None, "drafts of several rows have unequal lengths"
         self._network = network
         self._sampler = sampler
         self._ragged = ragged
         self._speculation = speculation
+        self._head = head
         self.rows: list[Row] = []
         #: Uids of the rows that are being sampled, in order.
         self.sampled: list[int] = []
@@ -120,29 +129,51 @@ class DecodeRows:
         pairs = zip(self.rows, drawn, strict=True)
         return [(row.uid, token) for row, token in pairs if row.uid in uids]
 
-    def next(self) -> list[tuple[int, int]]:
+    def next(self, prompts: Pieces = ()) -> list[tuple[int, int]]:
         """Return ``(uid, token)`` of the drawn tokens that are in the caches now, in order.
 
         A row has one, or several where a part of its draft was drawn; none where it started.
 
+        Args:
+            prompts: Pieces that the pass computes too, and appends to their rows. Needs a row that
+                decodes, and ``head``.
+
         Raises:
-            StartFailed: Some rows cannot start; the others go on once those are removed.
+            JoinFailed: Some rows or prompts cannot be computed; the others go on once those are
+                removed.
         """
         if self._next is None:
             return []
         # Several draws of a row cannot be taken back after a failed start.
         drafts = None if self._starting else self._drafts(self._next)
-        return self._advance(self._next) if drafts is None else self._verify(*drafts)
+        if prompts:
+            self.interrupt()
+        if drafts is None:
+            tokens = self._advance(self._next, prompts)
+        else:
+            tokens = self._verify(*drafts, prompts)
+        if prompts:
+            self.interrupt()
+            for row, piece in prompts:
+                row.tokens.extend(piece)
+            clear_after(piece for _, piece in prompts)
+        return tokens
 
     def interrupt(self) -> None:
         """Note that something else is computed before the next pass."""
         if self._speculation is not None:
             self._speculation.times.interrupt()
 
-    def _advance(self, tokens: mx.array) -> list[tuple[int, int]]:
+    def _advance(self, tokens: mx.array, prompts: Pieces) -> list[tuple[int, int]]:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
-        logits = self._forward_start(tokens) if self._starting else self._forward(tokens)
+        if prompts:
+            lengths = [1] * len(self.rows)
+            logits = self._joined(lambda: self._forward_beside(tokens, lengths, prompts), prompts)
+        elif self._starting:
+            logits = self._joined(lambda: self._forward(tokens))
+        else:
+            logits = self._forward(tokens)
         self._next = self._sampler(logits[:, -1], tokens)
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
@@ -165,7 +196,9 @@ class DecodeRows:
         drafts = self._speculation.confirm(self.rows, drawn, guesses)
         return (drawn, drafts) if any(drafts) else None
 
-    def _verify(self, drawn: list[int], drafts: list[list[int]]) -> list[tuple[int, int]]:
+    def _verify(
+        self, drawn: list[int], drafts: list[list[int]], prompts: Pieces
+    ) -> list[tuple[int, int]]:
         """Compute the present tokens and their drafts; keep what the sampler draws again."""
         assert self._speculation is not None, "there are drafts"
         assert self._next is not None, "rows have a next token"
@@ -174,10 +207,15 @@ class DecodeRows:
         self.sampled = [
             row.uid for row, length in zip(self.rows, lengths, strict=True) for _ in range(length)
         ]
-        logits = _forward_pieces(self._network, self.rows, pieces)
         read = [token for piece in pieces for token in piece]
+        if prompts:
+            tokens = mx.array(read, dtype=self._next.dtype)
+            logits = self._joined(lambda: self._forward_beside(tokens, lengths, prompts), prompts)
+            logits = logits[:, 0]
+        else:
+            logits = _forward_pieces(self._network, self.rows, pieces)
         draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
-        accepted = self._speculation.settle(self.rows, drafts, draws)
+        accepted = self._speculation.settle(self.rows, drafts, draws, is_timed=not prompts)
         first, following, returned = 0, [], []
         for row, piece, count in zip(self.rows, pieces, accepted, strict=True):
             following.append(draws[first + count])
@@ -222,28 +260,51 @@ class DecodeRows:
         rows, new = len(self.rows), state.cache
         # A cache of its own, because the row's cache object stays empty from here on.
         held = self._states.setdefault(index, type(state)(len(new)))
-        held.cache = [_joined(*pair, rows) for pair in zip(held.cache, new, strict=True)]
+        held.cache = [_joined_part(*pair, rows) for pair in zip(held.cache, new, strict=True)]
         state.cache = [None] * len(new)
 
-    def _forward_start(self, tokens: mx.array) -> mx.array:
-        """Return what ``_forward`` does, for a pass in which rows start.
+    def _joined(self, forward: Callable[[], mx.array], prompts: Pieces = ()) -> mx.array:
+        """Return the logits of a pass in which rows start or prompts are read.
 
         Raises:
-            StartFailed: The pass failed, and every row is as it was before.
+            JoinFailed: The pass failed, and every row is as it was before.
         """
-        states = [leaf for row in self.rows for leaf in leaves(row.caches) if is_state(leaf)]
-        states += self._states.values()
+        joining = [row for row, _ in prompts]
+        found = [leaf for row in (*self.rows, *joining) for leaf in leaves(row.caches)]
+        states = [*filter(is_state, found), *self._states.values()]
         before = [list(state.cache) for state in states]
         try:
-            logits = self._forward(tokens)
+            logits = forward()
             # Here, because what is drawn cannot be taken back.
-            mx.eval(logits)
+            mx.eval(logits, [leaf.state for row in joining for leaf in leaves(row.caches)])
         except Exception as error:
             for state, cache in zip(states, before, strict=True):
                 state.cache = cache
-            if not all(map(_rewound, self.rows)):
+            if not all(map(_rewound, [*self.rows, *joining])):
                 raise
-            raise StartFailed(set(self._starting), error) from error
+            uids = self._starting | {row.uid for row in joining}
+            raise JoinFailed(uids, error) from error
+        return logits
+
+    def _forward_beside(
+        self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces
+    ) -> mx.array:
+        """Compute pieces of prompts beside more tokens of each row.
+
+        Args:
+            tokens: New tokens of the rows, row by row, [tokens].
+            lengths: How many of them each row has.
+
+        Returns:
+            The logits after each of those tokens, [tokens, 1, vocabulary].
+        """
+        assert self._head is not None, "prompts are read beside rows"
+        rows = [*self.rows, *(row for row, _ in prompts)]
+        lengths = [*lengths, *(len(piece) for _, piece in prompts)]
+        read = mx.array([token for _, piece in prompts for token in piece], dtype=tokens.dtype)
+        caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
+        with self._head.of(tokens.size):
+            logits: mx.array = self._network(mx.concatenate([tokens, read])[:, None], cache=caches)
         return logits
 
     def _forward(self, tokens: mx.array) -> mx.array:
@@ -276,10 +337,15 @@ def prefill(
     assert len(rows) == len(pieces), "one piece for each row"
     _forward_pieces(network, rows, pieces)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
-    if sum(map(len, pieces)) >= CLEARED_TOKENS_MIN:
-        mx.clear_cache()
+    clear_after(pieces)
     for row, piece in zip(rows, pieces, strict=True):
         row.tokens.extend(piece)
+
+
+def clear_after(pieces: Iterable[Sequence[int]]) -> None:
+    """Give buffers back to the system after a pass over pieces of prompts, if they are large."""
+    if sum(map(len, pieces)) >= CLEARED_TOKENS_MIN:
+        mx.clear_cache()
 
 
 def _forward_pieces(
@@ -298,7 +364,7 @@ def _forward_pieces(
     return logits[:, 0]
 
 
-def _joined(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array | None:
+def _joined_part(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array | None:
     """Return one part of the states of ``rows`` and of a new row; an empty state is zero."""
     known = new if held is None else held
     if known is None:

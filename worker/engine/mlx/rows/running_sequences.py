@@ -19,7 +19,8 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
-from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, Sampler, StartFailed, prefill
+from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
+from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -178,6 +179,12 @@ class RunningSequences:
         block_tokens: Tokens by which the buffers of a sequence grow.
         speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
             no layer has a recurrent state.
+        head: Selects the logits of the sequences that decode in a pass that reads prompts too;
+            ``None``: prompts are read in passes of their own.
+
+    Attributes:
+        reads_beside: Whether decode steps read prompts too.
+        read_beside: Progress of the prompts that the last decode step read too.
     """
 
     def __init__(
@@ -189,6 +196,7 @@ class RunningSequences:
         ragged: bool,
         block_tokens: int = BLOCK_TOKENS,
         speculation: Speculation | None = None,
+        head: OutputHead | None = None,
     ) -> None:
         self._network = network
         self._block_tokens = block_tokens
@@ -207,9 +215,13 @@ class RunningSequences:
         #: Whether several prompts can be prefilled in one pass.
         self._together = ragged and stateless
         drafts = ragged and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
+        self.reads_beside = self._together and head is not None
         self._rows = DecodeRows(
-            network, sampler, ragged=ragged, speculation=speculation if drafts else None
+            network, sampler, ragged=ragged, speculation=speculation if drafts else None, head=head
         )
+        #: Prompts that the next decode step reads too, each with its piece.
+        self._beside: list[tuple[_PendingPrompt, list[int]]] = []
+        self.read_beside: list[PrefillProgress] = []
         #: Prompt tokens computed so far, the last one of each prompt not counted.
         self.tokens_prefilled = 0
 
@@ -318,24 +330,34 @@ class RunningSequences:
     def prefill(self, tokens_max: int) -> list[PrefillProgress]:
         """Compute one piece of a long prompt, or several short prompts together.
 
+        Where sequences decode, the next call of ``decode`` computes it if the network can.
+
         Args:
             tokens_max: Most tokens of one prompt in the piece.
 
         Returns:
-            The progress of each prompt; empty where no prompt waits, or prefill failed.
+            The progress of each prompt; empty where no prompt waits, the next decode step computes
+            the piece, or prefill failed.
         """
         prompts = self._next_prompts(tokens_max)
         if not prompts:
             return []
-        self._rows.interrupt()
         pieces = [prompt.segments[0][:tokens_max] for prompt in prompts]
+        if self.reads_beside and self.decoding and not prompts[0].is_alone:
+            self._beside = list(zip(prompts, pieces, strict=True))
+            return []
+        self._rows.interrupt()
         rows = [prompt.row for prompt in prompts]
         if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces)):
             return []
-        for prompt, piece in zip(prompts, pieces, strict=True):
+        return self._advance(list(zip(prompts, pieces, strict=True)))
+
+    def _advance(self, read: Sequence[tuple[_PendingPrompt, list[int]]]) -> list[PrefillProgress]:
+        """Record the pieces of prompts that were computed; return the progress of each prompt."""
+        for prompt, piece in read:
             prompt.advance(len(piece))
             self.tokens_prefilled += len(piece)
-        return [prompt.progress for prompt in prompts]
+        return [prompt.progress for prompt, _ in read]
 
     def start_decoding(self) -> list[PrefillProgress]:
         """Let the next decode step draw the first token of the prompts that are computed.
@@ -370,14 +392,17 @@ class RunningSequences:
     def decode(self) -> list[tuple[int, int]]:
         """Run one decode step; return ``(uid, token)`` for every token that it added, in order.
 
-        Tokens of prompts are left out. Where prompts cannot start, nothing is returned.
+        Tokens of prompts are left out. Where prompts cannot be computed or start, nothing is
+        returned.
         """
+        beside, self._beside, self.read_beside = self._beside, [], []
         try:
             with mx.stream(self.stream):
-                tokens = self._rows.next()
-        except StartFailed as failed:
+                tokens = self._rows.next([(prompt.row, piece) for prompt, piece in beside])
+        except JoinFailed as failed:
             self._fail_prompts(failed.uids, failed.error)
             return []
+        self.read_beside = self._advance(beside)
         self._steps += 1
         if self._steps % STEPS_PER_CLEARING == 0:
             mx.clear_cache()
@@ -396,6 +421,7 @@ class RunningSequences:
         for uid in removed & self._prompts.keys():
             del self._prompts[uid]
             self._queue.remove(uid)
+        self._beside = [one for one in self._beside if one[0].row.uid not in removed]
         with mx.stream(self.stream):
             self._rows.remove(removed)
 

@@ -32,9 +32,15 @@ class Device:
     token_s: float
     decode_s: float
     on_gpu: bool = False
+    is_joint: bool = False
 
     def pace(self, gap_max_s: float = 0.1, step_tokens: int = STEP_TOKENS) -> PrefillPace:
-        pace = PrefillPace(gap_max_s=gap_max_s, step_tokens=step_tokens, on_gpu=self.on_gpu)
+        pace = PrefillPace(
+            gap_max_s=gap_max_s,
+            step_tokens=step_tokens,
+            on_gpu=self.on_gpu,
+            is_joint=self.is_joint,
+        )
         pace.record_decode(self.decode_s)
         return pace
 
@@ -49,6 +55,9 @@ class Device:
 
     def record(self, pace: PrefillPace, tokens: int, slower: float = 1.0) -> None:
         seconds = slower * (self.start_s + tokens * self.token_s)
+        if self.is_joint:
+            pace.record_joint(tokens, seconds + self.decode_s)
+            return
         # On a GPU the decode step in flight ends before the chunk, and is then read at once.
         pace.record_chunk(tokens, seconds + self.decode_s * self.on_gpu, streams=1)
         pace.record_decode(0.0 if self.on_gpu else self.decode_s)
@@ -63,6 +72,7 @@ devices = st.builds(
     token_s=st.floats(1e-5, 0.02),
     decode_s=st.floats(1e-4, 0.05),
     on_gpu=st.booleans(),
+    is_joint=st.booleans(),
 )
 GPU = Device(start_s=0.030, token_s=0.0001, decode_s=0.010, on_gpu=True)
 
@@ -84,10 +94,11 @@ def test_first_chunk_beside_a_stream_is_small(smallest: int, *, on_gpu: bool) ->
 @pytest.mark.parametrize("token_s", [0.00005, 0.0001, 0.0005])
 @pytest.mark.parametrize("start_s", [0.0, 0.010, 0.030])
 @pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("is_joint", [False, True])
 def test_chunks_reach_the_right_size(
-    start_s: float, token_s: float, decode_s: float, *, on_gpu: bool
+    start_s: float, token_s: float, decode_s: float, *, on_gpu: bool, is_joint: bool
 ) -> None:
-    device = Device(start_s, token_s, decode_s, on_gpu)
+    device = Device(start_s, token_s, decode_s, on_gpu, is_joint)
     pace = device.pace()
     sizes = [device.chunk(pace) for _ in range(30)]
     smallest = GPU_CHUNK_TOKENS_MIN if on_gpu else CHUNK_TOKENS_MIN
@@ -177,8 +188,9 @@ def test_gap_changes_while_prompts_are_computed() -> None:
     assert device.chunk(pace) == STEP_TOKENS
 
 
-def test_prompts_are_not_starved_where_no_chunk_keeps_the_gap() -> None:
-    device = Device(start_s=0.05, token_s=0.0045, decode_s=0.15)
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_prompts_are_not_starved_where_no_chunk_keeps_the_gap(*, is_joint: bool) -> None:
+    device = Device(start_s=0.05, token_s=0.0045, decode_s=0.15, is_joint=is_joint)
     pace = device.pace()
     size = [device.chunk(pace) for _ in range(30)][-1]
     seconds = device.start_s + size * device.token_s
@@ -210,6 +222,15 @@ def last_first_token(gap_max_s: float, *, prompts: int = 8, prompt_tokens: int =
 
 def test_the_last_of_several_prompts_starts_soon() -> None:
     assert last_first_token(0.1) < 1.6 * last_first_token(0.0)
+
+
+def test_chunks_in_the_pass_of_the_streams_need_no_steps_between() -> None:
+    pace = PrefillPace(gap_max_s=0.1, step_tokens=STEP_TOKENS, is_joint=True)
+    pace.record_decode(0.005)
+    for _ in range(ROUNDS):
+        tokens = pace.chunk_tokens(streams=4)
+        pace.record_joint(tokens, 0.005 + tokens * 0.001)
+    assert pace.chunk_tokens(streams=4) == pytest.approx((0.1 * GAP_SHARE - 0.005) / 0.001, rel=0.1)
 
 
 def test_streams_keep_their_share_of_the_time() -> None:
