@@ -9,7 +9,18 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
-from mlx_lm.models import falcon_h1, gemma3_text, gpt_oss, llama, mamba2, qwen2, qwen3, qwen3_next
+from mlx_lm.models import (
+    falcon_h1,
+    gemma3_text,
+    gemma3n,
+    glm4_moe_lite,
+    gpt_oss,
+    llama,
+    mamba2,
+    qwen2,
+    qwen3,
+    qwen3_next,
+)
 
 from domain.kv.spec import LayerKind, LayerSpec
 
@@ -149,6 +160,56 @@ GPT_OSS = Architecture(
     ),
     (_window(), _attention()) * 2,
 )
+#: Multi-head latent attention: a latent of 16 and a rotated key of 8 for all heads.
+GLM4_MOE_LITE = Architecture(
+    "glm4_moe_lite",
+    random_network(
+        glm4_moe_lite,
+        _COMMON
+        | {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+        },
+    ),
+    (LayerSpec(kind=LayerKind.FULL, kv_heads=1, key_dim=16, value_dim=8, element_bytes=4),) * 2,
+)
+#: The last two layers attend to the keys of the ones before.
+GEMMA3N = Architecture(
+    "gemma3n",
+    random_network(
+        gemma3n,
+        {
+            "text_config": _COMMON
+            | {
+                "model_type": "gemma3n_text",
+                "num_hidden_layers": 4,
+                "num_kv_shared_layers": 2,
+                "vocab_size_per_layer_input": VOCABULARY,
+                "sliding_window": WINDOW,
+                "rope_local_base_freq": 10000.0,
+                "rope_theta": 1000000.0,
+                "final_logit_softcapping": 30.0,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+                "hidden_size_per_layer_input": 8,
+                "altup_num_inputs": 2,
+                "altup_coef_clip": 120.0,
+                "altup_correct_scale": True,
+                "altup_active_idx": 0,
+                "laurel_rank": 8,
+            }
+        },
+    ),
+    (_window(), _attention()),
+)
 #: Attention and a state space side by side in every layer: nested caches.
 #: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
 _FALCON_H1 = _COMMON | {
@@ -236,4 +297,15 @@ FALCON_H1_WIDE = Architecture(
     (_state(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
 )
 
-ARCHITECTURES = (LLAMA, QWEN2, QWEN3, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_NEXT, MAMBA2)
+ARCHITECTURES = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    GEMMA3,
+    GEMMA3N,
+    GPT_OSS,
+    GLM4_MOE_LITE,
+    FALCON_H1,
+    QWEN3_NEXT,
+    MAMBA2,
+)

@@ -23,7 +23,7 @@ from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
     RunningSequences,
@@ -110,8 +110,8 @@ class BatchRunner:
         self._arrivals: dict[int, int] = {}
         self._memory: RowMemory = AdmissionControl(None, None)
         self._sequences: RunningSequences | None = None
-        #: Whether the network computes rows of unequal length in one pass.
-        self._ragged = False
+        #: How the network computes rows of unequal length in one pass.
+        self._ragged = RaggedKind.NONE
         #: Selects the logits of a pass; ``None``: prompts are read in passes of their own.
         self._head: OutputHead | None = None
         self._sampler = BatchSampler(self._rows_of)
@@ -140,7 +140,7 @@ class BatchRunner:
             model.card,
             block_tokens=self._block_tokens,
             piece_tokens=self._prefill_step_tokens,
-            ragged=self._ragged,
+            ragged=self._ragged is RaggedKind.WHOLE,
             budget=self._budget,
         )
         self._spec = memory.spec

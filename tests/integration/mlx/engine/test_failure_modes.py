@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from domain.errors import PromptTooLong
@@ -130,17 +131,19 @@ def test_budget_of_less_than_a_block_is_refused_at_the_start() -> None:
 def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = decode_rows.prefill
     poison, prompt = random_tokens(50, 9), random_tokens(40, 10)
+    both = bench(LLAMA)
+    compute = type(both.network).__call__
 
-    def failing(network: Any, rows: Any, pieces: Any) -> None:
-        if any(piece[:8] == poison[:8] for piece in pieces):
+    def failing(network: Any, tokens: mx.array, **more: Any) -> mx.array:
+        read: list[int] = tokens.flatten().tolist()  # type: ignore[assignment]  # one axis
+        if any(read[at : at + 8] == poison[:8] for at in range(len(read))):
             msg = "the device does not like these tokens"
             raise RuntimeError(msg)
-        compute(network, rows, pieces)
+        logits: mx.array = compute(network, tokens, **more)
+        return logits
 
-    monkeypatch.setattr(running_sequences, "prefill", failing)
-    both = bench(LLAMA)
+    monkeypatch.setattr(type(both.network), "__call__", failing)
     good, bad = both.join(prompt, 20), both.join(poison, 20)
     both.finish()
     assert isinstance(bad.fault, RuntimeError)
@@ -155,8 +158,8 @@ def test_prompt_that_failed_while_it_was_read_leaves_the_turns_before_it(
     compute = decode_rows._forward_pieces
     prompt, more = random_tokens(50, 9), random_tokens(40, 10)
 
-    def failing(network: Any, rows: Any, pieces: Any) -> None:
-        compute(network, rows, pieces)
+    def failing(network: Any, rows: Any, *more: Any) -> None:
+        compute(network, rows, *more)
         if len(rows[0].tokens) >= len(prompt) + BLOCK:  # after whole pieces and a part of one
             msg = "the device does not like these tokens"
             raise RuntimeError(msg)

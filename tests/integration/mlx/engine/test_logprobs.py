@@ -14,6 +14,7 @@ from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
 from worker.engine.grammar.ports import Constraint
+from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
 #: last digit that is told.
@@ -23,8 +24,10 @@ WARM = Sampling(temperature=1.3, top_p=0.9, top_k=30, min_p=0.01, seed=5)
 
 
 def plain(bench: Bench, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """Log-probabilities at the place of each token, by one pass and without a cache."""
-    logits = bench.network(mx.array([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
+    """Log-probabilities at the place of each token, by one pass over all."""
+    # Without caches, layers that share the keys of others would compute keys of their own.
+    caches = make_row_caches(bench.network)
+    logits = bench.network(mx.array([[*prompt, *tokens]]), cache=caches)[0, len(prompt) - 1 : -1]
     logits = logits.astype(mx.float32)
     return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 

@@ -9,8 +9,19 @@ from mlx_lm.models import llama
 from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
-from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, Architecture
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    GEMMA3N,
+    GLM4_MOE_LITE,
+    LLAMA,
+    Architecture,
+)
+from worker.engine.mlx.kv.window_cache import make_row_caches
+from worker.engine.mlx.rows.ragged_cache import (
+    RaggedKind,
+    install_ragged_attention,
+    ragged_caches,
+)
 
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
@@ -35,7 +46,33 @@ def test_tokens_are_the_same_together_and_alone(
 
 @architectures
 def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture) -> None:
-    assert install_ragged_attention(architecture.make(mx.float32))
+    by_token = architecture is GLM4_MOE_LITE
+    expected = RaggedKind.BY_TOKEN if by_token else RaggedKind.WHOLE
+    assert install_ragged_attention(architecture.make(mx.float32)) is expected
+
+
+@pytest.mark.parametrize(
+    "architecture", [LLAMA, GEMMA3N, GLM4_MOE_LITE], ids=lambda architecture: architecture.name
+)
+def test_several_new_tokens_of_each_row_are_those_of_the_row_alone(
+    architecture: Architecture,
+) -> None:
+    model = architecture.make(mx.float32)
+    kind = install_ragged_attention(model)
+    pieces = [random_tokens(length, length) for length in (1, 9, 4)]
+    rows, alone = [], []
+    for length, piece in zip((3, 40, 17), pieces, strict=True):
+        caches = [make_row_caches(model, BLOCK), make_row_caches(model, BLOCK)]
+        for one in caches:
+            model(mx.array([random_tokens(length, length)]), cache=one)
+        alone.append(model(mx.array([piece]), cache=caches[0])[0])
+        rows.append(caches[1])
+    tokens = mx.array([token for piece in pieces for token in piece])
+    lengths = [len(piece) for piece in pieces]
+    by_token = kind is RaggedKind.BY_TOKEN
+    caches = ragged_caches(rows, lengths, rows.__getitem__, by_token=by_token)
+    together = model(tokens[:, None], cache=caches)[:, 0]
+    assert mx.allclose(together, mx.concatenate(alone), atol=1e-4, rtol=1e-4)
 
 
 def test_rows_take_the_memory_of_their_own_lengths() -> None:

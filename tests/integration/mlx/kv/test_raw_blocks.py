@@ -194,7 +194,7 @@ def _broken(good: dict[str, mx.array], name: str) -> list[dict[str, mx.array]]:
     tensor = good[name]
     return [
         good | {name: tensor.astype(mx.bfloat16)},
-        good | {name: tensor[:, :1]},
+        good | {name: tensor[:, 1:]},
         good | {name: mx.concatenate([tensor, tensor], axis=-1)},
         good | {"9.k": tensor},
         good | {"0.x": tensor},

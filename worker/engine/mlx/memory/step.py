@@ -31,8 +31,13 @@ _QUERIES, _KEYS = 16, 2048
 #: The probed bytes are raised by this factor: another thread frees buffers, so that a peak varies,
 #: and masks of some models are arrays.
 _SCORE_MARGIN = 1.6
+#: Copies of the keys and values that latent attention computes for all heads, and of the scores
+#: that it computes itself.
+_LATENT_COPIES = 2
 #: Attributes of the modules of mlx-lm that count heads.
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "num_v_heads")
+#: The same for the elements that latent attention computes of a key and a value for each head.
+_LATENT_KEYS, _LATENT_VALUES = ("qk_nope_head_dim",), ("v_head_dim",)
 _EXPERTS = ("num_experts_per_tok", "top_k", "moe_top_k")
 _MATRIX_AXES = 2
 
@@ -66,9 +71,12 @@ def estimated_step(
     outputs = _LAYER_COPIES * tokens * shape.layer_outputs * shape.element_bytes
     logits = _LOGIT_COPIES * batch * shape.vocabulary * _FLOAT32_BYTES
     scores = shape.score_bytes(spec) if stores_scores is None else stores_scores * shape.one_score
+    latent = _LATENT_COPIES * shape.latent_elements * shape.element_bytes
+    if latent:
+        scores += _LATENT_COPIES * shape.one_score
     return StepMemory(
         fixed_bytes=outputs + logits + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
-        token_bytes=int(piece_tokens * scores),
+        token_bytes=int(piece_tokens * scores) + latent,
     )
 
 
@@ -91,12 +99,16 @@ class _Shape:
         vocabulary: Rows of the largest matrix outside of the layers.
         heads: Most query heads of a module.
         element_bytes: Size of an activation.
+        latent_elements: Elements of all heads that latent attention computes of a cached token.
     """
 
     def __init__(self, network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
         modules = list(network.named_modules())
         experts = max([1, *_integers(modules, _EXPERTS)])
         self.heads = max([1, *_integers(modules, _HEADS)])
+        keys = max([0, *_integers(modules, _LATENT_KEYS)])
+        values = max([0, *_integers(modules, _LATENT_VALUES)])
+        self.latent_elements = self.heads * (keys + values) if keys else 0
         outputs: dict[str, int] = defaultdict(int)
         sizes, hidden, self.vocabulary = [1], 0, 1
         self.has_sinks = False

@@ -41,7 +41,7 @@ from worker.engine.mlx.model.tool_families import (
 )
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError, Render
@@ -62,7 +62,7 @@ class LoadedWeights:
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
-    ragged: bool | None = None
+    ragged: RaggedKind | None = None
 
 
 _log = structlog.get_logger(__name__)

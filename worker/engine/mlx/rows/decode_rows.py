@@ -19,7 +19,7 @@ import mlx.core as mx
 
 from worker.engine.mlx.kv.window_cache import is_state, leaves
 from worker.engine.mlx.rows.output_head import OutputHead
-from worker.engine.mlx.rows.ragged_cache import nest, ragged_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
@@ -72,7 +72,7 @@ class DecodeRows:
         network: An mlx-lm model.
         sampler: Draws a token id for each row of logits, [rows, vocabulary] to [rows], given the
             token that each row has read, [rows]. ``sampled`` names the rows.
-        ragged: Whether the network computes rows of unequal length in one pass.
+        ragged: How the network computes rows of unequal length in one pass.
         speculation: Drafts tokens of the rows, whose caches must all be trimmable; ``None`` for
             one token of each row in a pass. Needs ``ragged``.
         head: Selects the tokens whose logits are computed; ``None``: no prompt is read beside rows.
@@ -83,7 +83,7 @@ class DecodeRows:
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
         sampler: Sampler,
         *,
-        ragged: bool,
+        ragged: RaggedKind,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
     ) -> None:
@@ -213,7 +213,7 @@ class DecodeRows:
             logits = self._joined(lambda: self._forward_beside(tokens, lengths, prompts), prompts)
             logits = logits[:, 0]
         else:
-            logits = _forward_pieces(self._network, self.rows, pieces)
+            logits = _forward_pieces(self._network, self.rows, pieces, self._ragged)
         draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws, is_timed=not prompts)
         first, following, returned = 0, [], []
@@ -335,7 +335,7 @@ def prefill(
     Several rows need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
-    _forward_pieces(network, rows, pieces)
+    _forward_pieces(network, rows, pieces, RaggedKind.WHOLE)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
     clear_after(pieces)
     for row, piece in zip(rows, pieces, strict=True):
@@ -352,6 +352,7 @@ def _forward_pieces(
     network: Any,  # noqa: ANN401 - mlx-lm ships no types
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
+    ragged: RaggedKind,
 ) -> mx.array:
     """Return the logits after each token of the pieces, row by row: [tokens, vocabulary]."""
     if len(rows) == 1:
@@ -359,7 +360,8 @@ def _forward_pieces(
         return alone[0]
     lengths = [len(piece) for piece in pieces]
     tokens = [token for piece in pieces for token in piece]
-    caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
+    by_token = ragged is RaggedKind.BY_TOKEN
+    caches = ragged_caches([row.caches for row in rows], lengths, _no_state, by_token=by_token)
     logits: mx.array = network(mx.array(tokens)[:, None], cache=caches)
     return logits[:, 0]
 

@@ -3,6 +3,10 @@
 In a pass over several rows each new token is a row of the batch, of one token. The new tokens of
 a row are brought together only to be written to its caches, and for attention. So nothing is padded
 where rows have unequal numbers of new tokens.
+
+Multi-head latent attention (MLA) computes a part of its scores itself and passes them as the mask,
+so that no mask of its own can reach the rows. There the new tokens of a row stay apart, each with
+the keys up to its own: ``RaggedKind.BY_TOKEN``.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +24,20 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
+
+
+class RaggedKind(IntEnum):
+    """How a network computes rows of unequal length in one pass.
+
+    Attributes:
+        NONE: It cannot.
+        BY_TOKEN: Each new token attends apart: for decode and short drafts, not for prompts.
+        WHOLE: The new tokens of a row attend together.
+    """
+
+    NONE = 0
+    BY_TOKEN = 1
+    WHOLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +52,37 @@ class RaggedTensor:
     rows: tuple[mx.array, ...]
     lengths: tuple[int, ...]
 
+    def swapaxes(self, one: int, other: int) -> RaggedFactor:
+        """Return the rows with two axes exchanged, as the second factor of a product."""
+        rows = tuple(row.swapaxes(one, other) for row in self.rows)
+        return RaggedFactor.of(RaggedTensor(rows, self.lengths))
+
+
+class RaggedFactor(mx.array):
+    """The second factor of a product of arrays: a tensor for each row.
+
+    ``array @ factor`` accepts arrays only, and asks an instance of a subclass first. The array
+    itself has no meaning.
+    """
+
+    tensor: RaggedTensor
+
+    @classmethod
+    def of(cls, tensor: RaggedTensor) -> RaggedFactor:
+        """Return a factor."""
+        factor = cls(0)
+        factor.tensor = tensor
+        return factor
+
+    def __rmatmul__(self, first: mx.array) -> RaggedMask:  # type: ignore[misc]  # of rows
+        """Return the products of the new tokens of each row, [new tokens, heads, 1, dim]."""
+        parts = zip(rows_of(first, self.tensor.lengths), self.tensor.rows, strict=True)
+        return RaggedMask(tuple(one @ other for one, other in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class RaggedMask:
-    """Attention masks of several rows: for each row an array, ``"causal"`` or ``None``."""
+    """Masks or scores of several rows: for each row an array, ``"causal"`` or ``None``."""
 
     rows: tuple[mx.array | str | None, ...]
 
@@ -48,11 +94,20 @@ class RaggedCache:
         rows: The layer's cache of each row: ``KVCache`` or ``WindowKVCache``.
         offset: Position of each new token, row by row, of the shape [new tokens].
         lengths: New tokens of each row.
+        by_token: Whether each new token is fetched with the keys up to its own. Not for windows.
     """
 
-    def __init__(self, rows: Sequence[Any], offset: mx.array, lengths: Sequence[int]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Any],
+        offset: mx.array,
+        lengths: Sequence[int],
+        *,
+        by_token: bool = False,
+    ) -> None:
         self._rows = rows
         self._lengths = tuple(lengths)
+        self._by_token = by_token and max(lengths) > 1
         self.offset = offset
 
     def make_mask(
@@ -63,6 +118,8 @@ class RaggedCache:
     ) -> RaggedMask | None:
         """Return the mask of each row, or ``None`` where no row needs one."""
         del N
+        if self._by_token:
+            return None
         masks = tuple(
             row.make_mask(length, return_array=return_array, window_size=window_size)
             for row, length in zip(self._rows, self._lengths, strict=True)
@@ -77,18 +134,32 @@ class RaggedCache:
         Args:
             keys: Of the new tokens, of the shape [new tokens, kv_heads, 1, head_dim].
         """
-        fetched = [
-            row.update_and_fetch(key, value)
-            for row, key, value in zip(
-                self._rows,
-                rows_of(keys, self._lengths),
-                rows_of(values, self._lengths),
-                strict=True,
-            )
-        ]
+        parts = zip(
+            self._rows,
+            rows_of(keys, self._lengths),
+            rows_of(values, self._lengths),
+            strict=True,
+        )
+        return self._tensors([row.update_and_fetch(key, value) for row, key, value in parts])
+
+    def keys_and_values(self) -> tuple[RaggedTensor, RaggedTensor]:
+        """Return what ``update_and_fetch`` returned last, for layers without keys of their own."""
+        return self._tensors([row.keys_and_values() for row in self._rows])
+
+    def _tensors(
+        self, fetched: Sequence[tuple[mx.array, mx.array]]
+    ) -> tuple[RaggedTensor, RaggedTensor]:
+        lengths = self._lengths
+        if self._by_token:
+            fetched = [
+                (keys[..., :end, :], values[..., :end, :])
+                for (keys, values), length in zip(fetched, lengths, strict=True)
+                for end in range(keys.shape[2] - length + 1, keys.shape[2] + 1)
+            ]
+            lengths = (1,) * len(fetched)
         return (
-            RaggedTensor(tuple(key for key, _ in fetched), self._lengths),
-            RaggedTensor(tuple(value for _, value in fetched), self._lengths),
+            RaggedTensor(tuple(keys for keys, _ in fetched), lengths),
+            RaggedTensor(tuple(values for _, values in fetched), lengths),
         )
 
 
@@ -118,6 +189,8 @@ def ragged_caches(
     rows: Sequence[Sequence[Any]],
     lengths: Sequence[int],
     states: Callable[[int], Any],
+    *,
+    by_token: bool = False,
 ) -> list[Any]:
     """Return the caches for one forward pass over several rows.
 
@@ -125,6 +198,7 @@ def ragged_caches(
         rows: The caches of each row, one for each layer.
         lengths: New tokens of each row.
         states: From the index of a recurrent layer to its state of all rows together.
+        by_token: Whether each new token attends apart; as in ``RaggedCache``.
     """
     flat = [leaves(caches) for caches in rows]
     first = [_offset(found) for found in flat]
@@ -134,7 +208,7 @@ def ragged_caches(
     merged = [
         states(index)
         if is_state(flat[0][index])
-        else RaggedCache([found[index] for found in flat], offset, lengths)
+        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
         for index in range(len(flat[0]))
     ]
     return nest(rows[0], iter(merged))
@@ -192,26 +266,45 @@ def ragged_attention(
     return mx.concatenate(outputs, axis=0)
 
 
-def install_ragged_attention(network: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
-    """Prepare a network for ragged rows; return whether it computes them correctly.
+def install_ragged_attention(network: Any) -> RaggedKind:  # noqa: ANN401 - mlx-lm ships no types
+    """Prepare a network for ragged rows; return how it computes them correctly.
 
-    The network runs two rows of unequal length together and alone. Where the logits differ or a
-    model handles keys and values itself, its rows are computed one after the other instead.
+    The network runs two rows of unequal length together and alone, one of them with two new tokens
+    unless it has recurrent layers. Where the logits differ or a model handles keys and values
+    itself, its rows are computed one after the other instead.
     """
     for module in {sys.modules[type(part).__module__] for part in network.modules()}:
         if getattr(module, _NAME, None) is scaled_dot_product_attention:
             setattr(module, _NAME, ragged_attention)
+    has_states = any(map(is_state, leaves(make_row_caches(network))))
+    lengths = (1, 1) if has_states else (2, 1)
+    reason = ""
     try:
-        together, alone = _logits_together(network), _logits_alone(network)
-        spread = mx.max(alone) - mx.min(alone)
-        agree = mx.max(mx.abs(together - alone)) <= _CHECK_TOLERANCE * spread
-        if bool(agree.item()):
-            return True
-        reason = "the logits differ"
+        alone = _logits_alone(network, lengths)
+        for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
+            if reason := _difference(network, alone, lengths, kind):
+                continue
+            return kind
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
         reason = f"{type(error).__name__}: {error}"
     _log.warning("rows_computed_one_by_one", why=reason)
-    return False
+    return RaggedKind.NONE
+
+
+def _difference(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    alone: mx.array,
+    lengths: Sequence[int],
+    kind: RaggedKind,
+) -> str:
+    """Return why rows cannot be computed together so; an empty text if they can."""
+    try:
+        together = _logits_together(network, lengths, kind)
+        spread = mx.max(alone) - mx.min(alone)
+        agree = mx.max(mx.abs(together - alone)) <= _CHECK_TOLERANCE * spread
+        return "" if bool(agree.item()) else "the logits differ"
+    except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
+        return f"{type(error).__name__}: {error}"
 
 
 def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
@@ -223,12 +316,23 @@ def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships 
     return rows
 
 
-def _logits_alone(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
-    outputs = [network(mx.array([[1]]), cache=caches) for caches in _prefilled(network)]
+def _logits_alone(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    lengths: Sequence[int],
+) -> mx.array:
+    """Return the logits of each new token, [new tokens, vocabulary]."""
+    outputs = [
+        network(mx.array([[1] * length]), cache=caches)[0]
+        for length, caches in zip(lengths, _prefilled(network), strict=True)
+    ]
     return mx.concatenate(outputs).astype(mx.float32)
 
 
-def _logits_together(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+def _logits_together(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    lengths: Sequence[int],
+    kind: RaggedKind,
+) -> mx.array:
     rows = _prefilled(network)
     flat = [leaves(caches) for caches in rows]
     states = {
@@ -236,6 +340,7 @@ def _logits_together(network: Any) -> mx.array:  # noqa: ANN401 - mlx-lm ships n
         for index, leaf in enumerate(flat[0])
         if is_state(leaf)
     }
-    caches = ragged_caches(rows, [1] * len(rows), states.__getitem__)
-    logits: mx.array = network(mx.array([[1]] * len(rows)), cache=caches)
-    return logits.astype(mx.float32)
+    by_token = kind is RaggedKind.BY_TOKEN
+    caches = ragged_caches(rows, lengths, states.__getitem__, by_token=by_token)
+    logits: mx.array = network(mx.array([[1]] * sum(lengths)), cache=caches)
+    return logits[:, 0].astype(mx.float32)

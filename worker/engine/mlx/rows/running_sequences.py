@@ -21,6 +21,7 @@ from worker.engine.mlx.kv.window_cache import (
 )
 from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
 from worker.engine.mlx.rows.output_head import OutputHead
+from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -174,8 +175,8 @@ class RunningSequences:
         sampler: Draws a token for each row. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
-        ragged: Whether the network computes rows of unequal length in one pass, as
-            ``install_ragged_attention`` returns; otherwise rows decode one by one.
+        ragged: How the network computes rows of unequal length in one pass, as
+            ``install_ragged_attention`` returns; where it cannot, rows decode one by one.
         block_tokens: Tokens by which the buffers of a sequence grow.
         speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
             no layer has a recurrent state.
@@ -193,7 +194,7 @@ class RunningSequences:
         sampler: Sampler,
         row_bytes: Callable[[int], int],
         *,
-        ragged: bool,
+        ragged: RaggedKind,
         block_tokens: int = BLOCK_TOKENS,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
@@ -213,8 +214,8 @@ class RunningSequences:
         found = leaves(make_row_caches(network))
         stateless = not any(map(is_state, found))
         #: Whether several prompts can be prefilled in one pass.
-        self._together = ragged and stateless
-        drafts = ragged and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
+        self._together = ragged is RaggedKind.WHOLE and stateless
+        drafts = bool(ragged) and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
         self.reads_beside = self._together and head is not None
         self._rows = DecodeRows(
             network, sampler, ragged=ragged, speculation=speculation if drafts else None, head=head
