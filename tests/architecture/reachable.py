@@ -30,14 +30,20 @@ _ALLOWED = {
     **dict.fromkeys(
         (
             "worker/engine/mlx/kv/window_cache.py is_trimmable",
-            "worker/engine/mlx/kv/window_cache.py keys_and_values",
             *(
                 f"worker/engine/mlx/{file}.py {name}"
                 for file in ("kv/window_cache", "rows/ragged_cache")
-                for name in ("make_mask", "update_and_fetch")
+                for name in ("keys_and_values", "make_mask", "update_and_fetch")
             ),
         ),
         "mlx-lm calls it on each cache",
+    ),
+    **dict.fromkeys(
+        (
+            "worker/engine/mlx/rows/ragged_cache.py swapaxes",
+            "worker/engine/mlx/rows/ragged_cache.py RaggedFactor",
+        ),
+        "mlx-lm's latent attention calls it on keys",
     ),
     **dict.fromkeys(
         (
