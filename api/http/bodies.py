@@ -253,6 +253,18 @@ def _refuse(value: Any) -> None:  # noqa: ANN401 - anything that JSON holds
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 
 
+#: Limits of the ``metadata`` of the vendor's objects: pairs, and characters of each.
+PAIRS_MAX: Final = 16
+KEY_CHARS_MAX: Final = 64
+VALUE_CHARS_MAX: Final = 512
+Pairs = Annotated[
+    dict[
+        Annotated[str, Field(max_length=KEY_CHARS_MAX)],
+        Annotated[str, Field(max_length=VALUE_CHARS_MAX)],
+    ],
+    Field(max_length=PAIRS_MAX),
+]
+
 # The validator is last, so that the schema of the number has the limits.
 _Whole = BeforeValidator(whole)
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from domain.chat.stored_answer import StoredAnswer
 from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
 from domain.events.agent import (
     AGENT_HISTORY,
+    AgentChanged,
     AgentDeleted,
     AgentEvent,
     AgentForked,
@@ -102,6 +103,30 @@ class AgentRecords:
                 return agent, False
             try:
                 return self._append(agent, event, {event.profile: payload}, correlation_id), True
+            except ConcurrencyConflict:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def change(
+        self, agent_id: AgentId, change: Callable[[Agent, Profile], Profile], *, correlation_id: str
+    ) -> Agent:
+        """Replace the profile of an agent by what ``change`` makes of it; its turns stay.
+
+        Raises:
+            AgentNotFound: There is no such agent.
+            LogUnavailable: Nothing was recorded.
+            PayloadMissing: The profile was erased.
+        """
+        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+            agent = self.load(agent_id)
+            payload = change(agent, self.profile_of(agent)).to_bytes()
+            digest = digest_of(payload)
+            if digest == agent.profile:
+                return agent
+            event = AgentChanged(agent=agent_id, profile=digest)
+            try:
+                return self._append(agent, event, {digest: payload}, correlation_id)
             except ConcurrencyConflict:
                 if not tries_left:
                     raise

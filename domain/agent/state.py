@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import singledispatch
 from typing import Any
 
 from domain.chat.request import canonical_json
 from domain.errors import AgentNotFound, AgentTurnConflict, InvalidRequest
 from domain.events.agent import (
+    AgentChanged,
     AgentDeleted,
     AgentForgotten,
     AgentForked,
@@ -95,18 +96,35 @@ _LEFT_OUT_UNSET = frozenset(SAMPLING_NAMES) - {"temperature", "top_p", "top_k", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a client has put into a conversation beside its turns, and taken out of it.
+
+    Attributes:
+        added: Items in the form of OpenAI Responses, each after the number of a turn; in order.
+        removed: Ids of items, of turns too, that the conversation no longer has.
+    """
+
+    added: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The settings that all turns of an agent share.
+    """What all turns of an agent share.
 
     Attributes:
         system: The system prompt.
         tools: Definitions in OpenAI's function format.
         options: Generation options.
+        metadata: Pairs of the client; no prompt has them.
+        conversation: Of an agent that is a conversation of OpenAI's; ``None`` for any other.
     """
 
     system: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     options: AgentOptions = AgentOptions()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    conversation: Conversation | None = None
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON form, whose digest the events hold."""
@@ -114,6 +132,9 @@ class Profile:
         for name in _LEFT_OUT_UNSET:
             if data["options"][name] is None:
                 del data["options"][name]
+        for name in ("metadata", "conversation"):
+            if not data[name]:
+                del data[name]
         return canonical_json(data)
 
     @classmethod
@@ -124,8 +145,17 @@ class Profile:
         if options.get("stop") is not None:
             options["stop"] = tuple(options["stop"])
         options["logit_bias"] = bias_from_json(options.get("logit_bias"))
+        held = data.get("conversation")
         return cls(
-            system=data["system"], tools=tuple(data["tools"]), options=AgentOptions(**options)
+            system=data["system"],
+            tools=tuple(data["tools"]),
+            options=AgentOptions(**options),
+            metadata=data.get("metadata", {}),
+            conversation=held
+            and Conversation(
+                added=tuple((turn, item) for turn, item in held["added"]),
+                removed=tuple(held["removed"]),
+            ),
         )
 
 
@@ -307,6 +337,12 @@ def _after(event: Event, agent: Agent, recorded: RecordedEvent) -> Agent:
 @_after.register
 def _(event: AgentRegistered, agent: Agent, recorded: RecordedEvent) -> Agent:
     return _created(event.profile, agent, recorded)
+
+
+@_after.register
+def _(event: AgentChanged, agent: Agent, recorded: RecordedEvent) -> Agent:
+    del recorded
+    return replace(agent, profile=event.profile)
 
 
 @_after.register

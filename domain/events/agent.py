@@ -24,6 +24,19 @@ class AgentRegistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentChanged:
+    """The profile of an agent was replaced; its turns stay.
+
+    Attributes:
+        agent: The agent.
+        profile: Digest of its new profile.
+    """
+
+    agent: AgentId
+    profile: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTurnAdded:
     """A job was accepted as a turn of an agent; it counts once the job has its answer.
 
@@ -93,6 +106,8 @@ class AgentForgotten:
     shared: int
 
 
-AgentEvent = AgentRegistered | AgentTurnAdded | AgentForked | AgentDeleted | AgentForgotten
+AgentEvent = (
+    AgentRegistered | AgentChanged | AgentTurnAdded | AgentForked | AgentDeleted | AgentForgotten
+)
 #: Events of an agent's stream that make its history; no archive takes them out of the log.
 AGENT_HISTORY = frozenset(cls.__name__ for cls in typing.get_args(AgentEvent))

@@ -6,7 +6,7 @@ digests.
 
 from __future__ import annotations
 
-from domain.events.agent import AgentEvent, AgentForked, AgentRegistered
+from domain.events.agent import AgentChanged, AgentEvent, AgentForked, AgentRegistered
 from domain.events.batch import (
     BatchEvent,
     BatchSubmitted,
@@ -56,7 +56,8 @@ def is_new_work(event: Event) -> bool:
     if isinstance(event, FileCreated):
         return event.content is not None  # the output of a batch is derived and has no content
     return isinstance(
-        event, JobSubmitted | JobRetried | BatchSubmitted | AgentRegistered | AgentForked
+        event,
+        JobSubmitted | JobRetried | BatchSubmitted | AgentRegistered | AgentChanged | AgentForked,
     )
 
 

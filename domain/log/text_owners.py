@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from domain.events.agent import (
+    AgentChanged,
     AgentDeleted,
     AgentForgotten,
     AgentForked,
@@ -33,6 +34,7 @@ from domain.log.record import AGENT_STREAM, RecordedEvent
 LIFE_TYPES: Final = tuple(
     cls.__name__
     for cls in (
+        AgentChanged,
         AgentDeleted,
         AgentForgotten,
         AgentForked,
@@ -87,6 +89,7 @@ class _AgentLife:
     """The present life of a registered agent: digests of its own events, and its turns."""
 
     texts: set[str]
+    profile: str
     turns: list[str] = field(default_factory=list)
     inherited: int = 0
 
@@ -228,6 +231,11 @@ class TextOwners:
         agent, data = event.stream.removeprefix(AGENT_STREAM), event.data
         if event.type in {AgentDeleted.__name__, AgentForgotten.__name__}:
             self.end_agent(agent, event.position)
+        elif event.type == AgentChanged.__name__:
+            if (life := self._agents.get(agent)) is not None:
+                life.texts.discard(life.profile)
+                life.texts.add(data["profile"])
+                life.profile = data["profile"]
         elif event.type == AgentTurnAdded.__name__:
             life = self._agents.get(agent)
             if life is not None:
@@ -238,7 +246,9 @@ class TextOwners:
         else:
             names = [data.get(name) for name in ("profile", "request", "output")]
             texts = {digest for digest in names if digest is not None}
-            self._agents[agent] = _AgentLife(texts, inherited=data.get("turn", 0))
+            self._agents[agent] = _AgentLife(
+                texts, profile=data["profile"], inherited=data.get("turn", 0)
+            )
 
     def _forget_turns(self, life: _AgentLife | None, *, first: int) -> None:
         if life is not None:

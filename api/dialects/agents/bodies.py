@@ -11,7 +11,9 @@ from api.dialects.jobs.bodies import JobCache, OptionsBody, PromptBody
 from api.dialects.openai_chat.bodies import FunctionTool
 from api.http.bodies import (
     Items,
+    Pairs,
     RequestBody,
+    Unsupported,
     whole,
 )
 
@@ -31,6 +33,18 @@ class AgentBody(OptionsBody):
     id: NewAgentId | None = None
     system: str | None = None
     tools: Items[FunctionTool] | None = None
+    metadata: Pairs | None = None
+
+
+class AgentChangeBody(OptionsBody):
+    """The body of ``PATCH /v1/agents/{agent_id}``: only the fields that it has change.
+
+    ``null`` returns an option to the default of the service, and takes all ``metadata`` away.
+    """
+
+    metadata: Pairs | None = None
+    system: Unsupported = None
+    tools: Unsupported = None
 
 
 class TurnBody(PromptBody):
@@ -126,6 +140,7 @@ class AgentObject(TypedDict):
     system: NotRequired[str | None]
     tools: NotRequired[list[dict[str, Any]] | None]
     options: NotRequired[dict[str, Any] | None]
+    metadata: NotRequired[dict[str, str] | None]
     history: NotRequired[list[AgentTurn]]
 
 

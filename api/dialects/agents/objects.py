@@ -104,6 +104,7 @@ def full_agent_object(
     shown["system"] = profile.system if profile else None
     shown["tools"] = [dict(tool) for tool in profile.tools] if profile else None
     shown["options"] = profile.options.by_name() if profile else None
+    shown["metadata"] = dict(profile.metadata) if profile else None
     shown["history"] = [_turn(number, job, status) for number, job, status in history]
     return shown
 

@@ -9,6 +9,7 @@ from api.dialects.agents.bodies import (
     KNOWN_AGENT_PATTERN,
     AgentBody,
     AgentCache,
+    AgentChangeBody,
     AgentContextMaps,
     AgentList,
     AgentObject,
@@ -24,7 +25,7 @@ from api.dialects.agents.objects import (
     load_agent_cache,
     present_agent,
 )
-from api.dialects.agents.turns import AddedTurn, add_turn, profile_of
+from api.dialects.agents.turns import AddedTurn, add_turn, changed_profile, profile_of
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
 from api.dialects.jobs.objects import load_job
@@ -97,6 +98,18 @@ async def list_all(app: App, request: Request) -> Reply:
 async def get_agent(app: App, request: Request) -> Reply:
     """Return one agent with its latest turns."""
     agent = await app.call(app.agent_records.load, _agent_id(request))
+    return await _agent_reply(agent, app)
+
+
+async def change_agent(app: App, request: Request) -> Reply:
+    """Change metadata and default options of an agent; later turns use them."""
+    wire = parse_body(AgentChangeBody, request.body)
+    agent = await app.call(
+        app.agent_records.change,
+        _agent_id(request),
+        lambda _, before: changed_profile(wire, before),
+        correlation_id=request.id,
+    )
     return await _agent_reply(agent, app)
 
 
@@ -198,6 +211,16 @@ AGENT_OPERATIONS: Final = (
         id="getAgent",
         summary="Return an agent with its latest turns",
         parameters=(_AGENT_ID,),
+        reply=AgentObject,
+    ),
+    Operation(
+        "PATCH /v1/agents/{agent_id}",
+        change_agent,
+        id="changeAgent",
+        summary="Change metadata and default options of an agent",
+        parameters=(_AGENT_ID,),
+        body=AgentChangeBody,
+        example={"max_tokens": 64, "metadata": {"team": "letters"}},
         reply=AgentObject,
     ),
     Operation(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from api.app import App
-from api.dialects.agents.bodies import AgentBody, TurnBody
+from api.dialects.agents.bodies import AgentBody, AgentChangeBody, TurnBody
 from api.dialects.jobs.bodies import OptionsBody
 from api.dialects.jobs.wire import messages_of, queued_request
 from api.dialects.openai_chat.parse import tools_of
@@ -30,7 +30,26 @@ from domain.values import AgentId, JobId, JobStatus, Usage
 
 def profile_of(wire: AgentBody) -> Profile:
     """Return the profile of a new agent."""
-    return Profile(system=wire.system or "", tools=tools_of(wire.tools), options=_options_of(wire))
+    return Profile(
+        system=wire.system or "",
+        tools=tools_of(wire.tools),
+        options=_options_of(wire),
+        metadata=wire.metadata or {},
+    )
+
+
+def changed_profile(wire: AgentChangeBody, before: Profile) -> Profile:
+    """Return a profile with the fields that the body has."""
+    options = _options_of(wire).by_name()
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None or name in wire.model_fields_set
+    }
+    after = replace(before, options=replace(before.options, **given))
+    if "metadata" in wire.model_fields_set:
+        after = replace(after, metadata=wire.metadata or {})
+    return after
 
 
 def parse_turn(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, NotRequired, cast
+from typing import Final, Literal, NotRequired, cast
 
-from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
@@ -24,7 +23,7 @@ from api.dialects.batches.objects import (
     wire_id,
 )
 from api.generation import unix_seconds
-from api.http.bodies import Name, RequestBody, WebhookBody, parse_body
+from api.http.bodies import Name, Pairs, RequestBody, WebhookBody, parse_body
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, page_size, path, text
 from domain.batch.driver import file_of_part
@@ -40,15 +39,6 @@ from domain.errors import (
 )
 from domain.events.batch import BatchSubmitted
 
-#: Limits of the ``metadata`` of an OpenAI batch.
-PAIRS_MAX = 16
-KEY_CHARS_MAX = 64
-VALUE_CHARS_MAX = 512
-
-
-MetadataKey = Annotated[str, Field(max_length=KEY_CHARS_MAX)]
-MetadataValue = Annotated[str, Field(max_length=VALUE_CHARS_MAX)]
-
 
 class BatchBody(RequestBody):
     """The body of ``POST /v1/batches``: the requests in a file, to answer within a day."""
@@ -56,7 +46,7 @@ class BatchBody(RequestBody):
     input_file_id: Name
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=PAIRS_MAX)] | None = None
+    metadata: Pairs | None = None
     output_expires_after: KeptFor | None = None
     webhook: WebhookBody | None = None
 

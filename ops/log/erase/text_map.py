@@ -13,7 +13,13 @@ from typing import Final
 from sqlalchemy import Connection, Engine, func, select
 
 from domain.batch.state import BATCH_PREFIX
-from domain.events.agent import AgentForgotten, AgentForked, AgentRegistered, AgentTurnAdded
+from domain.events.agent import (
+    AgentChanged,
+    AgentForgotten,
+    AgentForked,
+    AgentRegistered,
+    AgentTurnAdded,
+)
 from domain.events.batch import BatchFailed, BatchSubmitted, FileCreated
 from domain.events.job import (
     AttemptFailed,
@@ -46,6 +52,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         cls.__name__: (*fields, *TEXT_FIELDS.get(cls.__name__, ()))
         for cls, fields in (
             (AgentRegistered, ("profile",)),
+            (AgentChanged, ("profile",)),
             (AgentForked, ("profile", "request", "output")),
             (AttemptFailed, ()),
             (BatchFailed, ("errors",)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from domain.agent.state import AgentOptions, Profile
+from domain.agent.state import Agent, AgentOptions, Profile
 from domain.chat.generation import EmittedCall
 from domain.chat.request import Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
@@ -258,3 +260,21 @@ def test_a_conversation_without_its_answer_or_its_texts_is_missing() -> None:
     world.log.lose_payload(output)
     with pytest.raises(PayloadMissing, match=output):
         world.records.conversation_until(JobId("job-1"))
+
+
+def test_a_change_replaces_the_profile_and_gives_up_when_every_try_is_overtaken() -> None:
+    world = AgentWorld()
+    world.register("a", KIND)
+    world.log.rivals = [("agent-a", SAVED)]
+
+    def label(_: Agent, before: Profile) -> Profile:
+        return replace(before, metadata={"k": "v"})
+
+    changed = world.records.change(A, label, correlation_id="c")
+    assert (changed.life, changed.version) == (1, 3)
+    assert world.records.change(A, label, correlation_id="c") == changed
+    after = world.records.profile_of(world.records.load(A))
+    assert after == replace(KIND, metadata={"k": "v"})
+    world.log.rivals = [("agent-a", SAVED)] * COMMIT_TRIES_MAX
+    with pytest.raises(ConcurrencyConflict):
+        world.records.change(A, lambda _, __: KIND, correlation_id="c")

@@ -283,3 +283,11 @@ def test_the_end_of_a_batch_that_names_no_faults_keeps_those_of_before() -> None
         _event(3, "batch-1", "BatchEnded"),
     ]
     assert "faults" in _owners([], events).kept(NOTHING)
+
+
+def test_a_replaced_profile_is_needed_no_longer() -> None:
+    events = [
+        _event(1, "agent-a", "AgentRegistered", profile="p"),
+        _event(2, "agent-a", "AgentChanged", profile="q"),
+    ]
+    assert TextOwners([], {}, events, parts={}).kept(RetentionCut()) == {"q"}

@@ -321,3 +321,27 @@ def test_the_cache_state_of_an_agent_comes_from_the_log() -> None:
             assert (reply["latest"]["job"], reply["latest"]["cached_tokens"]) == (job_id, 2)
 
     asyncio.run(scenario())
+
+
+def test_a_change_of_an_agent_keeps_its_turns_and_what_it_does_not_name() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api, metadata={"team": "a"})
+            await take_turn(api, "One?", "1.")
+            changed = await api.json("PATCH", AGENT, {"max_tokens": 9, "temperature": None})
+            assert (changed["turns"], changed["system"]) == (1, "Be short.")
+            assert changed["metadata"] == {"team": "a"}
+            assert changed["options"]["max_tokens"] == 9
+            assert changed["options"]["temperature"] is None
+            job_id = await ask_turn(api, "Two?")
+            assert request_of(api, job_id).max_tokens == 9
+            changed = await api.json("PATCH", AGENT, {"metadata": None})
+            assert (changed["metadata"], changed["options"]["max_tokens"]) == ({}, 9)
+            same = len(api.event_types())
+            await api.json("PATCH", AGENT, {"max_tokens": 9})
+            assert len(api.event_types()) == same
+            error = await refused(api, "PATCH", AGENT, {"system": "Be long."}, status=400)
+            assert error["field"] == "system"
+            await refused(api, "PATCH", "/v1/agents/other", {"max_tokens": 9}, status=404)
+
+    asyncio.run(scenario())
