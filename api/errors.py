@@ -97,6 +97,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
 #: Paths of each foreign API; a longer path counts when ``/`` follows.
 _ANTHROPIC_PATHS: Final = ("/v1/messages", "/v1/complete")
 _OPENAI_PATHS: Final = (
+    "/v1/conversations",
     "/v1/chat",
     "/v1/completions",
     "/v1/embeddings",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Self
@@ -108,6 +108,9 @@ class RequestDefaults:
     efforts: Efforts = Efforts()
 
 
+Claim = Callable[[JobId], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
     """A request in the domain's terms, and the form of its reply.
@@ -128,6 +131,8 @@ class ParsedRequest:
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
         names_model: Whether the caller named a model; otherwise the loaded one answers.
+        claim: Makes the job a turn of ``agent``, which keeps its history; called once the job is in
+            the log, and before it is enqueued.
     """
 
     chat: ChatRequest
@@ -146,6 +151,7 @@ class ParsedRequest:
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1
     names_model: bool = True
+    claim: Claim | None = None
 
     @property
     def chats(self) -> tuple[ChatRequest, ...]:

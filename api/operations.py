@@ -17,6 +17,7 @@ from api.dialects.jobs.routes import JOB_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
+from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
 from api.errors import TransportError
 from api.http.messages import Access, Caller, Handler, Reply, Request, Route, StreamReply
@@ -59,6 +60,7 @@ OPERATIONS: Final = (
     *TEXT_OPERATIONS,
     *EMBEDDING_OPERATIONS,
     *RESPONSE_OPERATIONS,
+    *CONVERSATION_OPERATIONS,
     *MESSAGE_BATCH_OPERATIONS,
     *FILE_OPERATIONS,
     *BATCH_OPERATIONS,

@@ -144,7 +144,7 @@ def job_of(
     ignored = require_bounded_schemas(parsed.chat)
     request.marks.warning = "; ".join(ignored) or None
     limits = app.job_limits
-    is_named = protocol == _NAMING_PROTOCOL
+    is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None
     identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
     app.agents.count_request(identity.agent)
     submitted = JobSubmitted(
@@ -196,7 +196,7 @@ def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Ac
     """
     parsed = parse()
     command = job_of(app, parsed, request, protocol=protocol, waits_for_model=True)
-    accepted = submit_job(app, command, app.ids.job_id(), seeded=parsed.seeded)
+    accepted = _submit_parsed(app, command, app.ids.job_id(), parsed)
     attached, joined = accepted.attached, accepted.joined_trace
     request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)
     return accepted
@@ -404,14 +404,23 @@ def _prepare_and_submit(
     prepared = _PreparedRequest(parsed=parsed, command=command, repeat=repeat)
     if parsed.more:
         return prepared
-    if command.submitted.idempotency is None and repeat.may_join:
+    if command.submitted.idempotency is None and parsed.claim is None and repeat.may_join:
         asked = asked_of(command, seeded=parsed.seeded)
         command = asking(command, asked)
         alike = _alike(app, command)
         if alike:
             # Whether one of them can be joined depends on connections of the event loop.
             return replace(prepared, command=command, alike=alike)
-    return replace(prepared, accepted=submit_job(app, command, job_id, seeded=parsed.seeded))
+    return replace(prepared, accepted=_submit_parsed(app, command, job_id, parsed))
+
+
+def _submit_parsed(app: App, command: NewJob, job_id: JobId, parsed: ParsedRequest) -> Accepted:
+    """Record the job of a request, and the turn that it is; blocks."""
+    accepted = submit_job(app, command, job_id, seeded=parsed.seeded, claim=parsed.claim)
+    if accepted.attached is not None and parsed.claim is not None:
+        # The process may have died between the job and the turn the first time.
+        parsed.claim(accepted.job_id)
+    return accepted
 
 
 def _alike(app: App, command: NewJob) -> Sequence[Job]:

@@ -421,6 +421,24 @@ class AgentNotFound(NotFound):
         super().__init__(f"agent {agent} does not exist")
 
 
+class ConversationNotFound(NotFound):
+    """There is no conversation of that id, or it was deleted."""
+
+    code = "conversation_not_found"
+
+    def __init__(self, conversation: str) -> None:
+        super().__init__(f"conversation {conversation} does not exist")
+
+
+class ItemNotFound(NotFound):
+    """A conversation has no item of that id."""
+
+    code = "item_not_found"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"item {item_id} does not exist")
+
+
 class WorkerNotFound(NotFound):
     """No living worker has that id or place."""
 

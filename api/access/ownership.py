@@ -14,6 +14,7 @@ from domain.errors import (
     AgentExists,
     AgentNotFound,
     BatchNotFound,
+    ConversationNotFound,
     FileNotFound,
     JobNotFound,
     NotFound,
@@ -66,14 +67,15 @@ _THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
         "job_id": _NamedThing(_job_stream, JobNotFound),
         "response_id": _NamedThing(_response_stream, ResponseNotFound),
         "agent_id": _NamedThing(_agent_stream, AgentNotFound),
+        "conversation_id": _NamedThing(_agent_stream, ConversationNotFound),
         "file_id": _NamedThing(_job_stream, FileNotFound),
         "batch_id": _NamedThing(_batch_stream, BatchNotFound),
     }
 )
 #: A webhook is a row of a table of its own.
 WEBHOOK_PARAM: Final = "webhook_id"
-#: Parts of paths that name what belongs to the service.
-UNOWNED_PARAMS: Final = frozenset({"model_id", "name", "swap_id"})
+#: Parts of paths that name what belongs to the service, or to what another part names.
+UNOWNED_PARAMS: Final = frozenset({"item_id", "model_id", "name", "swap_id"})
 OWNED_PARAMS: Final = frozenset({*_THINGS, WEBHOOK_PARAM})
 
 

@@ -28,6 +28,7 @@ from openai.types import (
     completion_create_params,
 )
 from openai.types.chat import completion_create_params as chat
+from openai.types.conversations import ConversationCreateParams
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
@@ -93,6 +94,9 @@ SURFACES: Mapping[str, Surface] = {
         roots=(responses.ResponseCreateParamsNonStreaming,),
         base={"model": "m", "input": "hi"},
         table="responses",
+    ),
+    "conversations": Surface(
+        path="/v1/conversations", roots=(ConversationCreateParams,), base={}, table="responses"
     ),
     "embeddings": Surface(
         path="/v1/embeddings",

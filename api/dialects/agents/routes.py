@@ -115,16 +115,22 @@ async def change_agent(app: App, request: Request) -> Reply:
 
 async def delete_agent(app: App, request: Request) -> Reply:
     """Delete an agent and cancel its open turn."""
-    agent = await app.call(
-        app.agent_records.delete,
-        _agent_id(request),
-        correlation_id=request.id,
-    )
+    agent_id = _agent_id(request)
+    await remove_agent(app, agent_id, request)
+    body: DeletedAgent = {"id": agent_id, "object": "agent", "deleted": True}
+    return json_reply(body)
+
+
+async def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
+    """Delete an agent and cancel its open turn.
+
+    Raises:
+        AgentNotFound: There is no such agent.
+    """
+    agent = await app.call(app.agent_records.delete, agent_id, correlation_id=request.id)
     status = await app.call(app.agent_records.last_status, agent)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
         await app.call(app.cancellation.cancel, agent.last, reason="agent_deleted")
-    body: DeletedAgent = {"id": agent.id, "object": "agent", "deleted": True}
-    return json_reply(body)
 
 
 async def generate_turn(app: App, request: Request) -> Reply | StreamReply:

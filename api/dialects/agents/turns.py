@@ -137,7 +137,7 @@ def add_turn(app: App, agent_id: AgentId, wire: TurnBody, request: Request) -> A
         command,
         app.ids.job_id(),
         seeded=parsed.seeded,
-        claim=partial(_claim, app, planned, request),
+        claim=partial(claim_turn, app, planned, request),
     )
     if accepted.attached is not None:
         # The process may have died between the job and the turn the first time.
@@ -155,6 +155,9 @@ def _plan(
         expected=wire.expected_turn,
         key=None if key is None else idempotency_digest(key, request.caller.keyspace),
     )
+    if planned.profile.conversation is not None:
+        msg = f"{agent_id} is a conversation; its turns come from /v1/responses"
+        raise InvalidRequest(msg)
     parsed = parse_turn(
         wire,
         agent_id,
@@ -165,7 +168,7 @@ def _plan(
     return planned, parsed
 
 
-def _claim(app: App, planned: PlannedTurn, request: Request, job_id: JobId) -> None:
+def claim_turn(app: App, planned: PlannedTurn, request: Request, job_id: JobId) -> None:
     """Record the turn of a job that is not enqueued yet; cancel the job if that fails."""
     log, ids = app.log, app.ids
     try:

@@ -94,9 +94,10 @@ def _parse_response(body: bytes, defaults: RequestDefaults) -> ParsedRequest:
     if wire.background:
         msg = "background has no effect in a batch; leave it out"
         raise InvalidRequest(msg, field="background")
-    if wire.previous_response_id is not None:
-        msg = "a line of a batch stands by itself; send the conversation before it as input"
-        raise InvalidRequest(msg, field="previous_response_id")
+    for name in ("previous_response_id", "conversation"):
+        if getattr(wire, name) is not None:
+            msg = "a line of a batch stands by itself; send the conversation before it as input"
+            raise InvalidRequest(msg, field=name)
     if wire.prompt_cache_options and wire.prompt_cache_options.comparison_response_id is not None:
         msg = "a line of a batch stands by itself and is compared with no response"
         raise InvalidRequest(msg, field="prompt_cache_options.comparison_response_id")

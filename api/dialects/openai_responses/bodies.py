@@ -15,12 +15,16 @@ from api.http.bodies import (
     Items,
     MaxTokens,
     Name,
+    Pairs,
     RequestBody,
     SamplingBody,
     Seed,
     Unsupported,
 )
 
+CONVERSATION_ID_PATTERN = r"^conv_[0-9a-f]{32}$"
+#: Items of one request to a conversation.
+CONVERSATION_ITEMS_MAX: Final = 20
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16
 #: Types of tools that the parser uses.
@@ -159,6 +163,31 @@ class BackgroundOptions(RequestBody):
     continuation_id: Unsupported = None
 
 
+class ConversationRef(RequestBody):
+    """A conversation by its id."""
+
+    id: Annotated[str, Field(max_length=64)]
+
+
+class ConversationChangeBody(RequestBody):
+    """The body of ``POST /v1/conversations/{conversation_id}``."""
+
+    metadata: Pairs | None
+
+
+class ConversationItemsBody(RequestBody):
+    """The body of ``POST /v1/conversations/{conversation_id}/items``."""
+
+    items: Annotated[Items[InputItem], Field(max_length=CONVERSATION_ITEMS_MAX)]
+
+
+class ConversationBody(RequestBody):
+    """The body of ``POST /v1/conversations``."""
+
+    items: Annotated[Items[InputItem], Field(max_length=CONVERSATION_ITEMS_MAX)] | None = None
+    metadata: Pairs | None = None
+
+
 class ResponsesBody(SamplingBody):
     """The body of ``POST /v1/responses``.
 
@@ -187,7 +216,7 @@ class ResponsesBody(SamplingBody):
     max_tool_calls: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
     safety_identifier: str | None = None
     user: str | None = None
-    conversation: str | dict[str, Any] | None = None
+    conversation: str | ConversationRef | None = None
     prompt: dict[str, Any] | None = None
     session_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     prompt_cache_key: str | None = None
@@ -246,6 +275,7 @@ class ResponseObject(TypedDict):
     created_at: int
     status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     background: bool
+    conversation: NotRequired[dict[str, str]]
     error: ResponseFault | None
     incomplete_details: dict[str, str] | None
     instructions: str | None
@@ -280,6 +310,23 @@ class ResponseItems(TypedDict):
     has_more: bool
     first_id: str | None
     last_id: str | None
+
+
+class ConversationObject(TypedDict):
+    """A conversation."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(TypedDict):
+    """The reply to the deletion of a conversation."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
 
 
 class ResponseDeleted(TypedDict):

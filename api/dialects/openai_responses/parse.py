@@ -71,8 +71,8 @@ _ADDED: Final = "additional_tools"
 _TOOL_LISTS: Final = frozenset({"tool_search_output", _ADDED})
 
 
-def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Return an input as stored items; references stay unresolved.
+def stored_items(items: str | Sequence[InputItem], field: str = "input") -> list[dict[str, Any]]:
+    """Return an input, the value of ``field``, as stored items; references stay unresolved.
 
     Raises:
         InvalidRequest: An item lacks a field that its type requires, or the newest user message
@@ -82,8 +82,8 @@ def stored_items(items: str | Sequence[InputItem]) -> list[dict[str, Any]]:
         return [_stored_message("user", items)]
     newest = newest_of_user(item.role for item in items)
     if newest >= 0:
-        refuse_images(items[newest].content, f"input.{newest}")
-    stored = (_stored_item(item, f"input.{index}") for index, item in enumerate(items))
+        refuse_images(items[newest].content, f"{field}.{newest}")
+    stored = (_stored_item(item, f"{field}.{index}") for index, item in enumerate(items))
     return [one for one in stored if one is not None]
 
 
@@ -373,9 +373,9 @@ def read_body(body: bytes) -> ResponsesBody:
         InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(ResponsesBody, body)
-    if wire.conversation is not None:
-        msg = "the service has no conversations; use previous_response_id"
-        raise InvalidRequest(msg, field="conversation")
+    if wire.conversation is not None and wire.previous_response_id is not None:
+        msg = "a conversation has its previous responses; leave one of the two out"
+        raise InvalidRequest(msg, field="previous_response_id")
     if wire.prompt is not None:
         msg = "the service has no prompt templates; send instructions and input"
         raise InvalidRequest(msg, field="prompt")
@@ -502,8 +502,15 @@ def decode_fields(payload: bytes) -> RequestedFields:
     )
 
 
+def conversation_of(wire: ResponsesBody) -> str | None:
+    """Return the id of the conversation of a request."""
+    named = wire.conversation
+    return named if named is None or isinstance(named, str) else named.id
+
+
 def _echo(wire: ResponsesBody) -> dict[str, Any]:
-    return {
+    conversation = conversation_of(wire)
+    return ({} if conversation is None else {"conversation": {"id": conversation}}) | {
         "instructions": wire.instructions,
         "max_output_tokens": wire.max_output_tokens,
         "max_tool_calls": wire.max_tool_calls,

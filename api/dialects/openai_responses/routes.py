@@ -21,6 +21,11 @@ from api.dialects.openai_responses.bodies import (
     ResponseObject,
     ResponsesBody,
 )
+from api.dialects.openai_responses.conversations import (
+    ConversationTurn,
+    items_of,
+    plan_conversation_turn,
+)
 from api.dialects.openai_responses.encode import (
     PROTOCOL,
     ResponseEnvelope,
@@ -162,18 +167,21 @@ def load_object(app: App, response_id: str) -> ResponseObject:
     return _present(app, load_response(app, response_id))
 
 
-def _resolve(app: App, wire: ResponsesBody, caller: Caller) -> tuple[RequestedFields, list[Item]]:
+def _resolve(
+    app: App, wire: ResponsesBody, caller: Caller, before: list[Item]
+) -> tuple[RequestedFields, list[Item]]:
     """Return a request without references, and the items of the conversation before it.
+
+    Args:
+        before: The items of the ``conversation`` that it names.
 
     Raises:
         InvalidRequest: An item is not valid, or the target of a reference does not exist; or
             the conversation has too many responses, or one of them has not ended.
         PreviousResponseNotFound: A response of the conversation does not exist.
     """
-    items = [
-        _resolve_item(app, item, index, caller) for index, item in enumerate(input_items(wire))
-    ]
-    before = _conversation(app, wire.previous_response_id, caller)
+    items = [resolve_item(app, item, index, caller) for index, item in enumerate(input_items(wire))]
+    before = [*before, *_conversation(app, wire.previous_response_id, caller)]
     requested = requested_fields(wire, items, before)
     return replace(requested, compared=_compared(app, wire, caller)), before
 
@@ -203,6 +211,13 @@ def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str
     return listed_items((*before, *requested.items), job_hex(found.envelope.job_id))
 
 
+def turn_items(app: App, job_id: JobId) -> list[Item]:
+    """Return the items of a response and its answer, each with an id; raises as ``load`` does."""
+    found = _load_job(app, job_id)
+    own = listed_items(found.envelope.requested.items, job_hex(job_id))
+    return [*own, *_output_of(app, found)]
+
+
 def _conversation(app: App, last: str | None, caller: Caller) -> list[Item]:
     """Return the items of a response and of those that it continues, oldest first."""
     parts: list[Sequence[Item]] = []
@@ -227,7 +242,7 @@ def _output_of(app: App, found: StoredResponse) -> Sequence[Item]:
     return _present(app, found)["output"]
 
 
-def _resolve_item(app: App, item: Item, index: int, caller: Caller) -> dict[str, Any]:
+def resolve_item(app: App, item: Item, index: int, caller: Caller) -> dict[str, Any]:
     """Return an item, or the target of a reference."""
     if item["type"] != "item_reference":
         return dict(item)
@@ -281,6 +296,7 @@ _STARTING_AFTER: Final = whole_number(
 _LIMIT: Final = page_size(default=20, most=100, description="largest number of items of the page")
 _ORDER: Final = choice("order", "newest first if desc", Order, default=Order.DESC)
 _AFTER: Final = text("after", "only items behind this one, in the order of the list")
+PAGE_PARAMETERS: Final = (_LIMIT, _ORDER, _AFTER)
 
 
 async def create_response(app: App, request: Request) -> Reply | StreamReply:
@@ -336,8 +352,21 @@ async def delete_response(app: App, request: Request) -> Reply:
 
 async def list_input_items(app: App, request: Request) -> Reply:
     """List the input items of a response, with those of the conversation before it."""
-    limit, order, after = _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
+    page = read_page(request)
     items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
+    return json_reply(page_of_items(items, page))
+
+
+def read_page(request: Request) -> tuple[int, Order, str | None]:
+    """Return the ``PAGE_PARAMETERS`` of a request."""
+    return _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
+
+
+def page_of_items(
+    items: list[dict[str, Any]], wanted: tuple[int, Order, str | None]
+) -> ResponseItems:
+    """Return the wanted page of a list of items, which are oldest first."""
+    limit, order, after = wanted
     if order is Order.DESC:
         items.reverse()
     if after is not None:
@@ -345,20 +374,26 @@ async def list_input_items(app: App, request: Request) -> Reply:
         names = [item["id"] for item in items]
         items = items[names.index(after) + 1 :] if after in names else []
     page = items[:limit]
-    body: ResponseItems = {
+    return {
         "object": "list",
         "data": page,
         "has_more": len(items) > limit,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
     }
-    return json_reply(body)
 
 
 def _parse(app: App, request: Request) -> tuple[ParsedRequest, bool]:
     wire = responses.read_body(request.body)
-    requested, before = _resolve(app, wire, request.caller)
+    held: ConversationTurn | None = None
+    before: list[Item] = []
+    if (conversation := responses.conversation_of(wire)) is not None:
+        held = plan_conversation_turn(app, conversation, request)
+        before += items_of(held.held, [turn_items(app, job_id) for job_id in held.jobs])
+    requested, before = _resolve(app, wire, request.caller, before)
     parsed = responses.parse_request(wire, requested, before, request.headers, app.defaults)
+    if held is not None:
+        parsed = replace(parsed, agent=held.agent, claim=held.claim)
     return parsed, requested.is_background
 
 
@@ -428,7 +463,7 @@ RESPONSE_OPERATIONS: Final = (
         list_input_items,
         id="listInputItems",
         summary="List the input items of a response",
-        parameters=(_RESPONSE_ID, _LIMIT, _ORDER, _AFTER),
+        parameters=(_RESPONSE_ID, *PAGE_PARAMETERS),
         reply=ResponseItems,
     ),
 )

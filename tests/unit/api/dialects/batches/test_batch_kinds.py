@@ -96,6 +96,7 @@ def test_response_of_a_line_is_found_like_any_other() -> None:
         (_TEXT, {"stream": True}, "stream: the answers of a batch cannot be streamed"),
         (_RESPONSES, {"background": True}, "background: "),
         (_RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id: "),
+        (_RESPONSES, {"conversation": "conv_1"}, "conversation: "),
         (
             _RESPONSES,
             {"input": [{"type": "item_reference", "id": "msg_1"}]},

@@ -324,7 +324,7 @@ def test_a_tool_whose_schema_costs_too_much_is_named_and_not_enforced() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "c", "previous_response_id": "r"}, "previous_response_id"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"store": False}, "background"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.call_id"),
