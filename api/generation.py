@@ -108,6 +108,21 @@ class RequestDefaults:
     efforts: Efforts = Efforts()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedEdit:
+    """An edit that changed a prompt.
+
+    Attributes:
+        kind: What it took out.
+        cleared: Number of tool uses or of turns with reasoning.
+        tokens: Tokens by which the prompt is shorter.
+    """
+
+    kind: Literal["tool_uses", "thinking"]
+    cleared: int
+    tokens: int
+
+
 Claim = Callable[[JobId], None]
 
 
@@ -133,6 +148,7 @@ class ParsedRequest:
         names_model: Whether the caller named a model; otherwise the loaded one answers.
         claim: Makes the job a turn of ``agent``, which keeps its history; called once the job is in
             the log, and before it is enqueued.
+        applied_edits: Edits that changed the prompt; ``None`` where the request wants none.
     """
 
     chat: ChatRequest
@@ -152,6 +168,7 @@ class ParsedRequest:
     answers_each: int = 1
     names_model: bool = True
     claim: Claim | None = None
+    applied_edits: tuple[AppliedEdit, ...] | None = None
 
     @property
     def chats(self) -> tuple[ChatRequest, ...]:

@@ -45,6 +45,11 @@ class Message:
     origin: str = ""
 
 
+#: Origin of an assistant turn from which the client had a part taken out: the tokens of no answer
+#: may stand in its place.
+EDITED_ORIGIN = "edited"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
     """The caller's rule for tool calls.

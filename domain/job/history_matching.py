@@ -8,7 +8,7 @@ from typing import Final
 
 from domain.chat.divergence import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
-from domain.chat.request import ChatRequest, canonical_json
+from domain.chat.request import EDITED_ORIGIN, ChatRequest, canonical_json
 from domain.job.listing import JobViews
 from domain.job.state import Job
 from domain.values import AgentId, JobId, Owner
@@ -89,9 +89,10 @@ def without_foreign_origins(
         return request
     messages = []
     for turn in request.messages:
-        view = views.get(JobId(turn.origin)) if turn.origin else None
+        is_no_job = turn.origin in ("", EDITED_ORIGIN)
+        view = None if is_no_job else views.get(JobId(turn.origin))
         is_own = view is not None and view.submitted.owner == owner
-        messages.append(turn if is_own or not turn.origin else replace(turn, origin=""))
+        messages.append(turn if is_own or is_no_job else replace(turn, origin=""))
     return replace(request, messages=tuple(messages))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.http.bodies import (
+    INT64_MAX,
     NAME_CHARS_MAX,
     Budget,
     Items,
@@ -19,8 +20,12 @@ from api.http.bodies import (
     Seed,
     StopTexts,
     Unsupported,
+    whole,
 )
 
+#: Of ``clear_tool_uses``, as at the vendor: tokens behind which it clears, and uses that it keeps.
+CLEARED_BEHIND: Final = 100_000
+TOOL_USES_KEPT: Final = 3
 #: Blocks that change the tools in the middle of a conversation, or need the vendor's machines.
 _REFUSED_BLOCKS: Final = frozenset({"tool_addition", "tool_removal", "container_upload"})
 
@@ -123,17 +128,86 @@ class OutputConfig(RequestBody):
     task_budget: Unsupported = None
 
 
-class ContextEdit(RequestBody):
-    """An edit of the prompt; only one that keeps all reasoning is valid, and has no effect."""
+_Amount = Annotated[int, Field(ge=0, le=INT64_MAX), BeforeValidator(whole)]
+
+
+class InputTokens(RequestBody):
+    """A number of tokens."""
+
+    type: Literal["input_tokens"]
+    value: _Amount
+
+
+class ToolUses(RequestBody):
+    """A number of tool uses."""
+
+    type: Literal["tool_uses"]
+    value: _Amount
+
+
+class ThinkingTurns(RequestBody):
+    """How many of the latest turns keep their reasoning."""
+
+    type: Literal["thinking_turns", "all"]
+    value: _Amount = 0
+
+
+class ClearThinking(RequestBody):
+    """Takes the reasoning out of all turns but the latest ones; Claude Code keeps everything."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: Literal["all"]
+    keep: Literal["all"] | ThinkingTurns | None = None
+
+    @property
+    def kept_turns(self) -> int | None:
+        """How many of the latest turns keep their reasoning; ``None`` for all."""
+        if self.keep is None:
+            return 1
+        return None if self.keep == "all" or self.keep.type == "all" else self.keep.value
+
+
+class ClearToolUses(RequestBody):
+    """Takes the results of older tool uses out of a prompt that is too long."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: InputTokens | ToolUses = InputTokens(type="input_tokens", value=CLEARED_BEHIND)
+    keep: ToolUses = ToolUses(type="tool_uses", value=TOOL_USES_KEPT)
+    clear_at_least: InputTokens | None = None
+    exclude_tools: Items[str] | None = None
+    clear_tool_inputs: bool | Items[str] | None = None
+
+    @property
+    def kept_uses(self) -> int:
+        """How many of the latest tool uses keep their results."""
+        return self.keep.value
+
+    def clears_input(self, tool: str) -> bool:
+        """Whether the arguments of the cleared calls of a tool go too."""
+        wanted = self.clear_tool_inputs
+        return tool in wanted if isinstance(wanted, list) else bool(wanted)
+
+
+ContextEdit = Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]
 
 
 class ContextManagement(RequestBody):
-    """Edits of the prompt; Claude Code sends one that keeps everything."""
+    """Edits of the prompt, applied in order."""
 
     edits: Items[ContextEdit] | None = None
+
+
+class ThreadRef(RequestBody):
+    """Whether the messages begin a conversation that the service holds, or continue one."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: Annotated[str, Field(max_length=NAME_CHARS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _names_its_message(self) -> ThreadRef:
+        if (self.type == "continue") == (self.previous_message_id is None):
+            words = "previous_message_id belongs to continue, and to nothing else"
+            raise PydanticCustomError("previous_message", words)
+        return self
 
 
 class Metadata(RequestBody):
@@ -162,7 +236,7 @@ class CountBody(SamplingBody):
     compaction: Unsupported = None
     container: Unsupported = None
     mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
-    thread: Unsupported = None
+    thread: ThreadRef | None = None
 
     @property
     def user_id(self) -> str | None:
@@ -203,10 +277,32 @@ class AnthropicUsage(TypedDict):
     output_tokens_details: ThoughtTokens
 
 
+class OriginalCount(TypedDict):
+    """The length of the prompt before its edits."""
+
+    original_input_tokens: int
+
+
+class AppliedContextEdit(TypedDict):
+    """An edit that changed the prompt; its type decides which count it has."""
+
+    type: Literal["clear_thinking_20251015", "clear_tool_uses_20250919"]
+    cleared_input_tokens: int
+    cleared_thinking_turns: NotRequired[int]
+    cleared_tool_uses: NotRequired[int]
+
+
+class AppliedEdits(TypedDict):
+    """The edits that changed the prompt, in order."""
+
+    applied_edits: list[AppliedContextEdit]
+
+
 class TokenCount(TypedDict):
     """The reply of ``POST /v1/messages/count_tokens``."""
 
     input_tokens: int
+    context_management: NotRequired[OriginalCount]
 
 
 class AnthropicBlock(TypedDict):
@@ -248,4 +344,5 @@ class AnthropicMessage(TypedDict):
     stop_reason: str | None
     stop_sequence: str | None
     diagnostics: NotRequired[MessageDiagnostics | None]
+    context_management: NotRequired[AppliedEdits]
     usage: AnthropicUsage

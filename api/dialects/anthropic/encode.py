@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,8 @@ from api.dialects.anthropic.bodies import (
     AnthropicBlock,
     AnthropicMessage,
     AnthropicUsage,
+    AppliedContextEdit,
+    AppliedEdits,
     CacheMiss,
     CacheMissReason,
     MessageDiagnostics,
@@ -18,6 +20,7 @@ from api.dialects.encoding import miss_of, sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
 from api.generation import (
+    AppliedEdit,
     AssembledAnswer,
     Block,
     BlockKind,
@@ -113,9 +116,10 @@ class AnthropicEncoder:
         has_cache_control: Whether the usage reports written cache tokens.
         previous: The message that the diagnosis compares with, if the request names one.
         diagnosis: The cache diagnosis; ``None`` before the prompt is known.
+        applied_edits: As in ``ParsedRequest``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each decides a part of the events
         self,
         *,
         job_id: JobId,
@@ -126,7 +130,9 @@ class AnthropicEncoder:
         has_cache_control: bool = False,
         previous: PreviousMessage | None = None,
         diagnosis: CacheDiagnosis | None = None,
+        applied_edits: Sequence[AppliedEdit] | None = None,
     ) -> None:
+        self._edits = {} if applied_edits is None else {"context_management": _edits(applied_edits)}
         self._previous, self._diagnosis = previous, diagnosis
         self._job_id = job_id
         self._model = model
@@ -234,7 +240,7 @@ class AnthropicEncoder:
         usage = _usage(end.usage, has_cache_control=self._has_cache_control)
         return [
             *self._stop(),
-            _event("message_delta", delta=delta, usage=usage),
+            _event("message_delta", delta=delta, usage=usage, **self._edits),
             _event("message_stop"),
         ]
 
@@ -248,6 +254,7 @@ def assemble_message(
     has_cache_control: bool = False,
     previous: PreviousMessage | None = None,
     diagnosis: CacheDiagnosis | None = None,
+    applied_edits: Sequence[AppliedEdit] | None = None,
 ) -> AnthropicMessage:
     """Return the message of a finished answer.
 
@@ -259,6 +266,7 @@ def assemble_message(
         has_cache_control: Whether the usage reports written cache tokens.
         previous: The message that the diagnosis compares with, if the request names one.
         diagnosis: The cache diagnosis; ``None`` where none was made.
+        applied_edits: As in ``ParsedRequest``.
     """
     ending = answer.finished()
     blocks = _shown_blocks(answer, thinking=thinking)
@@ -269,7 +277,27 @@ def assemble_message(
     message["stop_sequence"] = ending.stop_sequence
     if previous is not None:
         message["diagnostics"] = previous.diagnose(diagnosis)
+    if applied_edits is not None:
+        message["context_management"] = _edits(applied_edits)
     return message
+
+
+def _edits(applied: Sequence[AppliedEdit]) -> AppliedEdits:
+    return {"applied_edits": [_edit(one) for one in applied]}
+
+
+def _edit(applied: AppliedEdit) -> AppliedContextEdit:
+    if applied.kind == "thinking":
+        return {
+            "type": "clear_thinking_20251015",
+            "cleared_thinking_turns": applied.cleared,
+            "cleared_input_tokens": applied.tokens,
+        }
+    return {
+        "type": "clear_tool_uses_20250919",
+        "cleared_tool_uses": applied.cleared,
+        "cleared_input_tokens": applied.tokens,
+    }
 
 
 def _message(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from api.dialects.anthropic.bodies import (
     AnthropicTool,
     AnthropicToolChoice,
     ContentBlock,
+    ContextEdit,
     CountBody,
     InputMessage,
     MessagesBody,
     OutputConfig,
     OutputFormat,
     ThinkingSpec,
+    ThreadRef,
 )
+from api.dialects.anthropic.context import may_edit
 from api.dialects.encoding import signed_reasoning
 from api.dialects.parsing import (
     IMAGE_NOTE,
@@ -319,41 +323,99 @@ def _marks_of(block: ContentBlock) -> Iterator[Any]:
     yield from (part.get("cache_control") for part in inner if isinstance(part, dict))
 
 
-def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
-    """Parse a body of ``POST /v1/messages``.
+#: Returns the conversation up to a message of this service, that message included.
+Earlier = Callable[[str], Sequence[Message]]
+
+
+def parse(
+    body: bytes,
+    headers: Mapping[str, str],
+    defaults: RequestDefaults,
+    earlier: Earlier | None = None,
+) -> ParsedRequest:
+    """Parse a body of ``POST /v1/messages`` whose prompt needs no count.
+
+    Raises:
+        InvalidRequest: The error names the first invalid field, also where an edit of the prompt
+            depends on its length.
+    """
+    wire = parse_body(MessagesBody, body)
+    parsed = request_of(wire, headers, defaults, earlier)
+    if may_edit(parsed.chat, edits_of(wire)):
+        msg = "a line of a batch is not counted before it runs, so its prompt cannot be edited"
+        raise InvalidRequest(msg, field="context_management")
+    return parsed
+
+
+def edits_of(wire: CountBody) -> Sequence[ContextEdit]:
+    """Return the edits of the prompt that a request wants, in order."""
+    return wire.context_management.edits or () if wire.context_management is not None else ()
+
+
+def request_of(
+    wire: MessagesBody,
+    headers: Mapping[str, str],
+    defaults: RequestDefaults,
+    earlier: Earlier | None = None,
+) -> ParsedRequest:
+    """Return the request of a body of ``POST /v1/messages`` before the edits of its prompt.
 
     Args:
-        body: The body of the request.
         headers: Headers by lower-case name.
         defaults: Values for open fields; the token limit is required in this dialect.
+        earlier: Finds what a ``thread`` continues; ``None`` where no request continues any.
 
     Raises:
         InvalidRequest: The error names the first invalid field.
     """
-    wire = parse_body(MessagesBody, body)
     return ParsedRequest(
-        chat=_chat(wire, wire.max_tokens, defaults),
+        chat=_chat(wire, wire.max_tokens, defaults, earlier),
         stream=bool(wire.stream),
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
         thinking=_thinking_of(wire.thinking),
         has_cache_control=has_cache_control(wire),
         previous_message=wire.diagnostics.previous_message_id if wire.diagnostics else None,
+        applied_edits=() if edits_of(wire) else None,
     )
 
 
-def parse_count(
-    body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
+def counted_request_of(
+    wire: CountBody,
+    headers: Mapping[str, str],
+    defaults: RequestDefaults,
+    earlier: Earlier | None = None,
 ) -> ParsedRequest:
-    """Parse a body of ``POST /v1/messages/count_tokens``; see ``parse``."""
-    wire = parse_body(CountBody, body)
-    chat = _chat(wire, 1, defaults)
+    """Return the request of a body of ``POST /v1/messages/count_tokens``; see ``request_of``."""
+    chat = _chat(wire, 1, defaults, earlier)
     return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
 
 
-def _chat(wire: CountBody, max_tokens: int, defaults: RequestDefaults) -> ChatRequest:
+def _before(thread: ThreadRef | None, earlier: Earlier | None) -> Sequence[Message]:
+    if thread is None or thread.previous_message_id is None:
+        return ()
+    if earlier is None:
+        msg = "a line of a batch stands by itself; send the conversation before it as messages"
+        raise InvalidRequest(msg, field="thread")
+    return earlier(thread.previous_message_id)
+
+
+def _messages(
+    wire: CountBody, toolbox: AnthropicTools, earlier: Earlier | None
+) -> tuple[Message, ...]:
+    before = _before(wire.thread, earlier)
+    system = system_texts(wire.system)
+    if wire.system is None:
+        system = [turn.content for turn in before if turn.role == "system"]
+    history = (turn for turn in before if turn.role != "system")
+    return merge_turns(system, chain(history, message_turns(wire.messages, toolbox)))
+
+
+def _chat(
+    wire: CountBody, max_tokens: int, defaults: RequestDefaults, earlier: Earlier | None
+) -> ChatRequest:
     toolbox = AnthropicTools(wire.tools)
-    messages = merge_turns(system_texts(wire.system), message_turns(wire.messages, toolbox))
+    messages = _messages(wire, toolbox, earlier)
     choice = tool_choice_of(wire.tool_choice, toolbox)
     schema = answer_schema_of(wire.output_config, wire.output_format)
     # A request that demands a call must not reason first.

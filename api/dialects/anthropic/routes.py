@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
+from api.dialects.anthropic.context import Count, edit_context, may_edit
 from api.dialects.anthropic.encode import AnthropicEncoder, PreviousMessage, assemble_message
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
-from api.http.messages import Access, Reply, Request, StreamReply, json_reply
+from api.generation import ParsedRequest
+from api.http.bodies import parse_body
+from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_reply
 from api.http.operation import IDEMPOTENCY_KEY, Operation
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
-from domain.errors import JobNotFound, ModelNotReady
+from domain.chat.request import ChatRequest, Message
+from domain.errors import InvalidRequest, JobNotFound, ModelNotReady, PayloadMissing
 from domain.values import JobId
+
+PROTOCOL: Final = "anthropic"
+T = TypeVar("T")
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
@@ -23,8 +32,8 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
 
     Claude Code sends some of its requests under names of its vendor, whatever its settings.
     """
-    parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
-    parsed, job = await open_answer(app, parse, request, protocol="anthropic")
+    parse = await _parse_of(app, request)
+    parsed, job = await open_answer(app, parse, request, protocol=PROTOCOL)
     chat = parsed.chat
     async with abandoned_on_error([job]):
         previous = await _previous_of(app, request, parsed.previous_message)
@@ -41,6 +50,7 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             has_cache_control=parsed.has_cache_control,
             previous=previous,
             diagnosis=diagnosis,
+            applied_edits=parsed.applied_edits,
         ),
         assemble=lambda job_id, answer, diagnosis: assemble_message(
             answer,
@@ -50,8 +60,56 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             has_cache_control=parsed.has_cache_control,
             previous=previous,
             diagnosis=diagnosis,
+            applied_edits=parsed.applied_edits,
         ),
     )
+
+
+async def _parse_of(app: App, request: Request) -> Callable[[], ParsedRequest]:
+    """Return what parses a request; one whose prompt is edited is parsed and edited here.
+
+    Raises:
+        ModelNotReady: No worker has counted the prompt in time.
+    """
+    earlier = partial(_conversation_before, app, request.caller)
+    if b"context_management" not in request.body:
+        return partial(anthropic.parse, request.body, request.headers, app.defaults, earlier)
+
+    def read() -> tuple[MessagesBody, ParsedRequest]:
+        wire = parse_body(MessagesBody, request.body)
+        return wire, anthropic.request_of(wire, request.headers, app.defaults, earlier)
+
+    wire, parsed = await app.call(read)
+    edits = anthropic.edits_of(wire)
+    if may_edit(parsed.chat, edits):
+        count = _counter_of(app, request.caller, parsed)
+        chat, applied = await _counted(
+            app, request, partial(edit_context, parsed.chat, edits, count)
+        )
+        parsed = replace(parsed, chat=chat, applied_edits=tuple(applied))
+    return lambda: parsed
+
+
+def _conversation_before(app: App, caller: Caller, message_id: str) -> Sequence[Message]:
+    """Return the conversation up to a message, that message included; blocks.
+
+    Raises:
+        InvalidRequest: The caller has no such message, or it has not ended.
+    """
+    field = "thread.previous_message_id"
+    missing = InvalidRequest(f"message {message_id} does not exist", field=field)
+    job_id = JobId("job-" + message_id.removeprefix("msg_"))
+    app.ownership.require(caller, job_id, missing)
+    view = app.views.get(job_id)
+    if view is None or view.submitted.protocol != PROTOCOL:
+        raise missing
+    if not view.status.is_terminal:
+        msg = f"message {message_id} has not ended"
+        raise InvalidRequest(msg, field=field)
+    try:
+        return app.agent_records.conversation_until(job_id)
+    except PayloadMissing:
+        raise missing from None
 
 
 async def _previous_of(
@@ -70,19 +128,44 @@ async def _previous_of(
 
 async def count_tokens(app: App, request: Request) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
+    return json_reply(await _counted(app, request, partial(_count, app, request)))
+
+
+async def _counted(app: App, request: Request, counting: Callable[[], T]) -> T:
+    """Run a call that counts prompts.
+
+    Raises:
+        ModelNotReady: No worker has counted in time.
+    """
     try:
-        tokens = await app.counts.run(request.caller.sharer, partial(_count, app, request))
+        return await app.counts.run(request.caller.sharer, counting)
     except TimeoutError:
         msg = "no worker with a loaded model has counted the prompt in time"
         raise ModelNotReady(msg) from None
-    return json_reply({"input_tokens": tokens})
 
 
-def _count(app: App, request: Request) -> int:
-    parsed = anthropic.parse_count(request.body, request.headers, app.defaults)
-    identity = app.ownership.identify(request.caller, parsed.agent, is_named=False)
-    chat = with_history(app, parsed.chat, identity.agent, identity.answers_to)
-    return app.counter.count(chat)
+def _counter_of(app: App, caller: Caller, parsed: ParsedRequest) -> Count:
+    identity = app.ownership.identify(caller, parsed.agent, is_named=False)
+
+    def count(chat: ChatRequest) -> int:
+        return app.counter.count(with_history(app, chat, identity.agent, identity.answers_to))
+
+    return count
+
+
+def _count(app: App, request: Request) -> TokenCount:
+    wire = parse_body(CountBody, request.body)
+    earlier = partial(_conversation_before, app, request.caller)
+    parsed = anthropic.counted_request_of(wire, request.headers, app.defaults, earlier)
+    count, edits = _counter_of(app, request.caller, parsed), anthropic.edits_of(wire)
+    tokens = count(parsed.chat)
+    if not edits:
+        return {"input_tokens": tokens}
+    chat, applied = edit_context(parsed.chat, edits, count)
+    return {
+        "input_tokens": count(chat) if applied else tokens,
+        "context_management": {"original_input_tokens": tokens},
+    }
 
 
 MESSAGE_OPERATIONS: Final = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from domain.audit.recorded_answers import LoggedAnswers
-from domain.chat.request import ChatRequest, Message, ToolCall
+from domain.chat.request import EDITED_ORIGIN, ChatRequest, Message, ToolCall
 from domain.job.history_matching import (
     COMPARED_ANSWERS_MAX,
     SEARCHED_JOBS_MAX,
@@ -246,3 +246,11 @@ def test_a_job_of_another_key_is_dropped_also_from_the_last_turn_and_from_calls(
     calling = replace(said("", origin="job-2"), tool_calls=(call,))
     request = chat(USER, calling, said("Hello", origin="job-2"))
     assert origins(log, request, None, "mine") == ["", "", ""]
+
+
+@pytest.mark.parametrize("owner", ["mine", None])
+def test_an_edited_turn_is_matched_with_no_answer(owner: str | None) -> None:
+    log = InMemoryEventLog()
+    answer_job(log, "job-1", "Hello", agent="ann", owner="mine")
+    request = chat(USER, said("Hello", origin=EDITED_ORIGIN), USER)
+    assert origins(log, request, "ann", owner) == ["", EDITED_ORIGIN, ""]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.dialects.anthropic.parse import parse, parse_count
+from api.dialects.anthropic.bodies import CountBody
+from api.dialects.anthropic.parse import counted_request_of, parse
 from api.dialects.encoding import sign_reasoning, signed_reasoning
 from api.dialects.parsing import IMAGE_NOTE
 from api.generation import ParsedRequest, RequestDefaults
@@ -202,8 +203,8 @@ def test_count_asks_the_same_prompt_as_the_call() -> None:
         "tool_choice": {"type": "any"},
         "thinking": {"type": "adaptive"},
     }
-    counted = parse_count(
-        json.dumps(body).encode(), {}, RequestDefaults(ids=SequentialIds(), max_tokens=1)
+    counted = counted_request_of(
+        CountBody.model_validate(body), {}, RequestDefaults(ids=SequentialIds(), max_tokens=1)
     ).chat
     called = parse(
         json.dumps(body | {"max_tokens": 1}).encode(),
