@@ -16,6 +16,7 @@ from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
+from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
@@ -57,6 +58,7 @@ OPENAPI_OPERATIONS: Final = (
 OPERATIONS: Final = (
     *MESSAGE_OPERATIONS,
     *CHAT_OPERATIONS,
+    *STORED_OPERATIONS,
     *TEXT_OPERATIONS,
     *EMBEDDING_OPERATIONS,
     *RESPONSE_OPERATIONS,

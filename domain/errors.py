@@ -430,6 +430,15 @@ class ConversationNotFound(NotFound):
         super().__init__(f"conversation {conversation} does not exist")
 
 
+class CompletionNotFound(NotFound):
+    """There is no completed chat completion of that id that was to be stored."""
+
+    code = "completion_not_found"
+
+    def __init__(self, completion_id: str) -> None:
+        super().__init__(f"stored completion {completion_id} does not exist")
+
+
 class ItemNotFound(NotFound):
     """A conversation has no item of that id."""
 

@@ -14,6 +14,7 @@ from domain.errors import (
     AgentExists,
     AgentNotFound,
     BatchNotFound,
+    CompletionNotFound,
     ConversationNotFound,
     FileNotFound,
     JobNotFound,
@@ -31,6 +32,7 @@ from ops.settings.api_keys import KeyScope
 #: Characters of the name of an agent, as ``KNOWN_NAME_PATTERN`` bounds them.
 _AGENT_CHARS_MAX: Final = 256
 _RESPONSE_PREFIX: Final = "resp_"
+_COMPLETION_PREFIX: Final = "chatcmpl-"
 _BATCH_ID_PREFIXES: Final = ("msgbatch_", "batch_")
 
 
@@ -44,6 +46,10 @@ def _agent_stream(name: str) -> str:
 
 def _response_stream(name: str) -> str:
     return "job-" + name.removeprefix(_RESPONSE_PREFIX)
+
+
+def _completion_stream(name: str) -> str:
+    return "job-" + name.removeprefix(_COMPLETION_PREFIX)
 
 
 def _batch_stream(name: str) -> str:
@@ -67,6 +73,7 @@ _THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
         "job_id": _NamedThing(_job_stream, JobNotFound),
         "response_id": _NamedThing(_response_stream, ResponseNotFound),
         "agent_id": _NamedThing(_agent_stream, AgentNotFound),
+        "completion_id": _NamedThing(_completion_stream, CompletionNotFound),
         "conversation_id": _NamedThing(_agent_stream, ConversationNotFound),
         "file_id": _NamedThing(_job_stream, FileNotFound),
         "batch_id": _NamedThing(_batch_stream, BatchNotFound),

@@ -14,6 +14,7 @@ from api.http.bodies import (
     Items,
     MaxTokens,
     Name,
+    Pairs,
     RequestBody,
     SamplingBody,
     Seed,
@@ -25,6 +26,7 @@ from api.http.bodies import (
 from domain.chat.logprobs import TOP_MAX
 from domain.errors import InvalidRequest
 
+COMPLETION_ID_PATTERN = r"^chatcmpl-[0-9a-f]{32}$"
 #: Limit of OpenAI's text completions.
 TEXT_TOP_MAX: Final = 5
 
@@ -202,6 +204,8 @@ class ChatCompletionBody(CompletionParameters):
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     verbosity: Verbosity | None = None
+    store: bool | None = None
+    metadata: Pairs | None = None
     modalities: Items[Literal["text"]] | None = None
     audio: Unsupported = None
     function_call: Unsupported = None
@@ -321,3 +325,37 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[OpenAIChoice]
     usage: OpenAIUsage
+
+
+class StoredCompletion(ChatCompletion):
+    """A stored completion."""
+
+    metadata: dict[str, str]
+
+
+class StoredCompletions(TypedDict):
+    """A page of stored completions."""
+
+    object: Literal["list"]
+    data: list[StoredCompletion]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class StoredMessages(TypedDict):
+    """A page of the messages of the request of a stored completion."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class CompletionDeleted(TypedDict):
+    """The reply to the deletion of a stored completion."""
+
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from api.dialects.encoding import chat_logprobs
@@ -45,7 +46,15 @@ from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, orig
 from api.http.bodies import parse_body
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
-from domain.chat.request import ChatRequest, Message, Role, ToolCall, ToolChoice
+from domain.chat.request import (
+    ChatRequest,
+    Message,
+    Role,
+    ToolCall,
+    ToolChoice,
+    canonical_json,
+)
+from domain.errors import InvalidRequest
 
 
 class ChatChoiceRenderer:
@@ -287,7 +296,22 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
             wire.effort, budget=wire.reasoning_tokens, forbidden=wire.is_forbidden
         ),
     )
-    return completion_request(wire, [chat], headers)
+    return replace(completion_request(wire, [chat], headers), wire=_stored_form(wire))
+
+
+def _stored_form(wire: ChatCompletionBody) -> bytes | None:
+    """Return what a stored completion shows of its request; ``None`` where none is stored.
+
+    Raises:
+        InvalidRequest: Several answers were to be stored.
+    """
+    if not wire.store:
+        return None
+    if (wire.n or 1) > 1:
+        msg = "a stored completion has one answer"
+        raise InvalidRequest(msg, field="store")
+    messages = [one.model_dump(mode="json", exclude_none=True) for one in wire.messages]
+    return canonical_json({"messages": messages, "metadata": wire.metadata or {}})
 
 
 def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:

@@ -1,0 +1,242 @@
+"""Stored chat completions (``store: true``): jobs whose request has its wire form in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.app import App
+from api.dialects.openai_chat.bodies import (
+    COMPLETION_ID_PATTERN,
+    CompletionDeleted,
+    StoredCompletion,
+    StoredCompletions,
+    StoredMessages,
+)
+from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
+from api.dialects.openai_chat.parse import CHAT
+from api.generation import AssembledAnswer, job_hex, unix_seconds
+from api.http.messages import Reply, Request, json_reply
+from api.http.operation import Operation, Order, choice, page_size, path, text
+from domain.errors import CompletionNotFound, PayloadMissing
+from domain.events.job import JobHidden
+from domain.job.commit import commit
+from domain.job.state import Job
+from domain.values import JobId, JobStatus
+
+#: Latest jobs among which a list finds stored completions.
+SCANNED_MAX: Final = 10_000
+_PAGE: Final = 500
+
+_COMPLETION_ID: Final = path(
+    "completion_id", pattern=COMPLETION_ID_PATTERN, example="chatcmpl-" + "0" * 32
+)
+_LIMIT: Final = page_size(default=20, most=100)
+_ORDER: Final = choice("order", "newest first if desc", Order, default=Order.ASC)
+_AFTER: Final = text("after", "only those behind this one, in the order of the list")
+_MODEL: Final = text("model", "only those whose request names this model")
+PAGE_PARAMETERS: Final = (_LIMIT, _ORDER, _AFTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A completion: its job, and what its request asked to store."""
+
+    job: Job
+    messages: Sequence[dict[str, Any]]
+    metadata: dict[str, str]
+
+
+async def get_completion(app: App, request: Request) -> Reply:
+    """Return a stored chat completion."""
+    return json_reply(await app.call(_shown, app, _COMPLETION_ID.read(request)))
+
+
+async def list_completions(app: App, request: Request) -> Reply:
+    """List stored chat completions, the oldest first; ``metadata[key]=value`` selects."""
+    return json_reply(await app.call(_listed, app, request))
+
+
+async def delete_completion(app: App, request: Request) -> Reply:
+    """Delete a stored chat completion."""
+    completion_id = _COMPLETION_ID.read(request)
+    found = await app.call(_find, app, completion_id)
+    await app.call(commit, found.job.id, JobHidden(), log=app.log, ids=app.ids)
+    body: CompletionDeleted = {
+        "id": completion_id,
+        "object": "chat.completion.deleted",
+        "deleted": True,
+    }
+    return json_reply(body)
+
+
+async def list_messages(app: App, request: Request) -> Reply:
+    """List the messages of the request of a stored chat completion."""
+    completion_id, wanted = _COMPLETION_ID.read(request), _read_page(request)
+    found = await app.call(_find, app, completion_id)
+    messages = [
+        {
+            "id": f"{completion_id}-{number}",
+            **message,
+            "content": None if isinstance(message.get("content"), list) else message.get("content"),
+            "content_parts": message["content"]
+            if isinstance(message.get("content"), list)
+            else None,
+        }
+        for number, message in enumerate(found.messages)
+    ]
+    page, more = _page(messages, wanted)
+    body: StoredMessages = {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": more,
+    }
+    return json_reply(body)
+
+
+def _find(app: App, completion_id: str) -> _Stored:
+    """Return a stored completion; blocks.
+
+    Raises:
+        CompletionNotFound: It does not exist, was deleted, has no answer, or was not to be stored.
+    """
+    job = app.views.get(JobId("job-" + completion_id.removeprefix(CHAT.id_prefix)))
+    found = None if job is None else _stored(app, job)
+    if found is None:
+        raise CompletionNotFound(completion_id)
+    return found
+
+
+def _stored(app: App, job: Job) -> _Stored | None:
+    """Return the stored completion of a job, if it is one."""
+    submitted = job.submitted
+    if submitted.protocol != CHAT.protocol or submitted.wire is None:
+        return None
+    if job.hidden or job.status is not JobStatus.COMPLETED:
+        return None
+    try:
+        wire = json.loads(app.payloads.get(submitted.wire))
+    except PayloadMissing:
+        return None
+    return _Stored(job=job, messages=wire["messages"], metadata=wire["metadata"])
+
+
+def _shown(app: App, completion_id: str) -> StoredCompletion:
+    shown = _object(app, _find(app, completion_id))
+    if shown is None:
+        raise CompletionNotFound(completion_id)
+    return shown
+
+
+def _object(app: App, found: _Stored) -> StoredCompletion | None:
+    """Return a stored completion as its request got it; ``None`` where its texts were erased."""
+    stored = app.records.read_stored(found.job)
+    if stored is None:
+        return None
+    envelope = CompletionEnvelope(
+        kind=CHAT,
+        jobs=(found.job.id,),
+        model=found.job.submitted.model,
+        created=unix_seconds(found.job.created_at),
+    )
+    made = assemble(envelope, [AssembledAnswer.from_stored(found.job, stored)])
+    shown: StoredCompletion = {**made, "metadata": found.metadata}  # type: ignore[typeddict-item]  # made has the rest
+    return shown
+
+
+def _listed(app: App, request: Request) -> StoredCompletions:
+    page_wanted = _read_page(request)
+    wanted = {
+        name.removeprefix("metadata[").removesuffix("]"): values[-1]
+        for name, values in request.query.items()
+        if name.startswith("metadata[")
+    }
+    found = [
+        one
+        for one in _recent(app, request)
+        if all(one.metadata.get(name) == value for name, value in wanted.items())
+    ]
+    rows = [{"id": CHAT.id_prefix + job_hex(one.job.id), "found": one} for one in reversed(found)]
+    page, more = _page(rows, page_wanted)
+    data = [shown for row in page if (shown := _object(app, row["found"])) is not None]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": more,
+    }
+
+
+def _recent(app: App, request: Request) -> Iterator[_Stored]:
+    """Yield the stored completions among the latest jobs, newest first."""
+    before: JobId | None = None
+    for _ in range(SCANNED_MAX // _PAGE):
+        page = app.views.page(
+            limit=_PAGE,
+            before=before,
+            status=JobStatus.COMPLETED,
+            model=_MODEL.read(request),
+            owner=request.caller.sees,
+        )
+        yield from (one for job in page.jobs if (one := _stored(app, job)) is not None)
+        if not page.has_more:
+            return
+        before = page.jobs[-1].id
+
+
+def _read_page(request: Request) -> tuple[int, Order, str | None]:
+    return _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
+
+
+def _page(
+    rows: list[dict[str, Any]], wanted: tuple[int, Order, str | None]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of rows, which are oldest first, and whether more follow."""
+    limit, order, after = wanted
+    if order is Order.DESC:
+        rows.reverse()
+    if after is not None:
+        names = [row["id"] for row in rows]
+        rows = rows[names.index(after) + 1 :] if after in names else []
+    return rows[:limit], len(rows) > limit
+
+
+STORED_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/chat/completions",
+        list_completions,
+        id="listChatCompletions",
+        summary="List stored chat completions, the oldest first",
+        parameters=(*PAGE_PARAMETERS, _MODEL),
+        reply=StoredCompletions,
+    ),
+    Operation(
+        "GET /v1/chat/completions/{completion_id}",
+        get_completion,
+        id="getChatCompletion",
+        summary="Return a stored chat completion",
+        parameters=(_COMPLETION_ID,),
+        reply=StoredCompletion,
+    ),
+    Operation(
+        "DELETE /v1/chat/completions/{completion_id}",
+        delete_completion,
+        id="deleteChatCompletion",
+        summary="Delete a stored chat completion",
+        parameters=(_COMPLETION_ID,),
+        reply=CompletionDeleted,
+    ),
+    Operation(
+        "GET /v1/chat/completions/{completion_id}/messages",
+        list_messages,
+        id="listChatCompletionMessages",
+        summary="List the messages of the request of a stored chat completion",
+        parameters=(_COMPLETION_ID, *PAGE_PARAMETERS),
+        reply=StoredMessages,
+    ),
+)
