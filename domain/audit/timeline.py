@@ -21,6 +21,7 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
     JobHidden,
+    JobRelabelled,
     JobRetried,
     JobSubmitted,
 )
@@ -215,6 +216,11 @@ class _TimelineBuilder:
     def _(self, event: JobHidden, recorded: RecordedEvent) -> None:
         del event
         self._add(recorded, "hidden", "its caller deleted the answer")
+
+    @_add_step.register
+    def _(self, event: JobRelabelled, recorded: RecordedEvent) -> None:
+        del event
+        self._add(recorded, "relabelled", "its caller replaced the metadata")
 
     def _add_loss(self, recorded: RecordedEvent) -> None:
         """Add the loss of an attempt that had no end when the next attempt began."""

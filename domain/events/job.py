@@ -239,6 +239,17 @@ class JobHidden:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRelabelled:
+    """The caller replaced the metadata of a stored answer.
+
+    Attributes:
+        wire: Digest of the request in the form of its dialect, with the new metadata.
+    """
+
+    wire: Digest
+
+
 JobEvent = (
     JobSubmitted
     | EmbeddingRequested
@@ -252,4 +263,5 @@ JobEvent = (
     | JobExpired
     | JobRetried
     | JobHidden
+    | JobRelabelled
 )

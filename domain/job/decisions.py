@@ -27,6 +27,7 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
     JobHidden,
+    JobRelabelled,
     JobRetried,
 )
 from domain.job.state import Job, evolve
@@ -34,7 +35,9 @@ from domain.values import JobStatus
 
 #: What a worker proposes about an attempt.
 AttemptProposal = AttemptStarted | JobCompleted | AttemptFailed | JobCancelled
-JobProposal = JobCancelRequested | JobAttached | JobRetried | JobHidden | AttemptProposal
+JobProposal = (
+    JobCancelRequested | JobAttached | JobRetried | JobHidden | JobRelabelled | AttemptProposal
+)
 #: Errors of a job that failed before any attempt because it is no valid request.
 _REFUSED = frozenset({InvalidRequest.code, ModelNotFound.code})
 #: Attached repeats that the log records per job; further ones are attached without an event.
@@ -61,6 +64,8 @@ def decide(job: Job, proposal: JobProposal) -> tuple[JobEvent, ...]:
             is_known = False
         case JobHidden():
             is_known = job.hidden
+        case JobRelabelled():
+            is_known = job.submitted.wire == proposal.wire
         case _:
             assert_never(proposal)
     return () if is_known else (proposal,)

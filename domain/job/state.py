@@ -41,6 +41,7 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
     JobHidden,
+    JobRelabelled,
     JobRetried,
     JobSubmitted,
 )
@@ -292,6 +293,12 @@ def _(event: JobAttached, job: Job, at: str) -> Job:
 def _(event: JobHidden, job: Job, at: str) -> Job:
     del event, at
     return replace(job, hidden=True)
+
+
+@_apply.register
+def _(event: JobRelabelled, job: Job, at: str) -> Job:
+    del at
+    return replace(job, submitted=replace(job.submitted, wire=event.wire))
 
 
 @_apply.register

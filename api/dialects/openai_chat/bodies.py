@@ -327,6 +327,12 @@ class ChatCompletion(TypedDict):
     usage: OpenAIUsage
 
 
+class CompletionChangeBody(RequestBody):
+    """The body of ``POST /v1/chat/completions/{completion_id}``."""
+
+    metadata: Pairs | None
+
+
 class StoredCompletion(ChatCompletion):
     """A stored completion."""
 

@@ -296,10 +296,10 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
             wire.effort, budget=wire.reasoning_tokens, forbidden=wire.is_forbidden
         ),
     )
-    return replace(completion_request(wire, [chat], headers), wire=_stored_form(wire))
+    return replace(completion_request(wire, [chat], headers), wire=_wire_of(wire))
 
 
-def _stored_form(wire: ChatCompletionBody) -> bytes | None:
+def _wire_of(wire: ChatCompletionBody) -> bytes | None:
     """Return what a stored completion shows of its request; ``None`` where none is stored.
 
     Raises:
@@ -311,7 +311,12 @@ def _stored_form(wire: ChatCompletionBody) -> bytes | None:
         msg = "a stored completion has one answer"
         raise InvalidRequest(msg, field="store")
     messages = [one.model_dump(mode="json", exclude_none=True) for one in wire.messages]
-    return canonical_json({"messages": messages, "metadata": wire.metadata or {}})
+    return stored_form(messages, wire.metadata or {})
+
+
+def stored_form(messages: Sequence[Mapping[str, Any]], metadata: Mapping[str, str]) -> bytes:
+    """Return the text of a stored completion: the messages of its request, and its metadata."""
+    return canonical_json({"messages": list(messages), "metadata": dict(metadata)})
 
 
 def _answer_schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:

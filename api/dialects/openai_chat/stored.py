@@ -10,21 +10,23 @@ from typing import Any, Final
 from api.app import App
 from api.dialects.openai_chat.bodies import (
     COMPLETION_ID_PATTERN,
+    CompletionChangeBody,
     CompletionDeleted,
     StoredCompletion,
     StoredCompletions,
     StoredMessages,
 )
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import CHAT, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
+from api.http.bodies import parse_body
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, Order, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
-from domain.events.job import JobHidden
+from domain.events.job import JobHidden, JobRelabelled
 from domain.job.commit import commit
 from domain.job.state import Job
-from domain.values import JobId, JobStatus
+from domain.values import JobId, JobStatus, digest_of
 
 #: Latest jobs among which a list finds stored completions.
 SCANNED_MAX: Final = 10_000
@@ -57,6 +59,18 @@ async def get_completion(app: App, request: Request) -> Reply:
 async def list_completions(app: App, request: Request) -> Reply:
     """List stored chat completions, the oldest first; ``metadata[key]=value`` selects."""
     return json_reply(await app.call(_listed, app, request))
+
+
+async def update_completion(app: App, request: Request) -> Reply:
+    """Replace the metadata of a stored chat completion."""
+    wire = parse_body(CompletionChangeBody, request.body)
+    completion_id = _COMPLETION_ID.read(request)
+    found = await app.call(_find, app, completion_id)
+    payload = stored_form(found.messages, wire.metadata or {})
+    event = JobRelabelled(wire=digest_of(payload))
+    payloads = {event.wire: payload}
+    await app.call(commit, found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
+    return await get_completion(app, request)
 
 
 async def delete_completion(app: App, request: Request) -> Reply:
@@ -221,6 +235,16 @@ STORED_OPERATIONS: Final = (
         id="getChatCompletion",
         summary="Return a stored chat completion",
         parameters=(_COMPLETION_ID,),
+        reply=StoredCompletion,
+    ),
+    Operation(
+        "POST /v1/chat/completions/{completion_id}",
+        update_completion,
+        id="updateChatCompletion",
+        summary="Replace the metadata of a stored chat completion",
+        parameters=(_COMPLETION_ID,),
+        body=CompletionChangeBody,
+        example={"metadata": {"topic": "letters"}},
         reply=StoredCompletion,
     ),
     Operation(

@@ -28,6 +28,7 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
     JobHidden,
+    JobRelabelled,
     JobSubmitted,
 )
 from domain.events.worker import ArchiveErased, LogArchived, TextsErased
@@ -62,6 +63,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (JobCompleted, ("output",)),
             (JobExpired, ("output",)),
             (JobFailed, ()),
+            (JobRelabelled, ("wire",)),
             (JobSubmitted, ("request", "wire", "client_name")),
         )
     }

@@ -24,12 +24,14 @@ from domain.events.job import (
     JobExpired,
     JobFailed,
     JobHidden,
+    JobRelabelled,
     JobRetried,
     JobSubmitted,
 )
 from domain.job.decisions import ATTACHED_MAX, JobProposal, decide, failed_attempt
 from domain.job.state import DEADLINE, Job, evolve, fold
 from domain.values import (
+    Digest,
     JobId,
     JobStatus,
     StopReason,
@@ -374,3 +376,13 @@ def test_a_decision_gives_events_or_a_typed_refusal(
         job = evolve(job, event)
     if isinstance(command, AttemptStarted):
         assert job.status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("history", [QUEUED, RUNNING, *ENDINGS.values()])
+def test_new_metadata_replace_the_text_of_the_request_alone(history: tuple[JobEvent, ...]) -> None:
+    job, event = _job(history), JobRelabelled(wire=Digest("w"))
+    assert decide(job, event) == (event,)
+    after = evolve(job, event)
+    submitted = replace(job.submitted, wire=event.wire)
+    assert after == replace(job, submitted=submitted, version=job.version + 1)
+    assert decide(after, event) == ()

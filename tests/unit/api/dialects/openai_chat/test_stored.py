@@ -40,6 +40,9 @@ def test_a_stored_completion_is_found_again() -> None:
             assert (found["model"], found["usage"]) == (made["model"], made["usage"])
             (message,) = (await api.json("GET", f"{CHAT}/{made['id']}/messages"))["data"]
             assert (message["role"], message["content"]) == ("user", "hi")
+            changed = await api.json("POST", f"{CHAT}/{made['id']}", {"metadata": {"c": "d"}})
+            assert changed == found | {"metadata": {"c": "d"}}
+            assert [one["id"] for one in (await api.json("GET", f"{CHAT}?metadata[c]=d"))["data"]]
             gone = await api.json("DELETE", f"{CHAT}/{made['id']}")
             assert gone["deleted"] is True
             await api.json("GET", f"{CHAT}/{made['id']}", status=404)
