@@ -131,7 +131,12 @@ def _capabilities(kind: ModelKind) -> dict[str, Any]:
         "batch": has,
         "citations": lacks,
         "code_execution": lacks,
-        "context_management": {"supported": False},
+        "context_management": {
+            **has,
+            "clear_thinking_20251015": has,
+            "clear_tool_uses_20250919": has,
+            "compact_20260112": lacks,
+        },
         "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
         "image_input": lacks,
         "pdf_input": lacks,
