@@ -8,7 +8,12 @@ from typing import Final
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
-from api.dialects.anthropic.encode import AnthropicEncoder, PreviousMessage, assemble_message
+from api.dialects.anthropic.encode import (
+    AnthropicEncoder,
+    Diagnosed,
+    PreviousMessage,
+    assemble_message,
+)
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import IDEMPOTENCY_KEY, Operation
@@ -25,7 +30,8 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     """
     parse = partial(anthropic.parse, request.body, request.headers, app.defaults)
     parsed, job = await open_answer(app, parse, request, protocol="anthropic")
-    chat = parsed.chat
+    assert isinstance(parsed, anthropic.MessagesRequest), "as it parses"  # noqa: S101 - type checker
+    chat, tools = parsed.chat, parsed.tools
     async with abandoned_on_error([job]):
         previous = await _previous_of(app, request, parsed.previous_message)
     return await answer_open(
@@ -39,8 +45,8 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             request_id=request.id,
             started=started,
             has_cache_control=parsed.has_cache_control,
-            previous=previous,
-            diagnosis=diagnosis,
+            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
+            tools=tools,
         ),
         assemble=lambda job_id, answer, diagnosis: assemble_message(
             answer,
@@ -48,8 +54,8 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             model=chat.model,
             thinking=parsed.thinking,
             has_cache_control=parsed.has_cache_control,
-            previous=previous,
-            diagnosis=diagnosis,
+            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
+            tools=tools,
         ),
     )
 
