@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from api.dialects.encoding import signed_reasoning
+from api.dialects.openai_chat.bodies import ContentPart
 from api.dialects.openai_chat.parse import text_of
 from api.dialects.openai_responses.bodies import (
     InputItem,
     ResponsesBody,
     TextFormat,
     TextOptions,
+)
+from api.dialects.openai_responses.client_tools import (
+    CLIENT_CALLS,
+    CLIENT_RESULTS,
+    CLIENT_TOOLS,
+    call_members,
+    called,
+    output_text,
+    stored_call,
+    stored_output,
 )
 from api.dialects.openai_responses.tools import (
     INPUT,
@@ -61,10 +72,10 @@ _ROLES: Final[Mapping[str, Role]] = {
     "assistant": "assistant",
 }
 #: Types of items that an assistant emits.
-_CALLS: Final = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
+_CALLS: Final = frozenset({"function_call", "custom_tool_call", "tool_search_call", *CLIENT_CALLS})
 _ASSISTANT_TYPES: Final = frozenset({"reasoning", *_CALLS})
 _RESULTS: Final = frozenset(
-    {"function_call_output", "custom_tool_call_output", "tool_search_output"}
+    {"function_call_output", "custom_tool_call_output", "tool_search_output", *CLIENT_RESULTS}
 )
 _ADDED: Final = "additional_tools"
 #: Types of items that make further tools callable.
@@ -101,7 +112,7 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         turns.extend(assistant.turn())
         assistant = _AssistantTurn()
         if item["type"] in _RESULTS:
-            result = item["output"] if "output" in item else found_tools_text(item["tools"])
+            result = found_tools_text(item["tools"]) if "tools" in item else output_text(item)
             turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
         elif item["type"] == _ADDED:
             text = f"Further tools:\n{found_tools_text(item['tools'])}"
@@ -169,6 +180,9 @@ class _AssistantTurn:
 
 def _tool_call(item: Item) -> ToolCall:
     kind = item["type"]
+    if kind in CLIENT_CALLS:
+        name, arguments = called(item)
+        return ToolCall(id=item["call_id"], name=name, arguments=arguments)
     if kind == "function_call":
         arguments = arguments_of(item["arguments"] or "{}")
     else:
@@ -230,6 +244,10 @@ def _stored_message(role: str, text: str) -> dict[str, Any]:
 def _stored_call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
     call_id = _required(item.call_id, where, "call_id")
     call: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
+    if kind in CLIENT_CALLS:
+        members = stored_call(item, kind)
+        field = "operation" if kind == "apply_patch_call" else "action"
+        return call | (members or _lacks(where, field))
     if kind == "tool_search_call":
         arguments = item.arguments if isinstance(item.arguments, dict) else {}
         return call | {"execution": "client", "arguments": arguments}
@@ -242,12 +260,18 @@ def _stored_call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
 
 
 def _stored_result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
-    call_id = _required(item.call_id, where, "call_id")
+    # The id of a local shell's result is the id of its call.
+    call_id = item.id if kind == "local_shell_call_output" and not item.call_id else item.call_id
+    call_id = _required(call_id, where, "call_id")
     result: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_output":
         return result | {"execution": "client", "tools": _callable(item)}
-    output = item.output if isinstance(item.output, str | list) else None
-    return result | {"output": text_of(output)}
+    if kind in CLIENT_RESULTS:
+        failed = {"status": "failed"} if item.status == "failed" else {}
+        return result | {"output": stored_output(item)} | failed
+    parts = item.output if isinstance(item.output, list) else ()
+    whole = [part for part in parts if isinstance(part, ContentPart)]
+    return result | {"output": text_of(item.output if isinstance(item.output, str) else whole)}
 
 
 def _callable(item: InputItem) -> list[dict[str, Any]]:
@@ -259,10 +283,12 @@ def _with_id(stored: dict[str, Any], item: InputItem) -> dict[str, Any]:
 
 
 def _required(value: str | None, where: str, name: str) -> str:
-    if not value:
-        msg = "an item of this type needs this field"
-        raise InvalidRequest(msg, field=f"{where}.{name}")
-    return value
+    return value or _lacks(where, name)
+
+
+def _lacks(where: str, name: str) -> NoReturn:
+    msg = "an item of this type needs this field"
+    raise InvalidRequest(msg, field=f"{where}.{name}")
 
 
 _PREFIXES: Final[Mapping[str, str]] = {
@@ -273,6 +299,8 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "custom_tool_call_output": "ctco",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    **CLIENT_CALLS,
+    **CLIENT_RESULTS,
     _ADDED: "at",
     "reasoning": "rs",
 }
@@ -287,17 +315,36 @@ def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
 ToolKinds = Mapping[str, Mapping[str, str]]
 
 #: Prefixes of the ids of items.
-_CALL_PREFIXES: Final[Mapping[str, str]] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}
+_CALL_PREFIXES: Final[Mapping[str, str]] = {
+    "function": "fc",
+    "custom": "ctc",
+    "tool_search": "tsc",
+    **{kind: known.prefix for kind, known in CLIENT_TOOLS.items()},
+}
 _TYPES: Final[Mapping[str, str]] = {
     "function": "function_call",
     "custom": "custom_tool_call",
     "tool_search": "tool_search_call",
+    **{kind: known.call for kind, known in CLIENT_TOOLS.items()},
 }
 
 
+def is_late(block: Block, kinds: ToolKinds) -> bool:
+    """Whether a call has its first event at its end, since its item has it in parts."""
+    return block.name in kinds and kinds[block.name]["kind"] in CLIENT_TOOLS
+
+
 def call_kind(block: Block, kinds: ToolKinds) -> str:
-    """Return the kind of the called tool."""
-    return kinds[block.name]["kind"] if block.name in kinds else "function"
+    """Return the kind of the called tool.
+
+    A call that was cut off, or whose arguments are not those of the vendor's tool, is shown as that
+    of a function.
+    """
+    kind = kinds[block.name]["kind"] if block.name in kinds else "function"
+    if kind not in CLIENT_TOOLS:
+        return kind
+    is_vendors = block.is_whole and call_members(kind, block.text) is not None
+    return kind if is_vendors else "function"
 
 
 def is_complete(block: Block, kinds: ToolKinds) -> bool:
@@ -325,6 +372,8 @@ def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict
     kind = call_kind(block, kinds)
     known = kinds.get(block.name, {"name": block.name, "namespace": ""})
     item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}
+    if kind in CLIENT_TOOLS:
+        return item | (call_members(kind, block.text) or {}) | {"status": status}
     if kind == "tool_search":
         item |= {"execution": "client", "arguments": arguments_of(block.text or "{}")}
     elif kind == "custom":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from api.dialects.openai_responses.bodies import ResponseNamedTool, ResponseTool, ResponseToolChoice
+from api.dialects.openai_responses.client_tools import CLIENT_TOOLS, client_function
 from api.dialects.parsing import Mode, choice_of, function_text, function_tool
 from api.http.bodies import load_json
 from domain.chat.request import ToolChoice
@@ -164,11 +165,16 @@ def _is_half(char: str) -> bool:
     return "\ud800" <= char <= "\udbff"
 
 
-Kind = Literal["function", "custom", "tool_search"]
+#: Type of a tool.
+Kind = str
 
 #: Most grammars of one request.
 GRAMMARS_MAX: Final = 32
 _SEARCH: Final = "tool_search"
+#: Other names of types in a choice.
+_ALIASES: Final[Mapping[str, str]] = {"computer_use": "computer"}
+#: Types of choices that a tool of the request must satisfy.
+_CHOSEN: Final = frozenset({"function", "custom", *CLIENT_TOOLS, *_ALIASES})
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
 
 
@@ -182,7 +188,7 @@ class CallableTool:
     """A tool that the model can call.
 
     Attributes:
-        kind: Type of the items that report its calls.
+        kind: Its type, which decides the type of the items that report its calls.
         name: The client's name of the tool.
         namespace: The namespace of the tool, "" for none.
         function: The tool in function format, as the prompt shows it.
@@ -282,11 +288,13 @@ def is_callable(tool: ResponseTool) -> bool:
     """Whether the model can call a tool or a member of it; false for vendor-side tools."""
     if tool.type == "namespace":
         return bool(tool.name) and any(_is_own(one) for one in tool.tools or ())
-    return _is_search(tool) or _is_own(tool)
+    return _is_search(tool) or _is_own(tool) or tool.type in CLIENT_TOOLS
 
 
 def echoed_tool(tool: ResponseTool) -> dict[str, Any]:
     """Return a tool as the response object repeats it."""
+    if tool.type in CLIENT_TOOLS:
+        return tool.model_dump(exclude_none=True, exclude={"allowed_callers"})
     shown: dict[str, Any] = {"type": tool.type, "name": tool.name, "description": tool.description}
     if tool.type == "function":
         shown |= {"parameters": tool.parameters, "strict": bool(tool.strict)}
@@ -326,8 +334,9 @@ def tool_choice_of(
             allowed = tuple(dict.fromkeys(one for one in chosen if one is not None))
         elif (found := _model_name(spec, box)) is not None:
             mode, name = "tool", found
-        elif spec.type in ("function", "custom"):
-            msg = f"there is no {spec.type} tool {spec.name!r} among the tools"
+        elif spec.type in _CHOSEN:
+            name_of = f" {spec.name!r}" if spec.name else ""
+            msg = f"there is no {spec.type} tool{name_of} among the tools"
             raise InvalidRequest(msg, field="tool_choice")
     functions = [callable_tool.function for callable_tool in box.tools_by_name.values()]
     return choice_of(
@@ -344,7 +353,9 @@ def echoed_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401
     if spec.type == "allowed_tools":
         tools = [one.model_dump(exclude_none=True) for one in spec.tools or ()]
         return {"type": spec.type, "mode": spec.mode or "auto", "tools": tools}
-    is_own = spec.type in ("function", "custom") and spec.name is not None
+    if spec.type in CLIENT_TOOLS or spec.type in _ALIASES:
+        return {"type": spec.type}
+    is_own = spec.type in _CHOSEN and spec.name is not None
     return {"type": spec.type, "name": spec.name} if is_own else "auto"
 
 
@@ -368,6 +379,9 @@ def _callable_tool(tool: ResponseTool, where: str, *, namespace: str = "") -> Ca
     if _is_search(tool):
         function = function_tool(_SEARCH, tool.description, tool.parameters)
         return CallableTool(kind="tool_search", name=_SEARCH, namespace="", function=function)
+    if tool.type in CLIENT_TOOLS:
+        function = client_function(tool)
+        return CallableTool(kind=tool.type, name=tool.type, namespace="", function=function)
     if tool.name is None or not _is_own(tool):
         return None
     name = model_tool_name(namespace, tool.name)
@@ -412,11 +426,13 @@ def _model_name(spec: ResponseNamedTool, box: ResponseTools) -> str | None:
     """Return the model's name of the tool in a choice, ``None`` if the request has none such."""
     if spec.type == _SEARCH:
         return _SEARCH if _SEARCH in box.tools_by_name else None
+    kind = _ALIASES.get(spec.type, spec.type)
+    wanted = kind if kind in CLIENT_TOOLS else spec.name
     return next(
         (
             name
             for name, callable_tool in box.tools_by_name.items()
-            if callable_tool.kind == spec.type and spec.name in (callable_tool.name, name)
+            if callable_tool.kind == kind and wanted in (callable_tool.name, name)
         ),
         None,
     )
