@@ -40,22 +40,22 @@ _FILE: Final[Mapping[str, Schema]] = {
         "description": "First and last line, from 1; -1 is the last line of the file.",
     },
     "file_text": {"type": "string", "description": "The whole content of the new file."},
+    "insert_line": {"type": "integer", "description": "Line to insert behind; 0 for the top."},
     "old_str": {"type": "string", "description": "Text to replace; it must occur exactly once."},
     "new_str": {"type": "string", "description": "Text that replaces old_str, or is inserted."},
-    "insert_line": {"type": "integer", "description": "Line to insert behind; 0 for the top."},
     "insert_text": {"type": "string", "description": "Text to insert."},
     "old_path": {"type": "string", "description": "Present path."},
     "new_path": {"type": "string", "description": "Wanted path."},
 }
 _SCREEN: Final[Mapping[str, Schema]] = {
-    "coordinate": _POINT,
     "start_coordinate": _POINT,
+    "coordinate": _POINT,
     "region": _REGION,
+    "scroll_direction": _DIRECTION,
+    "scroll_amount": {"type": "integer", "description": "Clicks of the wheel."},
     "text": {"type": "string", "description": "Text to type, or keys such as ctrl+s."},
     "duration": {"type": "integer", "description": "Seconds."},
     "repeat": {"type": "integer", "description": "Number of presses."},
-    "scroll_direction": _DIRECTION,
-    "scroll_amount": {"type": "integer", "description": "Clicks of the wheel."},
 }
 
 
@@ -134,17 +134,17 @@ class ClientTool:
         }
 
     def narrowed(self, members: Collection[str]) -> Schema | None:
-        """Return the schema that also has what each member requires, if there are members."""
+        """Return the schema that has just what each member takes, if there are members."""
         if not self.selector:
             return None
-        choices = [
-            {
-                "properties": {self.selector: {"const": member}},
-                "required": [self.selector, *_required(self._spec(member))],
-            }
-            for member in members
-        ]
-        return {**self.schema(members), "anyOf": choices}
+        whole = self.schema(members)
+        choices = []
+        for member in members:
+            spec = self._spec(member)
+            own = {self.selector: {"const": member}, **self._properties(spec)}
+            names = [self.selector, *_required(spec)]
+            choices.append({"properties": own, "required": names, "additionalProperties": False})
+        return {**whole, "anyOf": choices}
 
     def _spec(self, member: str) -> list[str]:
         return self.members[member].rpartition(" | ")[2].split()

@@ -110,6 +110,18 @@ def test_a_tool_of_the_vendor_is_a_function_with_its_fixed_name(kind: str) -> No
     assert ChatRequest.from_bytes(chat.to_bytes()) == chat
 
 
+def test_a_call_is_held_to_the_inputs_of_its_command() -> None:
+    chat = _parsed(tools=[_EDITOR]).chat
+    (shown,), (held,) = chat.tools, chat.callable_tools
+    assert "anyOf" not in json.dumps(shown)
+    view, create, *_ = held["function"]["parameters"]["anyOf"]
+    assert (view["properties"].keys(), view["required"]) == (
+        {"command", "path", "view_range"},
+        ["command", "path"],
+    )
+    assert create["required"] == ["command", "path", "file_text"]
+
+
 def test_settings_of_a_tool_stand_in_its_description() -> None:
     screen = {"display_width_px": 800, "display_height_px": 600, "display_number": 1}
     computer = {"type": "computer_20251124", "name": "computer", **screen}
