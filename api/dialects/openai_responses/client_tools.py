@@ -64,7 +64,7 @@ _SCREEN: Final = "Control the mouse and the keyboard of a computer, and see its 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTool:
+class ItemTool:
     """A tool of the vendor, by its type, which is also the name of its function.
 
     Attributes:
@@ -85,8 +85,8 @@ class ClientTool:
     added: Mapping[str, Any]
 
 
-CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
-    "shell": ClientTool(
+CLIENT_TOOLS: Final[Mapping[str, ItemTool]] = {
+    "shell": ItemTool(
         call="shell_call",
         prefix="sh",
         text="Run shell commands, in order, and return what they print.",
@@ -100,7 +100,7 @@ CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
         member="action",
         added={},
     ),
-    "local_shell": ClientTool(
+    "local_shell": ItemTool(
         call="local_shell_call",
         prefix="lsh",
         text="Run a command, and return what it prints.",
@@ -116,21 +116,21 @@ CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
         member="action",
         added={"type": "exec", "env": {}},
     ),
-    "apply_patch": ClientTool(
+    "apply_patch": ItemTool(
         call="apply_patch_call",
         prefix="apc",
         text="Create, update or delete a file by a diff.",
         schema=_object({"operation": _OPERATION}),
         added={},
     ),
-    "computer": ClientTool(
+    "computer": ItemTool(
         call="computer_call",
         prefix="cu",
         text=_SCREEN,
         schema=_object({"actions": {"type": "array", "items": _ACTION, "minItems": 1}}),
         added={"pending_safety_checks": []},
     ),
-    "computer_use_preview": ClientTool(
+    "computer_use_preview": ItemTool(
         call="computer_call",
         prefix="cu",
         text=_SCREEN,

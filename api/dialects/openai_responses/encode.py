@@ -22,13 +22,15 @@ from api.dialects.openai_responses.bodies import (
 from api.dialects.openai_responses.parse import (
     Item,
     RequestedFields,
+)
+from api.dialects.openai_responses.tools import (
+    CustomInput,
     call_item,
     call_kind,
     call_prefix,
     is_complete,
     is_late,
 )
-from api.dialects.openai_responses.tools import CustomInput
 from api.errors import error_body
 from api.generation import AssembledAnswer, Block, ending_or_error, job_hex
 from api.http.messages import Dialect

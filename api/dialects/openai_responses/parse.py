@@ -19,8 +19,6 @@ from api.dialects.openai_responses.bodies import (
 from api.dialects.openai_responses.client_tools import (
     CLIENT_CALLS,
     CLIENT_RESULTS,
-    CLIENT_TOOLS,
-    call_members,
     called,
     output_text,
     stored_call,
@@ -28,12 +26,11 @@ from api.dialects.openai_responses.client_tools import (
 )
 from api.dialects.openai_responses.tools import (
     INPUT,
-    custom_input,
+    ToolKinds,
     echoed_choice,
     echoed_tool,
     found_tools_text,
     is_callable,
-    is_complete_call,
     model_tool_name,
     tool_choice_of,
     toolbox_of,
@@ -52,7 +49,6 @@ from api.dialects.parsing import (
     with_verbosity,
 )
 from api.generation import (
-    Block,
     ParsedRequest,
     RequestDefaults,
     origin_of,
@@ -309,81 +305,6 @@ _PREFIXES: Final[Mapping[str, str]] = {
 def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
     # The letter i separates these ids from the ids of answers.
     return {"id": f"{_PREFIXES[item['type']]}_{names}_i{index}", **item}
-
-
-#: ``kind``, ``name`` and ``namespace`` of tools by the model's names.
-ToolKinds = Mapping[str, Mapping[str, str]]
-
-#: Prefixes of the ids of items.
-_CALL_PREFIXES: Final[Mapping[str, str]] = {
-    "function": "fc",
-    "custom": "ctc",
-    "tool_search": "tsc",
-    **{kind: known.prefix for kind, known in CLIENT_TOOLS.items()},
-}
-_TYPES: Final[Mapping[str, str]] = {
-    "function": "function_call",
-    "custom": "custom_tool_call",
-    "tool_search": "tool_search_call",
-    **{kind: known.call for kind, known in CLIENT_TOOLS.items()},
-}
-
-
-def is_late(block: Block, kinds: ToolKinds) -> bool:
-    """Whether a call has its first event at its end, since its item has it in parts."""
-    return block.name in kinds and kinds[block.name]["kind"] in CLIENT_TOOLS
-
-
-def call_kind(block: Block, kinds: ToolKinds) -> str:
-    """Return the kind of the called tool.
-
-    A call that was cut off, or whose arguments are not those of the vendor's tool, is shown as that
-    of a function.
-    """
-    kind = kinds[block.name]["kind"] if block.name in kinds else "function"
-    if kind not in CLIENT_TOOLS:
-        return kind
-    is_vendors = block.is_whole and call_members(kind, block.text) is not None
-    return kind if is_vendors else "function"
-
-
-def is_complete(block: Block, kinds: ToolKinds) -> bool:
-    """Whether the status of a call is ``completed``.
-
-    A client cannot recognise the truncated text of a custom tool, so the status is its only sign.
-    """
-    is_text = call_kind(block, kinds) == "custom"
-    return block.is_whole and (not is_text or is_complete_call(block.text))
-
-
-def call_prefix(block: Block, kinds: ToolKinds) -> str:
-    """Return the prefix of the id of a call's item."""
-    return _CALL_PREFIXES[call_kind(block, kinds)]
-
-
-def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict[str, Any]:
-    """Return the item of a call.
-
-    Args:
-        block: The call.
-        kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
-        status: Status of the item.
-    """
-    kind = call_kind(block, kinds)
-    known = kinds.get(block.name, {"name": block.name, "namespace": ""})
-    item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}
-    if kind in CLIENT_TOOLS:
-        return item | (call_members(kind, block.text) or {}) | {"status": status}
-    if kind == "tool_search":
-        item |= {"execution": "client", "arguments": arguments_of(block.text or "{}")}
-    elif kind == "custom":
-        item |= {"name": known["name"], "input": custom_input(block.text)}
-    else:
-        arguments = block.text or ("{}" if status == "completed" else "")
-        item |= {"name": known["name"], "arguments": arguments}
-    if known["namespace"]:
-        item["namespace"] = known["namespace"]
-    return item | {"status": status}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

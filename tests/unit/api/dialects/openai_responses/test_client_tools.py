@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 
 from api.dialects.openai_responses.client_tools import CLIENT_TOOLS, call_members
 from api.dialects.openai_responses.parse import (
-    call_item,
     input_items,
     listed_items,
     parse_request,
     read_body,
     requested_fields,
 )
+from api.dialects.openai_responses.tools import call_item
 from api.dialects.parsing import IMAGE_NOTE
 from api.generation import Block, RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice
