@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +15,6 @@ from api.dialects.anthropic.bodies import AnthropicTool, AnthropicToolChoice
 from api.dialects.anthropic.client_tools import CLIENT_TOOLS, ClientTool
 from api.dialects.parsing import PART_BREAK, Mode, choice_of, function_text, function_tool
 from domain.chat.request import ToolChoice, canonical_json
-from domain.chat.tool_search import ranked
 
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
 #: Separates a toolset from its member in the name by which the model calls it.
@@ -28,6 +30,12 @@ _SEARCHES: Final[Mapping[str, tuple[str, str]]] = {
 #: Most tools that a search finds, and most characters of what it looks for, as at the vendor.
 FOUND_MAX: Final = 5
 PATTERN_CHARS_MAX: Final = 200
+
+#: Weight of repeated words, and share of the correction for long texts.
+_K1: Final = 1.2
+_B: Final = 0.75
+#: Words, also those inside of names such as ``get_weather`` and ``getWeather``.
+_WORDS: Final = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])|\d+")
 
 
 class AnthropicTools:
@@ -226,3 +234,31 @@ def _matching(pattern: str, texts: Sequence[str]) -> list[int]:
 
 def _search_error() -> Mapping[str, Any]:
     return {"type": "tool_search_tool_result_error", "error_code": "invalid_tool_input"}
+
+
+def ranked(query: str, texts: Sequence[str], *, limit: int) -> list[int]:
+    """Return the positions of the texts that have a word of the query, best first.
+
+    Okapi BM25 (Robertson and Zaragoza 2009).
+
+    Args:
+        query: Words in any order.
+        texts: The texts; of equally good ones the earlier comes first.
+        limit: Most positions.
+    """
+    counts = [Counter(_words(text)) for text in texts]
+    mean = sum(map(Counter.total, counts)) / max(1, len(counts))
+    scores = [0.0] * len(counts)
+    for word in dict.fromkeys(_words(query)):
+        having = sum(word in found for found in counts)
+        rarity = math.log(1 + (len(counts) - having + 0.5) / (having + 0.5))
+        for place, found in enumerate(counts):
+            if times := found[word]:
+                room = _K1 * (1 - _B + _B * found.total() / mean)
+                scores[place] += rarity * times * (_K1 + 1) / (times + room)
+    best = sorted(range(len(scores)), key=lambda place: -scores[place])
+    return [place for place in best if scores[place] > 0][:limit]
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORDS.findall(text)]

@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 from api.dialects.anthropic.client_tools import CLIENT_TOOLS
 from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
 from api.dialects.anthropic.parse import MessagesRequest, parse
+from api.dialects.anthropic.tools import ranked
 from api.generation import AssembledAnswer, RequestDefaults
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, StreamItem, ToolEnd, ToolInput, ToolStart
 from domain.chat.request import ChatRequest, Message, ToolCall
-from domain.chat.tool_search import ranked
 from domain.errors import InvalidRequest
 from domain.values import JobId, StopReason, Usage
 from tests.support.clients.sse import WireEvent, events_in
