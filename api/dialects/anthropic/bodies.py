@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
@@ -73,6 +73,12 @@ class InputMessage(RequestBody):
     content: str | Items[ContentBlock]
 
 
+_TOOLSETS: Final[list[JsonValue]] = [
+    kind for kind, known in CLIENT_TOOLS.items() if known.is_toolset
+]
+#: Most pixels or characters that a tool's settings name.
+_LENGTH_MAX: Final = 2**31 - 1
+Length = Annotated[int, Field(ge=0, le=_LENGTH_MAX)]
 #: The searches for tools that run here, by type: the fixed names of the tools.
 _SEARCHES: Final = {
     f"{name}{date}": name
@@ -98,6 +104,16 @@ class ToolsetMember(RequestBody):
 class AnthropicTool(RequestBody):
     """A tool or a toolset that the client runs, or a search for deferred tools, which runs here."""
 
+    # Only a toolset has no name.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["name"], "properties": {"name": {"minLength": 1}}},
+                {"required": ["type"], "properties": {"type": {"enum": _TOOLSETS}}},
+            ]
+        }
+    )
+
     name: str = ""
     type: Annotated[str | None, AfterValidator(_own_tool)] = None
     description: str | None = None
@@ -108,11 +124,11 @@ class AnthropicTool(RequestBody):
     input_examples: Items[dict[str, Any]] | None = None
     #: The answer calls tools; programs that do, run on the vendor's machines.
     allowed_callers: Items[Literal["direct"]] | None = None
-    display_width_px: int | None = None
-    display_height_px: int | None = None
-    display_number: int | None = None
+    display_width_px: Length | None = None
+    display_height_px: Length | None = None
+    display_number: Length | None = None
     enable_zoom: bool | None = None
-    max_characters: int | None = None
+    max_characters: Length | None = None
     configs: dict[str, ToolsetMember | None] | None = None
 
     @model_validator(mode="after")

@@ -115,8 +115,8 @@ class ResponseTool(RequestBody):
     allowed_callers: Items[Literal["direct"]] | None = None
     #: Of a ``computer_use_preview``, the name of its system.
     environment: ShellEnvironment | str | None = None
-    display_width: int | None = None
-    display_height: int | None = None
+    display_width: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    display_height: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     waits_for_none: Annotated[Literal[False] | None, Field(alias="async")] = None
 
     @model_validator(mode="after")
