@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
+from api.dialects.anthropic.client_tools import CLIENT_TOOLS
 from api.http.bodies import (
     INT64_MAX,
     NAME_CHARS_MAX,
@@ -54,6 +63,7 @@ class ContentBlock(RequestBody):
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
+    toolset_name: str | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
     is_error: bool | None = None
@@ -75,17 +85,48 @@ class InputMessage(RequestBody):
     content: str | Items[ContentBlock]
 
 
+_TOOLSETS: Final[list[JsonValue]] = [
+    kind for kind, known in CLIENT_TOOLS.items() if known.is_toolset
+]
+#: Most pixels or characters that a tool's settings name.
+_LENGTH_MAX: Final = 2**31 - 1
+Length = Annotated[int, Field(ge=0, le=_LENGTH_MAX)]
+#: The searches for tools that run here, by type: the fixed names of the tools.
+_SEARCHES: Final = {
+    f"{name}{date}": name
+    for name in ("tool_search_tool_bm25", "tool_search_tool_regex")
+    for date in ("", "_20251119")
+}
+
+
 def _own_tool(kind: str | None) -> str | None:
-    if kind not in (None, "custom"):
+    if kind not in (None, "custom") and kind not in CLIENT_TOOLS and kind not in _SEARCHES:
         words = "the service does not have the vendor's tool {kind}"
         raise PydanticCustomError("unsupported", words, {"kind": kind})
     return kind
 
 
-class AnthropicTool(RequestBody):
-    """A tool that the client runs."""
+class ToolsetMember(RequestBody):
+    """Whether a member of a toolset is offered, and whether only from a search on."""
 
-    name: str
+    enabled: bool | None = None
+    defer_loading: bool | None = None
+
+
+class AnthropicTool(RequestBody):
+    """A tool or a toolset that the client runs, or a search for deferred tools, which runs here."""
+
+    # Only a toolset has no name.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["name"], "properties": {"name": {"minLength": 1}}},
+                {"required": ["type"], "properties": {"type": {"enum": _TOOLSETS}}},
+            ]
+        }
+    )
+
+    name: str = ""
     type: Annotated[str | None, AfterValidator(_own_tool)] = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -95,6 +136,34 @@ class AnthropicTool(RequestBody):
     input_examples: Items[dict[str, Any]] | None = None
     #: The answer calls tools; programs that do, run on the vendor's machines.
     allowed_callers: Items[Literal["direct"]] | None = None
+    display_width_px: Length | None = None
+    display_height_px: Length | None = None
+    display_number: Length | None = None
+    enable_zoom: bool | None = None
+    max_characters: Length | None = None
+    configs: dict[str, ToolsetMember | None] | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> AnthropicTool:
+        known = CLIENT_TOOLS.get(self.type or "")
+        fixed = known.name if known is not None else self.search
+        if known is not None and known.is_toolset:
+            if not (self.configs or {}).keys() <= known.members.keys():
+                words = "configs has a name that is no member of {kind}"
+                raise PydanticCustomError("unsupported", words, {"kind": self.type})
+        elif not self.name or (fixed and self.name != fixed):
+            words = f"name must be {fixed}" if fixed else "name is required"
+            raise PydanticCustomError("tool_name", words)
+        return self
+
+    @property
+    def search(self) -> str:
+        """The fixed name of a search for tools, "" for other tools."""
+        return _SEARCHES.get(self.type or "", "")
+
+    def member(self, name: str) -> ToolsetMember:
+        """Return the settings of a member of a toolset."""
+        return (self.configs or {}).get(name) or ToolsetMember()
 
 
 class ThinkingSpec(RequestBody):
@@ -308,13 +377,16 @@ class TokenCount(TypedDict):
 class AnthropicBlock(TypedDict):
     """A content block; its type decides which of the other keys it has."""
 
-    type: Literal["text", "thinking", "tool_use"]
+    type: Literal["text", "thinking", "tool_use", "server_tool_use", "tool_search_tool_result"]
     text: NotRequired[str]
     thinking: NotRequired[str]
     signature: NotRequired[str]
     id: NotRequired[str]
     name: NotRequired[str]
+    toolset_name: NotRequired[str]
     input: NotRequired[dict[str, Any]]
+    tool_use_id: NotRequired[str]
+    content: NotRequired[Mapping[str, Any]]
 
 
 CacheMiss = Literal["model_changed", "system_changed", "tools_changed", "messages_changed"]

@@ -16,6 +16,7 @@ from api.dialects.anthropic.bodies import (
     CacheMissReason,
     MessageDiagnostics,
 )
+from api.dialects.anthropic.tools import AnthropicTools
 from api.dialects.encoding import miss_of, sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
@@ -104,6 +105,13 @@ class PreviousMessage:
         return {"cache_miss_reason": reason}
 
 
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """The member ``diagnostics`` of a message whose request asks for it; it may be ``None``."""
+
+    member: MessageDiagnostics | None
+
+
 class AnthropicEncoder:
     """Encodes the items of a job as events, block by block.
 
@@ -114,9 +122,9 @@ class AnthropicEncoder:
         request_id: Id of the request, for error events.
         started: The item with the length of the prompt, if the job has started.
         has_cache_control: Whether the usage reports written cache tokens.
-        previous: The message that the diagnosis compares with, if the request names one.
-        diagnosis: The cache diagnosis; ``None`` before the prompt is known.
+        diagnosed: The member ``diagnostics`` of the message; ``None`` for none.
         applied_edits: As in ``ParsedRequest``.
+        tools: The tools of the request; ``None`` for none.
     """
 
     def __init__(  # noqa: PLR0913 - each decides a part of the events
@@ -128,12 +136,13 @@ class AnthropicEncoder:
         request_id: str,
         started: Started | None = None,
         has_cache_control: bool = False,
-        previous: PreviousMessage | None = None,
-        diagnosis: CacheDiagnosis | None = None,
+        diagnosed: Diagnosed | None = None,
         applied_edits: Sequence[AppliedEdit] | None = None,
+        tools: AnthropicTools | None = None,
     ) -> None:
         self._edits = {} if applied_edits is None else {"context_management": _edits(applied_edits)}
-        self._previous, self._diagnosis = previous, diagnosis
+        self._diagnosed = diagnosed
+        self._tools = tools or AnthropicTools(())
         self._job_id = job_id
         self._model = model
         self._thinking = thinking
@@ -144,7 +153,7 @@ class AnthropicEncoder:
         self._index = -1
         #: Reasoning of the open block, which its signature covers.
         self._reasoning: list[str] = []
-        self._called = False
+        self._calls: list[Block] = []
 
     def open(self) -> list[Part]:
         """Return ``message_start``; ``message_delta`` later overrides its token counts."""
@@ -154,8 +163,8 @@ class AnthropicEncoder:
             usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
         counts = _usage(usage, has_cache_control=self._has_cache_control)
         message = _message(self._job_id, self._model, content=[], usage=counts)
-        if self._previous is not None:
-            message["diagnostics"] = self._previous.diagnose(self._diagnosis)
+        if self._diagnosed is not None:
+            message["diagnostics"] = self._diagnosed.member
         return [_event("message_start", message=message)]
 
     def item(self, item: StreamItem) -> list[Part]:
@@ -194,16 +203,16 @@ class AnthropicEncoder:
 
     def _tool(self, body: ToolStart | ToolInput | ToolEnd) -> list[Part]:
         if isinstance(body, ToolStart):
-            self._called = True
-            blank: AnthropicBlock = {
-                "type": "tool_use",
-                "id": body.id,
-                "name": body.name,
-                "input": {},
-            }
-            return self._start("tool", blank)
+            self._calls.append(Block(kind="tool", id=body.id, name=body.name))
+            return self._start("tool", _call_block(self._calls[-1], self._tools))
+        call = self._calls[-1]
         if isinstance(body, ToolEnd):
-            return self._stop()
+            parts = self._stop()
+            if self._tools.is_search(call.name):
+                parts += self._start("tool", _search_result(call, self._tools))
+                parts += self._stop()
+            return parts
+        call.text += body.fragment
         delta = {"type": "input_json_delta", "partial_json": body.fragment}
         return [_event("content_block_delta", index=self._index, delta=delta)]
 
@@ -234,7 +243,7 @@ class AnthropicEncoder:
         if isinstance(end, SemanticError):
             return self.fail(end)
         delta = {
-            "stop_reason": _stop_reason(end, called=self._called),
+            "stop_reason": _stop_reason(end, self._calls, self._tools),
             "stop_sequence": end.stop_sequence,
         }
         usage = _usage(end.usage, has_cache_control=self._has_cache_control)
@@ -252,9 +261,9 @@ def assemble_message(
     model: str,
     thinking: ThinkingShown,
     has_cache_control: bool = False,
-    previous: PreviousMessage | None = None,
-    diagnosis: CacheDiagnosis | None = None,
+    diagnosed: Diagnosed | None = None,
     applied_edits: Sequence[AppliedEdit] | None = None,
+    tools: AnthropicTools | None = None,
 ) -> AnthropicMessage:
     """Return the message of a finished answer.
 
@@ -264,19 +273,27 @@ def assemble_message(
         model: Name of the model in the request.
         thinking: How much of the reasoning the message shows.
         has_cache_control: Whether the usage reports written cache tokens.
-        previous: The message that the diagnosis compares with, if the request names one.
-        diagnosis: The cache diagnosis; ``None`` where none was made.
+        diagnosed: The member ``diagnostics`` of the message; ``None`` for none.
         applied_edits: As in ``ParsedRequest``.
+        tools: The tools of the request; ``None`` for none.
     """
     ending = answer.finished()
-    blocks = _shown_blocks(answer, thinking=thinking)
-    content = [_block(block, job_id, index, thinking) for index, block in enumerate(blocks)]
+    known = tools or AnthropicTools(())
+    content: list[AnthropicBlock] = []
+    for block in _shown_blocks(answer, thinking=thinking):
+        if block.kind != "tool":
+            content.append(_block(block, job_id, len(content), thinking))
+            continue
+        arguments = dict(arguments_of(block.text or "{}"))
+        content.append({**_call_block(block, known), "input": arguments})
+        if known.is_search(block.name) and block.is_whole:
+            content.append(_search_result(block, known))
     usage = _usage(ending.usage, has_cache_control=has_cache_control)
     message = _message(job_id, model, content=content, usage=usage)
-    message["stop_reason"] = _stop_reason(ending, called=bool(answer.tools))
+    message["stop_reason"] = _stop_reason(ending, answer.tools, known)
     message["stop_sequence"] = ending.stop_sequence
-    if previous is not None:
-        message["diagnostics"] = previous.diagnose(diagnosis)
+    if diagnosed is not None:
+        message["diagnostics"] = diagnosed.member
     if applied_edits is not None:
         message["context_management"] = _edits(applied_edits)
     return message
@@ -331,17 +348,32 @@ def _shown_blocks(answer: AssembledAnswer, *, thinking: ThinkingShown) -> list[B
 def _block(block: Block, job_id: JobId, index: int, shown: ThinkingShown) -> AnthropicBlock:
     if block.kind == "text":
         return {"type": "text", "text": block.text}
-    if block.kind == "thinking":
-        signature = sign_reasoning(job_id, index, block.text, carried=shown == "omitted")
-        text = block.text if shown == "whole" else ""
-        return {"type": "thinking", "thinking": text, "signature": signature}
-    arguments = dict(arguments_of(block.text or "{}"))
-    return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+    signature = sign_reasoning(job_id, index, block.text, carried=shown == "omitted")
+    text = block.text if shown == "whole" else ""
+    return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-def _stop_reason(ending: Finished, *, called: bool) -> str:
-    if called and ending.stop_reason is StopReason.END_TURN:
-        return "tool_use"
+def _call_block(call: Block, tools: AnthropicTools) -> AnthropicBlock:
+    """Return the block of a call without its input."""
+    if tools.is_search(call.name):
+        return {"type": "server_tool_use", "id": f"srv{call.id}", "name": call.name, "input": {}}
+    shown = tools.shown_name(call.name)
+    return {"type": "tool_use", "id": call.id, **shown, "input": {}}  # type: ignore[typeddict-item]  # mypy reads no keys of a mapping
+
+
+def _search_result(call: Block, tools: AnthropicTools) -> AnthropicBlock:
+    return {
+        "type": "tool_search_tool_result",
+        "tool_use_id": f"srv{call.id}",
+        "content": tools.search(call.name, call.text),
+    }
+
+
+def _stop_reason(ending: Finished, calls: Sequence[Block], tools: AnthropicTools) -> str:
+    """Return the reason; a turn that only searched for tools pauses until it is sent back."""
+    if calls and ending.stop_reason is StopReason.END_TURN:
+        searches = all(tools.is_search(call.name) for call in calls)
+        return "pause_turn" if searches else "tool_use"
     return _STOP_REASONS[ending.stop_reason]
 
 

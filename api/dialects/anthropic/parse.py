@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 from api.dialects.anthropic.bodies import (
-    AnthropicTool,
-    AnthropicToolChoice,
     ContentBlock,
     ContextEdit,
     CountBody,
@@ -21,17 +20,14 @@ from api.dialects.anthropic.bodies import (
     ThreadRef,
 )
 from api.dialects.anthropic.context import may_edit
+from api.dialects.anthropic.tools import AnthropicTools, model_name, tool_choice_of
 from api.dialects.encoding import signed_reasoning
 from api.dialects.parsing import (
     IMAGE_NOTE,
     PART_BREAK,
-    Mode,
     agent_of,
-    choice_of,
     clamp_max_tokens,
     effort_of,
-    function_text,
-    function_tool,
     merge_turns,
     newest_of_user,
     refuse_images,
@@ -41,60 +37,8 @@ from api.dialects.parsing import (
 from api.generation import Efforts, ParsedRequest, RequestDefaults, ThinkingShown, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING, parse_body
 from domain.chat.generation import ThinkingLimit
-from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, canonical_json
+from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import InvalidRequest
-
-_MODES: Final[Mapping[str, Mode]] = {"none": "none", "any": "any", "tool": "tool"}
-
-
-class AnthropicTools:
-    """The caller's tools in function format.
-
-    Args:
-        tools: Tools of the request.
-
-    Attributes:
-        loaded: Tools that the template describes at the beginning of the prompt.
-        strict: Names of the tools whose schema the service must enforce.
-    """
-
-    def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
-        own = tools or ()
-        self.loaded = tuple(_function(tool) for tool in own if not tool.defer_loading)
-        self._deferred = {tool.name: _function(tool) for tool in own if tool.defer_loading}
-        self.strict = tuple(tool.name for tool in own if tool.strict)
-        self._referred: dict[str, Mapping[str, Any]] = {}
-
-    @property
-    def referred(self) -> tuple[Mapping[str, Any], ...]:
-        """Deferred tools that a message refers to, in order of their first mention."""
-        return tuple(self._referred.values())
-
-    def description(self, name: object) -> str:
-        """Return the text that replaces a reference to a deferred tool; see ``function_text``."""
-        tool = self._deferred.get(name) if isinstance(name, str) else None
-        if tool is None:
-            return f"[tool {name}]"
-        assert isinstance(name, str), "only names have tools"  # noqa: S101 - for the type checker
-        self._referred[name] = tool
-        return function_text(tool)
-
-
-def tool_choice_of(spec: AnthropicToolChoice | None, toolbox: AnthropicTools) -> ToolChoice:
-    """Return the tool choice of a request.
-
-    Raises:
-        InvalidRequest: The request demands a call that no tool can answer.
-    """
-    if spec is None:
-        return ToolChoice()
-    return choice_of(
-        _MODES.get(spec.type, "auto"),
-        spec.name,
-        parallel=not spec.disable_parallel_tool_use,
-        tools=(*toolbox.loaded, *toolbox.referred),
-        field="tool_choice.name" if spec.type == "tool" else "tool_choice",
-    )
 
 
 def answer_schema_of(
@@ -110,20 +54,14 @@ def answer_schema_of(
     return None if wanted is None else wanted.json_schema or {}
 
 
-def _function(tool: AnthropicTool) -> Mapping[str, Any]:
-    examples = [canonical_json(one).decode(errors="replace") for one in tool.input_examples or ()]
-    shown = PART_BREAK.join(
-        [*filter(None, [tool.description]), "Examples of its input:", *examples]
-    )
-    return function_tool(tool.name, shown if examples else tool.description, tool.input_schema)
-
-
 #: First line of Claude Code's system prompt. It changes with every request, so the cache could not
 #: reuse any prefix of the prompt.
 BILLING_PREFIX: Final = "x-anthropic-billing-header:"
 #: Claude Code appends a line of this shape with its remaining budget to every request.
 _COUNTER_TAG: Final = "<total_tokens>"
 _COUNTER: Final = re.compile(r"\s*<total_tokens>[\d,]+ tokens left</total_tokens>\s*")
+#: Type of the block with the result of a search for tools, which the service made.
+_SEARCH_RESULT: Final = "tool_search_tool_result"
 DOCUMENT_REFUSED: Final = "this service reads documents of plain text only"
 #: Beginnings of tool results that already report an error.
 _ERROR_PREFIXES: Final = ("error", "<error", "<tool_use_error")
@@ -192,9 +130,26 @@ def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
     elif isinstance(content, str):
         yield Message(role=message.role, content=content)
     elif message.role == "assistant":
-        yield _assistant_turn(content)
+        yield from _assistant_turns(content, toolbox)
     else:
         yield from _user_turns(content, toolbox)
+
+
+def _assistant_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:
+    """Yield the turns of an answer: the result of each search for tools parts it."""
+    turn: list[ContentBlock] = []
+    for block in blocks:
+        if block.type != _SEARCH_RESULT:
+            turn.append(block)
+            continue
+        if turn:
+            yield _assistant_turn(turn)
+            turn = []
+        found = block.content.get("tool_references") if isinstance(block.content, dict) else None
+        text = _text_in(found, toolbox) if found else "No tools were found."
+        yield Message(role="tool", content=text, tool_call_id=_call_id(block.tool_use_id))
+    if turn or not blocks:
+        yield _assistant_turn(turn)
 
 
 def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
@@ -203,18 +158,33 @@ def _assistant_turn(blocks: Sequence[ContentBlock]) -> Message:
         content=PART_BREAK.join(
             block_text(block)
             for block in blocks
-            if block.type not in ("tool_use", "thinking", "redacted_thinking")
+            if not _is_call(block) and block.type not in ("thinking", "redacted_thinking")
         ),
         reasoning=PART_BREAK.join(filter(None, map(_reasoning, blocks))),
         tool_calls=tuple(
-            ToolCall(id=block.id or "", name=block.name or "", arguments=block.input or {})
+            ToolCall(
+                id=_call_id(block.id),
+                name=model_name(block.toolset_name, block.name or ""),
+                arguments=block.input or {},
+            )
             for block in blocks
-            if block.type == "tool_use"
+            if _is_call(block)
         ),
         origin=origin_of(
-            one for block in blocks for one in (block.id, block.signature, block.data)
+            one for block in blocks for one in (_call_id(block.id), block.signature, block.data)
         ),
     )
+
+
+def _is_call(block: ContentBlock) -> bool:
+    """Whether a block is a call by the model; those of the vendor's other tools become notes."""
+    is_search = (block.name or "").startswith("tool_search_tool_")
+    return block.type == "tool_use" or (block.type == "server_tool_use" and is_search)
+
+
+def _call_id(shown: str | None) -> str:
+    """Return the id that the model's call had; that of a search has another prefix."""
+    return (shown or "").removeprefix("srv")
 
 
 def _reasoning(block: ContentBlock) -> str:
@@ -327,12 +297,19 @@ def _marks_of(block: ContentBlock) -> Iterator[Any]:
 Earlier = Callable[[str], Sequence[Message]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesRequest(ParsedRequest):
+    """A request of Messages; its tools decide how the reply shows a call."""
+
+    tools: AnthropicTools
+
+
 def parse(
     body: bytes,
     headers: Mapping[str, str],
     defaults: RequestDefaults,
     earlier: Earlier | None = None,
-) -> ParsedRequest:
+) -> MessagesRequest:
     """Parse a body of ``POST /v1/messages`` whose prompt needs no count.
 
     Raises:
@@ -357,7 +334,7 @@ def request_of(
     headers: Mapping[str, str],
     defaults: RequestDefaults,
     earlier: Earlier | None = None,
-) -> ParsedRequest:
+) -> MessagesRequest:
     """Return the request of a body of ``POST /v1/messages`` before the edits of its prompt.
 
     Args:
@@ -368,8 +345,10 @@ def request_of(
     Raises:
         InvalidRequest: The error names the first invalid field.
     """
-    return ParsedRequest(
-        chat=_chat(wire, wire.max_tokens, defaults, earlier),
+    toolbox = AnthropicTools(wire.tools)
+    return MessagesRequest(
+        chat=_chat(wire, wire.max_tokens, defaults, toolbox, earlier),
+        tools=toolbox,
         stream=bool(wire.stream),
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
@@ -387,7 +366,7 @@ def counted_request_of(
     earlier: Earlier | None = None,
 ) -> ParsedRequest:
     """Return the request of a body of ``POST /v1/messages/count_tokens``; see ``request_of``."""
-    chat = _chat(wire, 1, defaults, earlier)
+    chat = _chat(wire, 1, defaults, AnthropicTools(wire.tools), earlier)
     return ParsedRequest(chat=chat, agent=agent_of(headers, user_id=wire.user_id))
 
 
@@ -412,9 +391,12 @@ def _messages(
 
 
 def _chat(
-    wire: CountBody, max_tokens: int, defaults: RequestDefaults, earlier: Earlier | None
+    wire: CountBody,
+    max_tokens: int,
+    defaults: RequestDefaults,
+    toolbox: AnthropicTools,
+    earlier: Earlier | None,
 ) -> ChatRequest:
-    toolbox = AnthropicTools(wire.tools)
     messages = _messages(wire, toolbox, earlier)
     choice = tool_choice_of(wire.tool_choice, toolbox)
     schema = answer_schema_of(wire.output_config, wire.output_format)
@@ -428,6 +410,7 @@ def _chat(
         tools=toolbox.loaded,
         deferred_tools=toolbox.referred,
         tool_choice=choice,
+        narrowed=toolbox.narrowed,
         answer_schema=schema,
         # As at the vendor, a schema that cannot be enforced is a 400.
         is_strict=schema is not None,

@@ -11,7 +11,12 @@ from api.app import App
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
 from api.dialects.anthropic.context import Count, edit_context, may_edit
-from api.dialects.anthropic.encode import AnthropicEncoder, PreviousMessage, assemble_message
+from api.dialects.anthropic.encode import (
+    AnthropicEncoder,
+    Diagnosed,
+    PreviousMessage,
+    assemble_message,
+)
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
@@ -34,7 +39,8 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
     """
     parse = await _parse_of(app, request)
     parsed, job = await open_answer(app, parse, request, protocol=PROTOCOL)
-    chat = parsed.chat
+    assert isinstance(parsed, anthropic.MessagesRequest), "as it parses"  # noqa: S101 - type checker
+    chat, tools = parsed.chat, parsed.tools
     async with abandoned_on_error([job]):
         previous = await _previous_of(app, request, parsed.previous_message)
     return await answer_open(
@@ -48,9 +54,9 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             request_id=request.id,
             started=started,
             has_cache_control=parsed.has_cache_control,
-            previous=previous,
-            diagnosis=diagnosis,
+            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
             applied_edits=parsed.applied_edits,
+            tools=tools,
         ),
         assemble=lambda job_id, answer, diagnosis: assemble_message(
             answer,
@@ -58,9 +64,9 @@ async def create_message(app: App, request: Request) -> Reply | StreamReply:
             model=chat.model,
             thinking=parsed.thinking,
             has_cache_control=parsed.has_cache_control,
-            previous=previous,
-            diagnosis=diagnosis,
+            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
             applied_edits=parsed.applied_edits,
+            tools=tools,
         ),
     )
 

@@ -15,6 +15,7 @@ from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import CountBody
 from api.dialects.anthropic.encode import assemble_message
 from api.dialects.anthropic.parse import has_cache_control
+from api.dialects.anthropic.tools import AnthropicTools
 from api.dialects.embeddings import embedding_list
 from api.dialects.openai_chat.completions import CompletionEnvelope, CompletionKind, assemble
 from api.dialects.openai_chat.parse import CHAT
@@ -336,6 +337,7 @@ def _message_result(batch: Batch, result: LineResult) -> tuple[str, dict[str, An
             model=result.view.submitted.model,
             thinking=_thinking_shown(result.raw),
             has_cache_control=_has_cache_control(result.raw),
+            tools=_tools(result.raw),
         )
         outcome: dict[str, Any] = {"type": "succeeded", "message": message}
     elif isinstance(result.answer, SemanticError):
@@ -388,13 +390,23 @@ def _thinking_shown(raw: bytes) -> ThinkingShown:
 
 
 def _has_cache_control(raw: bytes) -> bool:
-    if b"cache_control" not in raw:
-        return False
+    wire = _params(raw) if b"cache_control" in raw else None
+    return wire is not None and has_cache_control(wire)
+
+
+def _tools(raw: bytes) -> AnthropicTools | None:
+    """Return the tools of a line, if some calls are shown under other names than the model's."""
+    marked = b"toolset_" in raw or b"tool_search_tool_" in raw
+    wire = _params(raw) if marked else None
+    return None if wire is None else AnthropicTools(wire.tools)
+
+
+def _params(raw: bytes) -> CountBody | None:
     params = object_or_empty(raw).get("params")
     try:
-        return has_cache_control(parse_body(CountBody, json.dumps(params).encode()))
+        return parse_body(CountBody, json.dumps(params).encode())
     except InvalidRequest:
-        return False
+        return None
 
 
 #: Lines whose jobs are looked up together.

@@ -28,7 +28,19 @@ CONVERSATION_ITEMS_MAX: Final = 20
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16
 #: Types of tools that the parser uses.
-_TOOL_TYPES: Final = frozenset({"function", "custom", "namespace", "tool_search"})
+_TOOL_TYPES: Final = frozenset(
+    {
+        "function",
+        "custom",
+        "namespace",
+        "tool_search",
+        "shell",
+        "local_shell",
+        "apply_patch",
+        "computer",
+        "computer_use_preview",
+    }
+)
 #: Types of input items that the parser uses.
 _ITEM_TYPES: Final = frozenset(
     {
@@ -41,6 +53,14 @@ _ITEM_TYPES: Final = frozenset(
         "custom_tool_call_output",
         "tool_search_call",
         "tool_search_output",
+        "shell_call",
+        "shell_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "computer_call",
+        "computer_call_output",
         "additional_tools",
     }
 )
@@ -68,6 +88,21 @@ class ToolInputFormat(RequestBody):
     definition: str | None = None
 
 
+class Skill(RequestBody):
+    """A folder of instructions that the client's shell can read."""
+
+    name: str
+    description: str
+    path: str
+
+
+class ShellEnvironment(RequestBody):
+    """Where commands of a shell run: at the client; no containers are here."""
+
+    type: Literal["local"]
+    skills: Items[Skill] | None = None
+
+
 class ResponseTool(RequestBody):
     """A tool that the client runs, a ``namespace`` of such, or the client's ``tool_search``."""
 
@@ -82,6 +117,10 @@ class ResponseTool(RequestBody):
     defer_loading: bool | None = None
     #: The answer calls tools; programs that do, run on the vendor's machines.
     allowed_callers: Items[Literal["direct"]] | None = None
+    #: Of a ``computer_use_preview``, the name of its system.
+    environment: ShellEnvironment | str | None = None
+    display_width: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    display_height: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     waits_for_none: Annotated[Literal[False] | None, Field(alias="async")] = None
 
     @model_validator(mode="after")
@@ -91,6 +130,14 @@ class ResponseTool(RequestBody):
                 "unsupported", "execution must be client: no search runs here"
             )
         return self
+
+
+class ShellOutput(RequestBody):
+    """What one command printed, and how it ended."""
+
+    stdout: str
+    stderr: str
+    outcome: dict[str, Any]
 
 
 class InputItem(RequestBody):
@@ -105,7 +152,11 @@ class InputItem(RequestBody):
     namespace: str | None = None
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
-    output: str | Items[ContentPart] | dict[str, Any] | None = None
+    output: str | Items[ContentPart] | Items[ShellOutput] | dict[str, Any] | None = None
+    action: dict[str, Any] | None = None
+    actions: Items[dict[str, Any]] | None = None
+    operation: dict[str, Any] | None = None
+    status: str | None = None
     tools: Items[ResponseTool] | None = None
     execution: str | None = None
     encrypted_content: str | None = None
@@ -121,7 +172,18 @@ class ResponseNamedTool(RequestBody):
 class ResponseToolChoice(ResponseNamedTool):
     """A tool that must be called, or ``allowed_tools``."""
 
-    type: Literal["function", "custom", "tool_search", "allowed_tools"]
+    type: Literal[
+        "function",
+        "custom",
+        "tool_search",
+        "shell",
+        "local_shell",
+        "apply_patch",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "allowed_tools",
+    ]
     mode: Literal["auto", "required"] | None = None
     tools: Items[ResponseNamedTool] | None = None
 

@@ -22,12 +22,15 @@ from api.dialects.openai_responses.bodies import (
 from api.dialects.openai_responses.parse import (
     Item,
     RequestedFields,
+)
+from api.dialects.openai_responses.tools import (
+    CustomInput,
     call_item,
     call_kind,
     call_prefix,
     is_complete,
+    is_late,
 )
-from api.dialects.openai_responses.tools import CustomInput
 from api.errors import error_body
 from api.generation import AssembledAnswer, Block, ending_or_error, job_hex
 from api.http.messages import Dialect
@@ -399,6 +402,8 @@ class ResponsesEncoder:
         return [*parts, delta]
 
     def _call_delta(self, text: str) -> list[Frame]:
+        if is_late(self._block, self._envelope.requested.kinds):
+            return []
         kind = call_kind(self._block, self._envelope.requested.kinds)
         if kind == "function":
             return [self._about("response.function_call_arguments.delta", delta=text)]
@@ -413,10 +418,22 @@ class ResponsesEncoder:
         if kind == "function":
             arguments = item["arguments"]
             return [self._about("response.function_call_arguments.done", arguments=arguments)]
+        if kind == "shell":
+            return self._commands(item["action"]["commands"])
         if kind != "custom":
             return []
         rest = self._input_delta(self._custom_input.close())
         return [*rest, self._about("response.custom_tool_call_input.done", input=item["input"])]
+
+    def _commands(self, commands: Sequence[str]) -> list[Frame]:
+        frames = []
+        for index, command in enumerate(commands):
+            for what, member in (("added", "command"), ("delta", "delta"), ("done", "command")):
+                members = {member: "" if what == "added" else command, "command_index": index}
+                event_type = f"response.shell_call_command.{what}"
+                place = len(self._answer.blocks) - 1
+                frames.append(self._event(event_type, output_index=place, **members))
+        return frames
 
     def _continues(self, item: StreamItem) -> bool:
         kind = "text" if isinstance(item.body, Text) else "tool"
@@ -426,10 +443,15 @@ class ResponsesEncoder:
         closed = self._close("completed")
         self._answer.add(item)
         self._is_open, self._custom_input = True, CustomInput()
+        if is_late(self._block, self._envelope.requested.kinds):
+            return closed
         blank = Block(kind=self._block.kind, id=self._block.id, name=self._block.name)
-        blocks = [*self._answer.blocks[:-1], blank]
-        added = self._item_event("response.output_item.added", blocks, "in_progress")
+        added = self._added(blank)
         return [*closed, added, *self._part_event("response.content_part.added", blank)]
+
+    def _added(self, block: Block) -> Frame:
+        blocks = [*self._answer.blocks[:-1], block]
+        return self._item_event("response.output_item.added", blocks, "in_progress")
 
     def _close(self, status: ItemStatus) -> list[Frame]:
         """Return the events that end the open item."""
@@ -444,6 +466,7 @@ class ResponsesEncoder:
                 if call_kind(block, kinds) == "custom":
                     # Codex runs every call that has a done event, whatever its status.
                     return []
+        begun = [self._added(block)] if is_late(block, self._envelope.requested.kinds) else []
         if block.kind == "tool":
             done = self._call_done(output_item(self._envelope, self._answer.blocks, status))
         elif block.kind == "text":
@@ -451,6 +474,7 @@ class ResponsesEncoder:
         else:
             done = [self._about("response.reasoning_text.done", content_index=0, text=block.text)]
         return [
+            *begun,
             *done,
             *self._part_event("response.content_part.done", block),
             self._item_event("response.output_item.done", self._answer.blocks, status),

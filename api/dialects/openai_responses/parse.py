@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from api.dialects.encoding import signed_reasoning
+from api.dialects.openai_chat.bodies import ContentPart
 from api.dialects.openai_chat.parse import text_of
 from api.dialects.openai_responses.bodies import (
     InputItem,
@@ -15,14 +16,21 @@ from api.dialects.openai_responses.bodies import (
     TextFormat,
     TextOptions,
 )
+from api.dialects.openai_responses.client_tools import (
+    CLIENT_CALLS,
+    CLIENT_RESULTS,
+    called,
+    output_text,
+    stored_call,
+    stored_output,
+)
 from api.dialects.openai_responses.tools import (
     INPUT,
-    custom_input,
+    ToolKinds,
     echoed_choice,
     echoed_tool,
     found_tools_text,
     is_callable,
-    is_complete_call,
     model_tool_name,
     tool_choice_of,
     toolbox_of,
@@ -41,7 +49,6 @@ from api.dialects.parsing import (
     with_verbosity,
 )
 from api.generation import (
-    Block,
     ParsedRequest,
     RequestDefaults,
     origin_of,
@@ -61,10 +68,10 @@ _ROLES: Final[Mapping[str, Role]] = {
     "assistant": "assistant",
 }
 #: Types of items that an assistant emits.
-_CALLS: Final = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
+_CALLS: Final = frozenset({"function_call", "custom_tool_call", "tool_search_call", *CLIENT_CALLS})
 _ASSISTANT_TYPES: Final = frozenset({"reasoning", *_CALLS})
 _RESULTS: Final = frozenset(
-    {"function_call_output", "custom_tool_call_output", "tool_search_output"}
+    {"function_call_output", "custom_tool_call_output", "tool_search_output", *CLIENT_RESULTS}
 )
 _ADDED: Final = "additional_tools"
 #: Types of items that make further tools callable.
@@ -101,7 +108,7 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         turns.extend(assistant.turn())
         assistant = _AssistantTurn()
         if item["type"] in _RESULTS:
-            result = item["output"] if "output" in item else found_tools_text(item["tools"])
+            result = found_tools_text(item["tools"]) if "tools" in item else output_text(item)
             turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
         elif item["type"] == _ADDED:
             text = f"Further tools:\n{found_tools_text(item['tools'])}"
@@ -169,6 +176,9 @@ class _AssistantTurn:
 
 def _tool_call(item: Item) -> ToolCall:
     kind = item["type"]
+    if kind in CLIENT_CALLS:
+        name, arguments = called(item)
+        return ToolCall(id=item["call_id"], name=name, arguments=arguments)
     if kind == "function_call":
         arguments = arguments_of(item["arguments"] or "{}")
     else:
@@ -230,6 +240,10 @@ def _stored_message(role: str, text: str) -> dict[str, Any]:
 def _stored_call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
     call_id = _required(item.call_id, where, "call_id")
     call: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
+    if kind in CLIENT_CALLS:
+        members = stored_call(item, kind)
+        field = "operation" if kind == "apply_patch_call" else "action"
+        return call | (members or _lacks(where, field))
     if kind == "tool_search_call":
         arguments = item.arguments if isinstance(item.arguments, dict) else {}
         return call | {"execution": "client", "arguments": arguments}
@@ -242,12 +256,18 @@ def _stored_call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
 
 
 def _stored_result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
-    call_id = _required(item.call_id, where, "call_id")
+    # The id of a local shell's result is the id of its call.
+    call_id = item.id if kind == "local_shell_call_output" and not item.call_id else item.call_id
+    call_id = _required(call_id, where, "call_id")
     result: dict[str, Any] = {"type": kind, "call_id": call_id, "status": "completed"}
     if kind == "tool_search_output":
         return result | {"execution": "client", "tools": _callable(item)}
-    output = item.output if isinstance(item.output, str | list) else None
-    return result | {"output": text_of(output)}
+    if kind in CLIENT_RESULTS:
+        failed = {"status": "failed"} if item.status == "failed" else {}
+        return result | {"output": stored_output(item)} | failed
+    parts = item.output if isinstance(item.output, list) else ()
+    whole = [part for part in parts if isinstance(part, ContentPart)]
+    return result | {"output": text_of(item.output if isinstance(item.output, str) else whole)}
 
 
 def _callable(item: InputItem) -> list[dict[str, Any]]:
@@ -259,10 +279,12 @@ def _with_id(stored: dict[str, Any], item: InputItem) -> dict[str, Any]:
 
 
 def _required(value: str | None, where: str, name: str) -> str:
-    if not value:
-        msg = "an item of this type needs this field"
-        raise InvalidRequest(msg, field=f"{where}.{name}")
-    return value
+    return value or _lacks(where, name)
+
+
+def _lacks(where: str, name: str) -> NoReturn:
+    msg = "an item of this type needs this field"
+    raise InvalidRequest(msg, field=f"{where}.{name}")
 
 
 _PREFIXES: Final[Mapping[str, str]] = {
@@ -273,6 +295,8 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "custom_tool_call_output": "ctco",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    **CLIENT_CALLS,
+    **CLIENT_RESULTS,
     _ADDED: "at",
     "reasoning": "rs",
 }
@@ -281,60 +305,6 @@ _PREFIXES: Final[Mapping[str, str]] = {
 def _with_own_id(item: Item, names: str, index: int) -> dict[str, Any]:
     # The letter i separates these ids from the ids of answers.
     return {"id": f"{_PREFIXES[item['type']]}_{names}_i{index}", **item}
-
-
-#: ``kind``, ``name`` and ``namespace`` of tools by the model's names.
-ToolKinds = Mapping[str, Mapping[str, str]]
-
-#: Prefixes of the ids of items.
-_CALL_PREFIXES: Final[Mapping[str, str]] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}
-_TYPES: Final[Mapping[str, str]] = {
-    "function": "function_call",
-    "custom": "custom_tool_call",
-    "tool_search": "tool_search_call",
-}
-
-
-def call_kind(block: Block, kinds: ToolKinds) -> str:
-    """Return the kind of the called tool."""
-    return kinds[block.name]["kind"] if block.name in kinds else "function"
-
-
-def is_complete(block: Block, kinds: ToolKinds) -> bool:
-    """Whether the status of a call is ``completed``.
-
-    A client cannot recognise the truncated text of a custom tool, so the status is its only sign.
-    """
-    is_text = call_kind(block, kinds) == "custom"
-    return block.is_whole and (not is_text or is_complete_call(block.text))
-
-
-def call_prefix(block: Block, kinds: ToolKinds) -> str:
-    """Return the prefix of the id of a call's item."""
-    return _CALL_PREFIXES[call_kind(block, kinds)]
-
-
-def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict[str, Any]:
-    """Return the item of a call.
-
-    Args:
-        block: The call.
-        kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
-        status: Status of the item.
-    """
-    kind = call_kind(block, kinds)
-    known = kinds.get(block.name, {"name": block.name, "namespace": ""})
-    item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}
-    if kind == "tool_search":
-        item |= {"execution": "client", "arguments": arguments_of(block.text or "{}")}
-    elif kind == "custom":
-        item |= {"name": known["name"], "input": custom_input(block.text)}
-    else:
-        arguments = block.text or ("{}" if status == "completed" else "")
-        item |= {"name": known["name"], "arguments": arguments}
-    if known["namespace"]:
-        item["namespace"] = known["namespace"]
-    return item | {"status": status}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

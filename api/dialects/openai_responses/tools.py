@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from api.dialects.openai_responses.bodies import ResponseNamedTool, ResponseTool, ResponseToolChoice
-from api.dialects.parsing import Mode, choice_of, function_text, function_tool
+from api.dialects.openai_responses.client_tools import CLIENT_TOOLS, call_members, client_function
+from api.dialects.parsing import Mode, arguments_of, choice_of, function_text, function_tool
+from api.generation import Block
 from api.http.bodies import load_json
 from domain.chat.request import ToolChoice
 from domain.errors import InvalidRequest
@@ -164,11 +166,16 @@ def _is_half(char: str) -> bool:
     return "\ud800" <= char <= "\udbff"
 
 
-Kind = Literal["function", "custom", "tool_search"]
+#: Type of a tool.
+Kind = str
 
 #: Most grammars of one request.
 GRAMMARS_MAX: Final = 32
 _SEARCH: Final = "tool_search"
+#: Other names of types in a choice.
+_ALIASES: Final[Mapping[str, str]] = {"computer_use": "computer"}
+#: Types of choices that a tool of the request must satisfy.
+_CHOSEN: Final = frozenset({"function", "custom", *CLIENT_TOOLS, *_ALIASES})
 _MODES: Final[Mapping[str, Mode]] = {"none": "none", "required": "any"}
 
 
@@ -182,7 +189,7 @@ class CallableTool:
     """A tool that the model can call.
 
     Attributes:
-        kind: Type of the items that report its calls.
+        kind: Its type, which decides the type of the items that report its calls.
         name: The client's name of the tool.
         namespace: The namespace of the tool, "" for none.
         function: The tool in function format, as the prompt shows it.
@@ -282,11 +289,13 @@ def is_callable(tool: ResponseTool) -> bool:
     """Whether the model can call a tool or a member of it; false for vendor-side tools."""
     if tool.type == "namespace":
         return bool(tool.name) and any(_is_own(one) for one in tool.tools or ())
-    return _is_search(tool) or _is_own(tool)
+    return _is_search(tool) or _is_own(tool) or tool.type in CLIENT_TOOLS
 
 
 def echoed_tool(tool: ResponseTool) -> dict[str, Any]:
     """Return a tool as the response object repeats it."""
+    if tool.type in CLIENT_TOOLS:
+        return tool.model_dump(exclude_none=True, exclude={"allowed_callers"})
     shown: dict[str, Any] = {"type": tool.type, "name": tool.name, "description": tool.description}
     if tool.type == "function":
         shown |= {"parameters": tool.parameters, "strict": bool(tool.strict)}
@@ -326,8 +335,9 @@ def tool_choice_of(
             allowed = tuple(dict.fromkeys(one for one in chosen if one is not None))
         elif (found := _model_name(spec, box)) is not None:
             mode, name = "tool", found
-        elif spec.type in ("function", "custom"):
-            msg = f"there is no {spec.type} tool {spec.name!r} among the tools"
+        elif spec.type in _CHOSEN:
+            name_of = f" {spec.name!r}" if spec.name else ""
+            msg = f"there is no {spec.type} tool{name_of} among the tools"
             raise InvalidRequest(msg, field="tool_choice")
     functions = [callable_tool.function for callable_tool in box.tools_by_name.values()]
     return choice_of(
@@ -344,7 +354,9 @@ def echoed_choice(spec: str | ResponseToolChoice | None) -> Any:  # noqa: ANN401
     if spec.type == "allowed_tools":
         tools = [one.model_dump(exclude_none=True) for one in spec.tools or ()]
         return {"type": spec.type, "mode": spec.mode or "auto", "tools": tools}
-    is_own = spec.type in ("function", "custom") and spec.name is not None
+    if spec.type in CLIENT_TOOLS or spec.type in _ALIASES:
+        return {"type": spec.type}
+    is_own = spec.type in _CHOSEN and spec.name is not None
     return {"type": spec.type, "name": spec.name} if is_own else "auto"
 
 
@@ -368,6 +380,9 @@ def _callable_tool(tool: ResponseTool, where: str, *, namespace: str = "") -> Ca
     if _is_search(tool):
         function = function_tool(_SEARCH, tool.description, tool.parameters)
         return CallableTool(kind="tool_search", name=_SEARCH, namespace="", function=function)
+    if tool.type in CLIENT_TOOLS:
+        function = client_function(tool)
+        return CallableTool(kind=tool.type, name=tool.type, namespace="", function=function)
     if tool.name is None or not _is_own(tool):
         return None
     name = model_tool_name(namespace, tool.name)
@@ -412,11 +427,88 @@ def _model_name(spec: ResponseNamedTool, box: ResponseTools) -> str | None:
     """Return the model's name of the tool in a choice, ``None`` if the request has none such."""
     if spec.type == _SEARCH:
         return _SEARCH if _SEARCH in box.tools_by_name else None
+    kind = _ALIASES.get(spec.type, spec.type)
+    wanted = kind if kind in CLIENT_TOOLS else spec.name
     return next(
         (
             name
             for name, callable_tool in box.tools_by_name.items()
-            if callable_tool.kind == spec.type and spec.name in (callable_tool.name, name)
+            if callable_tool.kind == kind and wanted in (callable_tool.name, name)
         ),
         None,
     )
+
+
+#: ``kind``, ``name`` and ``namespace`` of tools by the model's names.
+ToolKinds = Mapping[str, Mapping[str, str]]
+
+#: Prefixes of the ids of items.
+_CALL_PREFIXES: Final[Mapping[str, str]] = {
+    "function": "fc",
+    "custom": "ctc",
+    "tool_search": "tsc",
+    **{kind: known.prefix for kind, known in CLIENT_TOOLS.items()},
+}
+_TYPES: Final[Mapping[str, str]] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    "tool_search": "tool_search_call",
+    **{kind: known.call for kind, known in CLIENT_TOOLS.items()},
+}
+
+
+def is_late(block: Block, kinds: ToolKinds) -> bool:
+    """Whether a call has its first event at its end, since its item has it in parts."""
+    return block.name in kinds and kinds[block.name]["kind"] in CLIENT_TOOLS
+
+
+def call_kind(block: Block, kinds: ToolKinds) -> str:
+    """Return the kind of the called tool.
+
+    A call that was cut off, or whose arguments are not those of the vendor's tool, is shown as that
+    of a function.
+    """
+    kind = kinds[block.name]["kind"] if block.name in kinds else "function"
+    if kind not in CLIENT_TOOLS:
+        return kind
+    is_vendors = block.is_whole and call_members(kind, block.text) is not None
+    return kind if is_vendors else "function"
+
+
+def is_complete(block: Block, kinds: ToolKinds) -> bool:
+    """Whether the status of a call is ``completed``.
+
+    A client cannot recognise the truncated text of a custom tool, so the status is its only sign.
+    """
+    is_text = call_kind(block, kinds) == "custom"
+    return block.is_whole and (not is_text or is_complete_call(block.text))
+
+
+def call_prefix(block: Block, kinds: ToolKinds) -> str:
+    """Return the prefix of the id of a call's item."""
+    return _CALL_PREFIXES[call_kind(block, kinds)]
+
+
+def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict[str, Any]:
+    """Return the item of a call.
+
+    Args:
+        block: The call.
+        kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
+        status: Status of the item.
+    """
+    kind = call_kind(block, kinds)
+    known = kinds.get(block.name, {"name": block.name, "namespace": ""})
+    item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}
+    if kind in CLIENT_TOOLS:
+        return item | (call_members(kind, block.text) or {}) | {"status": status}
+    if kind == "tool_search":
+        item |= {"execution": "client", "arguments": arguments_of(block.text or "{}")}
+    elif kind == "custom":
+        item |= {"name": known["name"], "input": custom_input(block.text)}
+    else:
+        arguments = block.text or ("{}" if status == "completed" else "")
+        item |= {"name": known["name"], "arguments": arguments}
+    if known["namespace"]:
+        item["namespace"] = known["namespace"]
+    return item | {"status": status}

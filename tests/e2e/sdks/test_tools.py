@@ -83,6 +83,46 @@ def test_named_tool_is_called_whatever_was_asked(claude: anthropic.Anthropic) ->
     assert message.content[0].name == "Bash"  # type: ignore[union-attr]  # the line above says it
 
 
+_REQUIRED = {
+    "view": {"path"},
+    "create": {"path", "file_text"},
+    "str_replace": {"path", "old_str"},
+    "insert": {"path", "insert_line", "new_str"},
+}
+
+
+def test_a_call_of_the_vendors_editor_has_what_its_command_requires(
+    claude: anthropic.Anthropic,
+) -> None:
+    for question in ("Show me a.txt", "Write hello into a new file b.txt"):
+        message = claude.messages.create(
+            model="gpt-m",
+            max_tokens=200,
+            tools=[{"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}],
+            tool_choice={"type": "tool", "name": "str_replace_based_edit_tool"},
+            messages=[{"role": "user", "content": question}],
+            extra_body=_COLD,
+        )
+        (call,) = (block for block in message.content if block.type == "tool_use")
+        given: Any = call.input
+        beside = given.keys() - _REQUIRED[given["command"]] - {"command"}
+        assert given.keys() >= _REQUIRED[given["command"]], message
+        assert beside <= {"view_range", "new_str"}, message
+
+
+def test_a_call_of_openais_patch_is_one_of_its_operations(oai: openai.OpenAI) -> None:
+    response = oai.responses.create(
+        model="gpt-m",
+        input="Delete the file a.txt",
+        tools=[{"type": "apply_patch"}],
+        tool_choice={"type": "apply_patch"},
+        temperature=0,
+        max_output_tokens=200,
+    )
+    (call,) = (one for one in response.output if one.type == "apply_patch_call")
+    assert call.operation.type in {"create_file", "update_file", "delete_file"}
+
+
 @pytest.mark.parametrize(
     "fields",
     [

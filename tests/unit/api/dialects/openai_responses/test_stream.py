@@ -52,6 +52,12 @@ _TOOL = {"type": "function", "name": "Bash", "parameters": {"type": "object", "p
 _GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" /[^\\n]*/ "\\n"'}
 _PATCH = {"type": "custom", "name": "apply_patch", "description": "Edit.", "format": _GRAMMAR}
 _CRM = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [_TOOL, _PATCH]}
+_CLIENTS = [
+    {"type": "shell", "environment": {"type": "local"}},
+    {"type": "local_shell"},
+    {"type": "apply_patch"},
+    {"type": "computer"},
+]
 _SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 
 
@@ -77,6 +83,7 @@ _TEXTS: list[Body] = [
     for n, (text, token) in enumerate([("Hel", b"Hel"), ("lo", b"lo"), ("€", b"\xac")])
 ]
 _BASH = ('{"command"', ': "ls"}')
+_PATCH_CALL = '{"operation": {"type": "create_file", "path": "a", "diff": "+b"}}'
 
 ANSWERS: dict[str, tuple[dict[str, Any], list[Body]]] = {
     "text": ({"instructions": "Be brief.", "metadata": {"a": "b"}}, [*TEXT, _end()]),
@@ -135,6 +142,39 @@ ANSWERS: dict[str, tuple[dict[str, Any], list[Body]]] = {
         },
         [*call(0, "tool_search", '{"query"', ': "x"}'), _end()],
     ),
+    "client_calls": (
+        {"tools": _CLIENTS, "tool_choice": {"type": "shell"}},
+        [
+            *TEXT,
+            *call(0, "shell", '{"commands": ["ls",', ' "pwd"], "timeout_ms": 9}'),
+            *call(1, "local_shell", '{"command": ["ls"]}'),
+            *call(2, "apply_patch", _PATCH_CALL[:20], _PATCH_CALL[20:]),
+            *call(3, "computer", '{"actions": [{"type": "wait"}]}'),
+            _end(),
+        ],
+    ),
+    "client_call_in_other_words": (
+        {"tools": _CLIENTS},
+        [*call(0, "shell", '{"commands":', ' "ls"}'), *call(1, "apply_patch", "{}"), _end()],
+    ),
+    "client_call_cut": (
+        {"tools": _CLIENTS},
+        [*call(0, "shell", '{"commands": ["rm -r', whole=False), _end(StopReason.MAX_TOKENS)],
+    ),
+    "preview": (
+        {
+            "tools": [
+                {
+                    "type": "computer_use_preview",
+                    "display_width": 800,
+                    "display_height": 600,
+                    "environment": "browser",
+                }
+            ],
+            "tool_choice": {"type": "computer_use_preview"},
+        },
+        [*call(0, "computer_use_preview", '{"action": {"type": "type", "text": "x"}}'), _end()],
+    ),
     "logprobs": (
         {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": [_TOOL]},
         [*THOUGHT, *_TEXTS[:2], *call(0, "Bash", *_BASH), *_TEXTS[2:], _end()],
@@ -150,7 +190,7 @@ BROKEN: dict[str, tuple[dict[str, Any], list[Body]]] = {
 }
 ALL = ANSWERS | BROKEN
 #: The SDK gives no final response unless it is complete.
-CUT = {"max_tokens", "context_window", "call_cut", "custom_call_cut"}
+CUT = {"max_tokens", "context_window", "call_cut", "custom_call_cut", "client_call_cut"}
 
 
 def _parts(

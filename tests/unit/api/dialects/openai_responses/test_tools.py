@@ -84,12 +84,6 @@ def test_tools_that_wait_are_left_out_until_a_search_has_found_them() -> None:
 
 
 _OF_THE_VENDOR: dict[str, Any] = {
-    "shell output": {
-        "type": "shell_call_output",
-        "call_id": "c",
-        "output": [{"stdout": "x", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
-    },
-    "shell call": {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
     "tools of a server": {
         "type": "mcp_list_tools",
         "id": "mcpl_1",

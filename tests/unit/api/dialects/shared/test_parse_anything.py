@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.dialects.anthropic import parse as anthropic
+from api.dialects.anthropic.parse import DOCUMENT_REFUSED
 from api.dialects.jobs import wire as native
 from api.dialects.openai_chat import parse as openai_chat
 from api.dialects.parsing import IMAGE_REFUSED
@@ -106,9 +107,10 @@ def test_what_is_accepted_is_what_the_published_schema_allows(
     try:
         _PARSERS[dialect](text.encode())
     except InvalidRequest as error:
-        # Other tests check the rules that no schema can express: those of the JSON reader and
-        # of images, which are refused in the newest question only.
-        if (error.field is None and "JSON" in error.message) or error.message == IMAGE_REFUSED:
+        # Other tests check the rules that no schema can express: those of the JSON reader, and of
+        # images and documents, which are refused in the newest question only.
+        is_json = error.field is None and "JSON" in error.message
+        if is_json or error.message in {IMAGE_REFUSED, DOCUMENT_REFUSED}:
             return
         accepted = False
     else:
