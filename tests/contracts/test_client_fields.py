@@ -28,6 +28,7 @@ from openai.types import (
     completion_create_params,
 )
 from openai.types.chat import completion_create_params as chat
+from openai.types.responses import InputTokenCountParams
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
@@ -91,6 +92,12 @@ SURFACES: Mapping[str, Surface] = {
     "responses": Surface(
         path="/v1/responses",
         roots=(responses.ResponseCreateParamsNonStreaming,),
+        base={"model": "m", "input": "hi"},
+        table="responses",
+    ),
+    "input_tokens": Surface(
+        path="/v1/responses/input_tokens",
+        roots=(InputTokenCountParams,),
         base={"model": "m", "input": "hi"},
         table="responses",
     ),

@@ -9,12 +9,12 @@ from api.app import App
 from api.dialects.anthropic import parse as anthropic
 from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesBody, TokenCount
 from api.dialects.anthropic.encode import AnthropicEncoder, PreviousMessage, assemble_message
-from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
+from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open, count_prompt
 from api.http.messages import Access, Reply, Request, StreamReply, json_reply
 from api.http.operation import IDEMPOTENCY_KEY, Operation
 from api.streaming.answers import abandoned_on_error
-from api.submit import open_answer, with_history
-from domain.errors import JobNotFound, ModelNotReady
+from api.submit import open_answer
+from domain.errors import JobNotFound
 from domain.values import JobId
 
 
@@ -70,19 +70,8 @@ async def _previous_of(
 
 async def count_tokens(app: App, request: Request) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
-    try:
-        tokens = await app.counts.run(request.caller.sharer, partial(_count, app, request))
-    except TimeoutError:
-        msg = "no worker with a loaded model has counted the prompt in time"
-        raise ModelNotReady(msg) from None
-    return json_reply({"input_tokens": tokens})
-
-
-def _count(app: App, request: Request) -> int:
-    parsed = anthropic.parse_count(request.body, request.headers, app.defaults)
-    identity = app.ownership.identify(request.caller, parsed.agent, is_named=False)
-    chat = with_history(app, parsed.chat, identity.agent, identity.answers_to)
-    return app.counter.count(chat)
+    parse = partial(anthropic.parse_count, request.body, request.headers, app.defaults)
+    return json_reply({"input_tokens": await count_prompt(app, parse, request)})
 
 
 MESSAGE_OPERATIONS: Final = (
