@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import structlog
 
 from api.app import App
 from api.generation import AssembledAnswer
-from api.http.messages import JOB_HEADER, Reply, StreamReply, json_reply
+from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.streaming.answers import (
     Encoder,
     JobStream,
@@ -20,9 +21,10 @@ from api.streaming.answers import (
     collect_job,
 )
 from api.streaming.feed import OpenJob
+from api.submit import Parse, with_history
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.items import Failed, Started, StreamItem
-from domain.errors import SemanticError
+from domain.errors import ModelNotReady, SemanticError
 from domain.values import JobId
 
 #: Id of the model that answered.
@@ -122,6 +124,38 @@ def _attempt_facts(job_id: JobId, app: App) -> AttemptFacts:
 def plain_header(name: str) -> str:
     """Return the id of a model as the value of a header."""
     return quote(name, safe=_PLAIN)
+
+
+T = TypeVar("T")
+
+
+async def count_prompt(app: App, parse: Parse, request: Request) -> int:
+    """Return the length of a request's prompt in tokens.
+
+    Raises:
+        InvalidRequest: The request is not valid.
+        ModelNotReady: No worker has counted it in time.
+    """
+    return await run_count(app, request, partial(_count, app, parse, request))
+
+
+async def run_count(app: App, request: Request, counting: Callable[[], T]) -> T:
+    """Run a call that counts prompts.
+
+    Raises:
+        ModelNotReady: No worker has counted in time.
+    """
+    try:
+        return await app.counts.run(request.caller.sharer, counting)
+    except TimeoutError:
+        msg = "no worker with a loaded model has counted the prompt in time"
+        raise ModelNotReady(msg) from None
+
+
+def _count(app: App, parse: Parse, request: Request) -> int:
+    parsed = parse()
+    identity = app.ownership.identify(request.caller, parsed.agent, is_named=False)
+    return app.counter.count(with_history(app, parsed.chat, identity.agent, identity.answers_to))
 
 
 async def first_item(job: OpenJob, within_s: float) -> Started | None:

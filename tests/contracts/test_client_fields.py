@@ -29,6 +29,7 @@ from openai.types import (
 )
 from openai.types.chat import completion_create_params as chat
 from openai.types.conversations import ConversationCreateParams
+from openai.types.responses import InputTokenCountParams
 from openai.types.responses import response_create_params as responses
 
 from tests.support.builders.api import fake_api
@@ -92,6 +93,12 @@ SURFACES: Mapping[str, Surface] = {
     "responses": Surface(
         path="/v1/responses",
         roots=(responses.ResponseCreateParamsNonStreaming,),
+        base={"model": "m", "input": "hi"},
+        table="responses",
+    ),
+    "input_tokens": Surface(
+        path="/v1/responses/input_tokens",
+        roots=(InputTokenCountParams,),
         base={"model": "m", "input": "hi"},
         table="responses",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from api.app import App
 from api.dialects.anthropic import parse as anthropic
@@ -17,7 +17,7 @@ from api.dialects.anthropic.encode import (
     PreviousMessage,
     assemble_message,
 )
-from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open
+from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open, run_count
 from api.generation import ParsedRequest
 from api.http.bodies import parse_body
 from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_reply
@@ -25,11 +25,10 @@ from api.http.operation import IDEMPOTENCY_KEY, Operation
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
 from domain.chat.request import ChatRequest, Message
-from domain.errors import InvalidRequest, JobNotFound, ModelNotReady, PayloadMissing
+from domain.errors import InvalidRequest, JobNotFound, PayloadMissing
 from domain.values import JobId
 
 PROTOCOL: Final = "anthropic"
-T = TypeVar("T")
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
@@ -89,7 +88,7 @@ async def _parse_of(app: App, request: Request) -> Callable[[], ParsedRequest]:
     edits = anthropic.edits_of(wire)
     if may_edit(parsed.chat, edits):
         count = _counter_of(app, request.caller, parsed)
-        chat, applied = await _counted(
+        chat, applied = await run_count(
             app, request, partial(edit_context, parsed.chat, edits, count)
         )
         parsed = replace(parsed, chat=chat, applied_edits=tuple(applied))
@@ -134,20 +133,7 @@ async def _previous_of(
 
 async def count_tokens(app: App, request: Request) -> Reply:
     """Return the length of the prompt of a request; a generation reports the same number."""
-    return json_reply(await _counted(app, request, partial(_count, app, request)))
-
-
-async def _counted(app: App, request: Request, counting: Callable[[], T]) -> T:
-    """Run a call that counts prompts.
-
-    Raises:
-        ModelNotReady: No worker has counted in time.
-    """
-    try:
-        return await app.counts.run(request.caller.sharer, counting)
-    except TimeoutError:
-        msg = "no worker with a loaded model has counted the prompt in time"
-        raise ModelNotReady(msg) from None
+    return json_reply(await run_count(app, request, partial(_count, app, request)))
 
 
 def _counter_of(app: App, caller: Caller, parsed: ParsedRequest) -> Count:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NotRequired
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
@@ -27,6 +29,10 @@ CONVERSATION_ID_PATTERN = r"^conv_[0-9a-f]{32}$"
 CONVERSATION_ITEMS_MAX: Final = 20
 RESPONSE_ID_PATTERN = r"^resp_[0-9a-f]{32}$"
 METADATA_MAX = 16
+#: Completion windows of a response in the background, in seconds.
+_WINDOWS_S: Final[Mapping[str, float | None]] = MappingProxyType(
+    {"soonest": None, "2h": 7_200.0, "8h": 28_800.0}
+)
 #: Types of tools that the parser uses.
 _TOOL_TYPES: Final = frozenset(
     {
@@ -215,14 +221,18 @@ class ReasoningOptions(RequestBody):
 class CacheOptions(RequestBody):
     """Options of the vendor's cache; those of its life have no effect, since all is kept."""
 
-    prewarm: Literal[False] | None = None
+    prewarm: bool | None = None
     comparison_response_id: Annotated[str, Field(max_length=64)] | None = None
 
 
 class BackgroundOptions(RequestBody):
-    """Options of a response in the background; the time of its answer has no effect."""
+    """Options of a response in the background.
 
-    continuation_id: Unsupported = None
+    Responses of one ``continuation_id`` are of one agent, unless the request names another.
+    """
+
+    completion_window: Literal["soonest", "2h", "8h"] | None = None
+    continuation_id: str | None = None
 
 
 class ConversationRef(RequestBody):
@@ -286,6 +296,35 @@ class ResponsesBody(SamplingBody):
     background_options: BackgroundOptions | None = None
     context_management: Annotated[list[Any], Field(max_length=0)] | None = None
     moderation: Unsupported = None
+
+    @property
+    def window_s(self) -> float | None:
+        """Seconds within which the response is to be completed; ``None`` for soonest."""
+        chosen = self.background_options.completion_window if self.background_options else None
+        return None if chosen is None else _WINDOWS_S[chosen]
+
+    @property
+    def is_prewarm(self) -> bool:
+        """Whether only the prompt is read into the cache."""
+        return bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+
+def _loaded_if_null(name: object) -> object:
+    return "" if name is None else name
+
+
+class InputTokensBody(ResponsesBody):
+    """The body of ``POST /v1/responses/input_tokens``; fields of the answer have no effect."""
+
+    model: Annotated[Name | Literal[""], BeforeValidator(_loaded_if_null)] = ""
+    personality: Unsupported = None
+
+
+class InputTokens(TypedDict):
+    """The length of a prompt in tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class CachedInput(TypedDict):

@@ -175,7 +175,7 @@ def ended_response(envelope: ResponseEnvelope, answer: AssembledAnswer) -> Respo
         if isinstance(end, GenerationCancelled):
             return response_object(envelope, "cancelled", output=output, usage=usage)
         return response_object(envelope, "failed", output=output, error=end)
-    if end.stop_reason in _TRUNCATED:
+    if end.stop_reason in _TRUNCATED and not envelope.requested.is_prewarm:
         return response_object(
             envelope,
             "incomplete",

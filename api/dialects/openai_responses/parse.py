@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from api.dialects.encoding import signed_reasoning
 from api.dialects.openai_chat.bodies import ContentPart
@@ -58,6 +58,7 @@ from domain.chat.request import ChatRequest, Message, Role, ToolCall, canonical_
 from domain.errors import (
     InvalidRequest,
 )
+from domain.values import Priority
 
 Item = Mapping[str, Any]
 
@@ -319,6 +320,7 @@ class RequestedFields:
         is_signed: Whether ``encrypted_content`` carries the reasoning.
         kinds: Kinds of the tools; see ``ResponseTools``.
         echo: Members of the response object that only repeat the request.
+        is_prewarm: Whether only the prompt was read, and no output is missing.
         compared: The job that the cache diagnosis compares with; "" where it did not exist.
     """
 
@@ -330,10 +332,14 @@ class RequestedFields:
     kinds: ToolKinds
     echo: Mapping[str, Any]
     compared: str | None = None
+    is_prewarm: bool = False
 
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
+
+
+BodyT = TypeVar("BodyT", bound=ResponsesBody)
 
 
 def read_body(body: bytes) -> ResponsesBody:
@@ -342,7 +348,11 @@ def read_body(body: bytes) -> ResponsesBody:
     Raises:
         InvalidRequest: The error names the first invalid field.
     """
-    wire = parse_body(ResponsesBody, body)
+    return checked(parse_body(ResponsesBody, body))
+
+
+def checked(wire: BodyT) -> BodyT:
+    """Return a body if its fields fit each other; see ``read_body``."""
     if wire.conversation is not None and wire.previous_response_id is not None:
         msg = "a conversation has its previous responses; leave one of the two out"
         raise InvalidRequest(msg, field="previous_response_id")
@@ -352,6 +362,9 @@ def read_body(body: bytes) -> ResponsesBody:
     if wire.background and wire.store is False:
         msg = "a response in the background must be stored"
         raise InvalidRequest(msg, field="background")
+    if wire.window_s is not None and (wire.stream or not wire.background):
+        msg = "a completion window needs background: true and no stream"
+        raise InvalidRequest(msg, field="background_options.completion_window")
     return wire
 
 
@@ -373,6 +386,7 @@ def requested_fields(
         previous=wire.previous_response_id,
         is_stored=wire.store is not False,
         is_background=bool(wire.background),
+        is_prewarm=wire.is_prewarm,
         is_signed=_ENCRYPTED in (wire.include or ()),
         kinds=toolbox_of(wire.tools, found_tools((*before, *items))).kinds,
         echo=_echo(wire),
@@ -410,15 +424,18 @@ def parse_request(
     items = (*before, *requested.items)
     box = toolbox_of(wire.tools, found_tools(items))
     choice = tool_choice_of(wire.tool_choice, box, parallel=wire.parallel_tool_calls is not False)
+    continuation = wire.background_options.continuation_id if wire.background_options else None
     effort = wire.reasoning.effort if wire.reasoning is not None else None
     wanted = wire.text.format if wire.text is not None else None
     chat = ChatRequest(
-        model=wire.model,
+        model=wire.model or defaults.model,
         messages=merge_turns(
             [wire.instructions] if wire.instructions else (),
             with_verbosity(item_turns(items), wire.text.verbosity if wire.text else None),
         ),
-        max_tokens=clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
+        max_tokens=0
+        if wire.is_prewarm
+        else clamp_max_tokens(wire.max_output_tokens, defaults.max_tokens),
         sampling=sampling_of(wire.sampling, wire.seed, defaults.ids),
         tools=tuple(offer.function for offer in box.loaded.values()),
         deferred_tools=tuple(offer.function for offer in box.found.values()),
@@ -435,7 +452,12 @@ def parse_request(
     return ParsedRequest(
         chat=chat,
         stream=bool(wire.stream),
-        agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
+        priority=Priority.INTERACTIVE if wire.window_s is None else Priority.BATCH,
+        finish_within_s=wire.window_s,
+        agent=agent_of(
+            headers, session=wire.session_id, cache_key=wire.prompt_cache_key or continuation
+        ),
+        names_model=bool(wire.model),
         seeded=wire.seed is not None,
         wire=encode_fields(requested),
     )
@@ -450,6 +472,7 @@ def encode_fields(requested: RequestedFields) -> bytes:
             "is_stored": requested.is_stored,
             "is_background": requested.is_background,
             "is_signed": requested.is_signed,
+            "is_prewarm": requested.is_prewarm,
             "kinds": requested.kinds,
             "echo": requested.echo,
             "compared": requested.compared,
@@ -466,6 +489,7 @@ def decode_fields(payload: bytes) -> RequestedFields:
         is_stored=data["is_stored"],
         is_background=data["is_background"],
         is_signed=data["is_signed"],
+        is_prewarm=data.get("is_prewarm", False),
         kinds=data.get("kinds", {}),
         echo=data["echo"],
         compared=data.get("compared"),

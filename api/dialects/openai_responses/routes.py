@@ -12,10 +12,13 @@ from api.dialects.generate import (
     ATTACHED_HEADER,
     GENERATION_FAILURES,
     answer_open,
+    count_prompt,
 )
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import (
     RESPONSE_ID_PATTERN,
+    InputTokens,
+    InputTokensBody,
     ResponseDeleted,
     ResponseItems,
     ResponseObject,
@@ -44,8 +47,8 @@ from api.dialects.openai_responses.parse import (
     requested_fields,
 )
 from api.generation import AssembledAnswer, ParsedRequest, job_hex, unix_seconds
-from api.http.bodies import INT64_MAX
-from api.http.messages import JOB_HEADER, Caller, Reply, Request, StreamReply, json_reply
+from api.http.bodies import INT64_MAX, parse_body
+from api.http.messages import JOB_HEADER, Access, Caller, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
     Operation,
@@ -320,6 +323,13 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
     )
 
 
+async def count_input_tokens(app: App, request: Request) -> Reply:
+    """Return the length of the prompt of a request; a response reports the same number."""
+    tokens = await count_prompt(app, lambda: _parse(app, request, InputTokensBody)[0], request)
+    body: InputTokens = {"object": "response.input_tokens", "input_tokens": tokens}
+    return json_reply(body)
+
+
 async def get_response(app: App, request: Request) -> Reply | StreamReply:
     """Return a response as it is now, or stream its events from any position."""
     is_stream, after = _IS_STREAM.read(request), _STARTING_AFTER.read(request)
@@ -383,8 +393,10 @@ def page_of_items(
     }
 
 
-def _parse(app: App, request: Request) -> tuple[ParsedRequest, bool]:
-    wire = responses.read_body(request.body)
+def _parse(
+    app: App, request: Request, kind: type[ResponsesBody] = ResponsesBody
+) -> tuple[ParsedRequest, bool]:
+    wire = responses.checked(parse_body(kind, request.body))
     held: ConversationTurn | None = None
     before: list[Item] = []
     if (conversation := responses.conversation_of(wire)) is not None:
@@ -432,6 +444,17 @@ RESPONSE_OPERATIONS: Final = (
         reply=ResponseObject,
         is_streamed=True,
         responses=GENERATION_FAILURES,
+    ),
+    Operation(
+        "POST /v1/responses/input_tokens",
+        count_input_tokens,
+        id="countInputTokens",
+        summary="Count the tokens of the prompt of a response",
+        body=InputTokensBody,
+        example={"model": "semantic-demo", "input": "Say hello."},
+        reply=InputTokens,
+        access=Access.READ,
+        responses={429: "Too many prompts wait to be counted"},
     ),
     Operation(
         "GET /v1/responses/{response_id}",

@@ -261,13 +261,19 @@ class FakeApi:
         self.complete_with(job_id, answer, attempt=attempt, usage=usage)
 
     def complete_with(
-        self, job_id: JobId, answer: StoredAnswer, *, attempt: int = 1, usage: Usage = _USAGE
+        self,
+        job_id: JobId,
+        answer: StoredAnswer,
+        *,
+        attempt: int = 1,
+        usage: Usage = _USAGE,
+        stop_reason: StopReason = StopReason.END_TURN,
     ) -> None:
         """Record the end of a job with any answer."""
         payload = answer.to_bytes()
         command = JobCompleted(
             attempt=attempt,
-            stop_reason=StopReason.END_TURN,
+            stop_reason=stop_reason,
             stop_sequence=None,
             usage=usage,
             output=digest_of(payload),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Body, ToolEnd, ToolInput, ToolStart
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.values import JobId, JobStatus, StreamName
+from domain.values import JobId, JobStatus, StopReason, StreamName
 from tests.support.builders.api import FakeApi, fake_api, first_piece, leave, pieces_of
 from tests.support.builders.generation_requests import ANSWER, status_of
 from tests.support.clients.sse import events_in
@@ -29,6 +30,10 @@ _COSTLY = {"type": "object", "properties": {"n": {"multipleOf": 99_999_989}}}
 
 def _job(response: Any) -> JobId:
     return JobId("job-" + response["id"].removeprefix("resp_"))
+
+
+def _characters(request: ChatRequest) -> int:
+    return sum(len(message.content) for message in request.messages)
 
 
 def _grammar(syntax: str, definition: str) -> dict[str, Any]:
@@ -145,6 +150,64 @@ def test_reader_in_the_background_may_leave_and_another_one_cancels() -> None:
             assert (ended["status"], ended["error"]) == ("cancelled", None)
             assert await api.json("POST", f"{one}/cancel") == ended
             assert status_of(api, job_id) is JobStatus.CANCELLED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("window", "priority", "seconds"),
+    [("soonest", "interactive", None), ("2h", "batch", 7200), ("8h", "batch", 28_800)],
+)
+def test_a_completion_window_is_a_deadline_in_the_line_of_batches(
+    window: str, priority: str, seconds: int | None
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            options = {"completion_window": window, "continuation_id": "nightly-7"}
+            await api.json("POST", PATH, BODY | {"background_options": options})
+            (event,) = api.log.read_all(types=["JobSubmitted"])
+            assert (event.data["priority"], event.data["agent"]) == (priority, "nightly-7")
+            if seconds is None:
+                assert event.data["finish_deadline"] is None
+            else:
+                due = datetime.fromisoformat(event.data["finish_deadline"])
+                assert due - api.app.clock.now() == timedelta(seconds=seconds)
+
+    asyncio.run(scenario())
+
+
+def test_a_prewarm_reads_the_prompt_and_is_complete() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            options = {"prompt_cache_options": {"prewarm": True}, "max_output_tokens": 9}
+            made = await api.json("POST", PATH, BODY | options)
+            assert _prompt(api, made).max_tokens == 0
+            api.start(_job(made))
+            empty = StoredAnswer(text="", calls=(), token_ids=())
+            api.complete_with(_job(made), empty, stop_reason=StopReason.MAX_TOKENS)
+            ended = await api.json("GET", f"{PATH}/{made['id']}")
+            assert (ended["status"], ended["output"]) == ("completed", [])
+            assert ended["incomplete_details"] is None
+
+    asyncio.run(scenario())
+
+
+def test_the_prompt_of_a_response_is_counted() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.broker.counter.count_of = _characters
+            path = f"{PATH}/input_tokens"
+            body = {"model": None, "input": "twelve chars", "truncation": "auto"}
+            assert await api.json("POST", path, body) == {
+                "object": "response.input_tokens",
+                "input_tokens": 12,
+            }
+            more = body | {"model": "m", "instructions": "Be brief."}
+            assert (await api.json("POST", path, more))["input_tokens"] == 21
+            first = await _made(api, {"input": "Hi"}, "Hello")
+            more = {"input": "Go on", "previous_response_id": first["id"]}
+            assert (await api.json("POST", path, more))["input_tokens"] == len("HiHelloGo on")
+            assert len(list(api.log.read_all(types=["JobSubmitted"]))) == 1
 
     asyncio.run(scenario())
 
@@ -350,6 +413,14 @@ def test_a_tool_whose_schema_costs_too_much_is_named_and_not_enforced() -> None:
         ({"truncation": "sometimes"}, "truncation"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        (
+            {"stream": True, "background_options": {"completion_window": "2h"}},
+            "background_options.completion_window",
+        ),
+        (
+            {"background": False, "background_options": {"completion_window": "8h"}},
+            "background_options.completion_window",
+        ),
     ],
 )
 def test_unsupported_parameter_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
