@@ -14,7 +14,8 @@ from api.http.operation import Operation, path, text
 from domain.errors import ModelNotFound
 from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_name
 from ops.clients.claude_code import ServedModel
-from ops.clients.set_up import KEY_NAME, client_set_ups
+from ops.clients.codex import KEY_NAME
+from ops.clients.set_up import client_set_ups
 from ops.models.registry import ModelSummaries, model_summaries
 
 # --- shared --------------------------------------------------------------------------------

@@ -65,17 +65,19 @@ class ServedModel:
     follow: tuple[str, ...] = ()
 
     @classmethod
-    def first_of(cls, listing: Mapping[str, Any]) -> ServedModel:
-        """Return the first model of a reply of ``/admin/models``."""
-        first = listing["data"][0]
+    def all_of(cls, listing: Mapping[str, Any]) -> tuple[ServedModel, ...]:
+        """Return the chat models of a reply of ``/admin/models``, the loaded one first."""
         follow = tuple(map(str, listing["follow"]))
-        return cls(str(first["name"]), first["context_length"], follow=follow)
+        return tuple(
+            cls(str(one["name"]), one["context_length"], follow=follow)
+            for one in listing["data"]
+            if one.get("kind") != "embedding"
+        )
 
-    @property
-    def lasting_name(self) -> str:
-        """The name that is answered after a swap too, where a pattern allows one."""
-        follows = any(fnmatchcase(FOLLOWING_NAME, pattern) for pattern in self.follow)
-        return FOLLOWING_NAME if follows else self.id
+    def following(self, name: str) -> str:
+        """Return a name that is answered after a swap too: ``name`` where a pattern allows it."""
+        follows = any(fnmatchcase(name, pattern) for pattern in self.follow)
+        return name if follows else self.id
 
     @property
     def is_small(self) -> bool:
@@ -92,7 +94,7 @@ def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> di
         token: Sent as a bearer token; a real key goes by ``key_variable`` where it can.
     """
     variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
-    variables |= dict.fromkeys(_MODEL_NAMES, model.lasting_name)
+    variables |= dict.fromkeys(_MODEL_NAMES, model.following(FOLLOWING_NAME))
     if model.context_length is not None:
         output = max(1, min(OUTPUT_TOKENS_MAX, model.context_length // 4))
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(model.context_length)

@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Final
 
 from ops.clients.claude_code import (
-    CLIENT_TIMEOUT_MS,
     FEW_TOOLS,
     KEY_VARIABLE,
     NO_KEY,
@@ -22,9 +21,8 @@ from ops.clients.claude_code import (
     environment,
     shell_lines,
 )
+from ops.clients.codex import KEY_NAME, config_lines, configuration
 
-#: Name of the variable that holds the key of the service.
-KEY_NAME: Final = KEY_VARIABLE.removeprefix("$")
 _QUESTION: Final = "Hello!"
 _ANSWER_TOKENS: Final = 64
 
@@ -75,7 +73,7 @@ def client_set_ups(
         ClientSetUp(
             id="codex",
             title="Codex",
-            note="In ~/.codex/config.toml:",
+            note="On this machine: semantic launch codex. Elsewhere, in ~/.codex/config.toml:",
             language=Language.TOML,
             code=_codex(base_url, model, keyed=keyed),
         ),
@@ -132,25 +130,10 @@ def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[st
 
 
 def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:
-    # A JSON string is a basic string of TOML too.
-    lines = [f"model = {json.dumps(model.id)}", 'model_provider = "semantic"']
+    configured = configuration(base_url, model.id, keyed=keyed)
     if model.context_length is not None:
-        lines.append(f"model_context_window = {model.context_length}")
-    # The vendor runs it, so the service refuses requests that offer it.
-    lines.append('web_search = "disabled"')
-    lines += [
-        "",
-        "[model_providers.semantic]",
-        'name = "semantic"',
-        f"base_url = {json.dumps(base_url + '/v1')}",
-        'wire_api = "responses"',
-        "requires_openai_auth = false",
-        "supports_websockets = false",
-        f"stream_idle_timeout_ms = {CLIENT_TIMEOUT_MS}",
-    ]
-    if keyed:
-        lines.append(f"env_key = {json.dumps(KEY_NAME)}")
-    return "\n".join(lines)
+        configured["model_context_window"] = model.context_length
+    return "\n".join(config_lines(configured))
 
 
 def _sdk(client: str, base_url: str, call: str, text: str, model: str, *, keyed: bool) -> str:

@@ -34,7 +34,7 @@ FILES: Final = (
     "worker.step*",
 )
 #: Directories there. What lies in them cannot be reached through a closed directory.
-DIRECTORIES: Final = ("archive", "broker", "cache", "logs", "tmp")
+DIRECTORIES: Final = ("archive", "broker", "cache", "clients", "logs", "tmp")
 #: Files that may be links: a database on another disk, and secrets that are mounted.
 _LINKABLE: Final = ("events.sqlite3", "heads.key", "webhooks.key")
 

@@ -43,7 +43,7 @@ def has_running_jobs(client: HttpClient) -> bool | None:
 def served_model(client: HttpClient) -> ServedModel | None:
     """Return the first model of ``/admin/models``, else ``None``."""
     try:
-        return ServedModel.first_of(client.ask("GET", "/admin/models"))
+        return ServedModel.all_of(client.ask("GET", "/admin/models"))[0]
     except (Refused, Unreachable, ValueError, LookupError, TypeError):
         return None
 

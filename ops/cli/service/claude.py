@@ -48,7 +48,7 @@ def claude(
 
     Examples: semantic claude; semantic claude -p "What does this project do?"; semantic claude -c
     """
-    base_url, model = _served(data_dir)
+    base_url, (model, *_) = served(data_dir)
     key = access_or_exit(data_dir).own_key
     if print_env:
         token = NO_KEY if key is None else KEY_VARIABLE
@@ -63,19 +63,19 @@ def claude(
     secret = {} if key is None else key_variable(key, inherited)
     if isinstance(context.obj, int):
         os.umask(context.obj)  # what Claude Code writes is the user's
-    _become(program, arguments(context.args, variables, model), inherited | variables | secret)
+    become(program, arguments(context.args, variables, model), inherited | variables | secret)
 
 
-def _served(data_dir: Path | None) -> tuple[str, ServedModel]:
-    """Return the URL of the service and its model."""
+def served(data_dir: Path | None) -> tuple[str, tuple[ServedModel, ...]]:
+    """Return the URL of the service and its models, at least one, the loaded one first."""
     with service(data_dir) as client:
-        listing = client.ask("GET", "/admin/models")
-        if not listing["data"]:
+        models = ServedModel.all_of(client.ask("GET", "/admin/models"))
+        if not models:
             fail("the service has no model yet; see: semantic status", ExitCode.FAILED)
-    return client.base_url, ServedModel.first_of(listing)
+    return client.base_url, models
 
 
-def _become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:
-    """Replace this process by Claude Code, so that it owns the terminal and signals."""
+def become(program: str, words: list[str], variables: dict[str, str]) -> NoReturn:
+    """Replace this process by the program, so that it owns the terminal and signals."""
     sys.stdout.flush()
     os.execve(program, [program, *words], variables)  # noqa: S606 - the user asked for it

@@ -7,13 +7,16 @@ from typing import Any
 
 import httpx
 
-from tests.support.clients.codex import begun, ended
+from tests.support.clients.codex import ended, launched
 from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.service import Service
 
+#: Most tokens of the first prompt: 10,000 without the catalogue.
+FIRST_PROMPT_MAX = 3000
+
 
 def _ask(codex: Path, service: Service, home: Path, *arguments: str) -> list[dict[str, Any]]:
-    return ended(begun(codex, service, home, *arguments))
+    return ended(launched(codex, service, home, *arguments))
 
 
 def test_codex_is_answered_and_goes_on(
@@ -30,6 +33,7 @@ def test_codex_is_answered_and_goes_on(
     ).json()["data"]
     asked = [job for job in jobs if job["protocol"] == "openai-responses"]
     assert asked
-    # The second question knows all that the first one read.
     last, before = asked[0]["usage"], asked[-1]["usage"]
+    assert before["prompt_tokens"] <= FIRST_PROMPT_MAX
+    # The second question knows all that the first one read.
     assert last["cached_tokens"] >= before["prompt_tokens"] - 2, (before, last)

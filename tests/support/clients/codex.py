@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from ops.clients.claude_code import ServedModel
+from ops.clients.codex import arguments, catalogue
 from tests.support.clients import npm
-from tests.support.polling import scaled
+from tests.support.polling import WITHIN_S, scaled
 from tests.support.processes.descendants import mark
 from tests.support.processes.service import Service
 
@@ -34,6 +38,9 @@ stream_max_retries = {retries}
 stream_idle_timeout_ms = 1800000
 supports_websockets = false
 """
+
+
+_FREE = "--dangerously-bypass-approvals-and-sandbox"
 
 
 def install() -> Path:
@@ -61,21 +68,42 @@ def begun(
         more: Further lines of its configuration.
         retries: How often it asks again, each time after a longer pause.
     """
-    work, config = home / "work", home / "codex"
+    (_config_home(home) / "config.toml").write_text(
+        CONFIG.format(base_url=service.base_url, more=more, retries=retries)
+    )
+    return _started([str(codex)], home, "exec", "--json", "--skip-git-repo-check", *arguments)
+
+
+def launched(codex: Path, service: Service, home: Path, *words: str) -> subprocess.Popen[str]:
+    """Start ``codex exec`` in ``home/work`` with our catalogue; the user has no settings."""
+    listing = httpx.get(f"{service.base_url}/admin/models", timeout=scaled(WITHIN_S)).json()
+    models = ServedModel.all_of(listing)
+    file = _config_home(home) / "models.json"
+    file.write_text(json.dumps(catalogue(models)))
+    given = ["exec", "--json", "--skip-git-repo-check", _FREE, *words]
+    ours = arguments(given, service.base_url, models[0], catalogue_path=str(file), keyed=False)
+    return _started([str(codex), *ours], home)
+
+
+def _config_home(home: Path) -> Path:
+    config = home / "codex"
+    config.mkdir(parents=True, exist_ok=True)
+    return config
+
+
+def _started(program: list[str], home: Path, *words: str) -> subprocess.Popen[str]:
+    work = home / "work"
     work.mkdir(parents=True, exist_ok=True)
-    config.mkdir(exist_ok=True)
-    text = CONFIG.format(base_url=service.base_url, more=more, retries=retries)
-    (config / "config.toml").write_text(text)
     env = {
         "HOME": str(home),
-        "CODEX_HOME": str(config),
+        "CODEX_HOME": str(home / "codex"),
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "SHELL": "/bin/sh",
         **mark(),
     }
     return subprocess.Popen(
-        [str(codex), "exec", "--json", "--skip-git-repo-check", *arguments],
+        [*program, *words],
         cwd=work,
         env=env,
         stdin=subprocess.DEVNULL,

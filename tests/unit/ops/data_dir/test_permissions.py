@@ -84,7 +84,7 @@ def test_directory_that_does_not_exist_has_no_open_files(tmp_path: Path) -> None
 def test_doctor_warns_and_names_the_remedy(directory: Path) -> None:
     found = check_permissions(directory)
     assert found.verdict == "warn"
-    assert "archive, broker, cache and 7 more" in found.detail
+    assert "archive, broker, cache and 8 more" in found.detail
     assert "semantic doctor --mend" in found.detail
     tighten(directory)
     assert check_permissions(directory).verdict == "ok"
