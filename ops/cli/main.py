@@ -29,10 +29,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
             "Use",
             "Send a prompt to the service and print the streamed answer; Ctrl-C cancels the job.",
         ),
-        "claude": (
-            "service.claude",
+        "launch": (
+            "service.launch",
             "Use",
-            "Start Claude Code on the running service; all other arguments are passed to it.",
+            "Start an agent on the running service; all other arguments are passed to it.",
         ),
         "replay": (
             "replay",
@@ -92,9 +92,9 @@ GROUPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
 )
 #: All of them.
 NAMES: Final = frozenset({*COMMANDS, *GROUPS})
-#: Claude Code gets every argument that is not ours.
+#: An agent gets every argument that is not ours.
 _CONTEXTS: Final = MappingProxyType(
-    {"claude": {"allow_extra_args": True, "ignore_unknown_options": True}}
+    {"launch": {"allow_extra_args": True, "ignore_unknown_options": True}}
 )
 #: Set by shells that complete a command line; every name is needed then.
 _COMPLETION_ENV = "_SEMANTIC_COMPLETE"

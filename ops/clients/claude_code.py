@@ -18,6 +18,8 @@ from typing import Any, Final
 CONTEXT_TOKENS_MIN: Final = 65_536
 #: Longest answer that Claude Code is configured to request, in tokens.
 OUTPUT_TOKENS_MAX: Final = 16_384
+#: Claude Code raises a smaller window of automatic compaction to this, in tokens.
+_COMPACT_WINDOW_MIN: Final = 100_000
 #: Half an hour, in milliseconds: a cold prefill of a long prompt may take minutes without a token.
 CLIENT_TIMEOUT_MS: Final = 1_800_000
 #: Tools that are enough to read, change and run things, for models with a short context.
@@ -45,6 +47,7 @@ _MODEL_NAMES = (
     "ANTHROPIC_DEFAULT_OPUS_MODEL",
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
 )
 #: Subcommands of ``claude`` that start no session.
 _COMMANDS = frozenset({"mcp", "config", "doctor", "update", "install", "plugin", "setup-token"})
@@ -96,15 +99,24 @@ def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> di
     variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
     variables |= dict.fromkeys(_MODEL_NAMES, model.following(FOLLOWING_NAME))
     if model.context_length is not None:
-        output = max(1, min(OUTPUT_TOKENS_MAX, model.context_length // 4))
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(model.context_length)
-        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output)
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output_tokens(model))
+        if model.context_length >= _COMPACT_WINDOW_MIN:
+            variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(model.context_length)
     return variables | {
         "CLAUDE_STREAM_IDLE_TIMEOUT_MS": str(CLIENT_TIMEOUT_MS),
         "API_TIMEOUT_MS": str(CLIENT_TIMEOUT_MS),
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
     }
+
+
+def output_tokens(model: ServedModel) -> int | None:
+    """Return the longest answer that an agent is configured to request, if the context is known."""
+    if model.context_length is None:
+        return None
+    return max(1, min(OUTPUT_TOKENS_MAX, model.context_length // 4))
 
 
 def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ops.clients.agents import AGENTS, paste_lines, start_of
 from ops.clients.claude_code import (
     FEW_TOOLS,
     KEY_VARIABLE,
@@ -23,6 +24,8 @@ from ops.clients.claude_code import (
 )
 from ops.clients.codex import KEY_NAME, config_lines, configuration
 
+#: Agents whose lines are those of ``semantic launch NAME --print``.
+LISTED: Final = tuple(name for name in AGENTS if name not in {"claude", "codex"})
 _QUESTION: Final = "Hello!"
 _ANSWER_TOKENS: Final = 64
 
@@ -66,7 +69,7 @@ def client_set_ups(
         ClientSetUp(
             id="claude-code",
             title="Claude Code",
-            note="On this machine: semantic claude. Elsewhere, in a shell:",
+            note="On this machine: semantic launch claude. Elsewhere, in a shell:",
             language=Language.SHELL,
             code="\n".join(list(claude_code_lines(base_url, model, keyed=keyed))[1:]),
         ),
@@ -77,6 +80,7 @@ def client_set_ups(
             language=Language.TOML,
             code=_codex(base_url, model, keyed=keyed),
         ),
+        *(_agent(name, base_url, model, keyed=keyed) for name in LISTED),
         ClientSetUp(
             id="openai-sdk",
             title="OpenAI SDK",
@@ -113,7 +117,7 @@ def client_set_ups(
 def claude_code_lines(base_url: str, model: ServedModel, *, keyed: bool = False) -> Iterator[str]:
     """Yield shell lines that point Claude Code at this service."""
     token = KEY_VARIABLE if keyed else NO_KEY
-    yield "# Claude Code: `semantic claude` in another terminal, or paste"
+    yield "# Claude Code: `semantic launch claude` in another terminal, or paste"
     yield from shell_lines(environment(base_url, model, token=token))
     tools = f' --tools "{FEW_TOOLS}"' if model.is_small else ""
     yield f"claude --permission-mode default{tools}"
@@ -127,6 +131,17 @@ def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[st
     key = f' -H "x-api-key: {KEY_VARIABLE}"' if keyed else ""
     json_type = "-H 'content-type: application/json'"
     yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
+
+
+def _agent(name: str, base_url: str, model: ServedModel, *, keyed: bool) -> ClientSetUp:
+    start = start_of(name, base_url, [model], key=KEY_VARIABLE if keyed else None)
+    return ClientSetUp(
+        id=name,
+        title=AGENTS[name].title,
+        note=f"On this machine: semantic launch {name}. Elsewhere, in a shell:",
+        language=Language.SHELL,
+        code="\n".join(paste_lines(start)),
+    )
 
 
 def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:

@@ -31,7 +31,7 @@ def jobs_of(session: str) -> list[dict[str, Any]]:
     """Return the latest jobs of a session, newest first."""
     base_url = os.environ["ANTHROPIC_BASE_URL"]
     request = urllib.request.Request(f"{base_url}/v1/jobs?agent_id={session}&limit=100")  # noqa: S310 - the address that Claude Code uses itself
-    # `semantic claude` passes the key of the service, if it has one, as a header of its own.
+    # `semantic launch claude` passes the key of the service, if it has one, as a header of its own.
     for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines():
         name, _, value = line.partition(":")
         request.add_header(name.strip(), value.strip())

@@ -151,7 +151,7 @@ def _commands_send_it(service: Service) -> None:
     assert refused.returncode == 1
     assert "send a key" in refused.stderr
     _claude_has_the_umask_of_the_shell(service)
-    lines = command(service, "claude", "--print-env", SEMANTIC_API_KEY=KEY)
+    lines = command(service, "launch", "claude", "--print", SEMANTIC_API_KEY=KEY)
     assert 'ANTHROPIC_AUTH_TOKEN="$SEMANTIC_API_KEY"' in lines.stdout
     assert KEY not in lines.stdout
     shown = command(service, "config", "show", **settings, SEMANTIC_API_KEY=KEY)
@@ -164,7 +164,7 @@ def _claude_has_the_umask_of_the_shell(service: Service) -> None:
     program.write_text("#!/bin/sh\numask\n")
     program.chmod(0o700)
     with umask(0o027):
-        found = command(service, "claude", "--claude", str(program), SEMANTIC_API_KEY=KEY)
+        found = command(service, "launch", "claude", "--program", str(program), SEMANTIC_API_KEY=KEY)
     assert found.stdout.strip() == "0027", found.stderr
 
 

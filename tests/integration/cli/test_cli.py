@@ -313,7 +313,7 @@ def test_status_without_a_service_says_so_with_3(shell: Shell) -> None:
     "words",
     [
         ("run", "hello"),
-        ("claude", "-p", "hello"),
+        ("launch", "claude", "-p", "hello"),
         ("jobs", "ls"),
         ("jobs", "show", "--follow", "job-1"),
     ],

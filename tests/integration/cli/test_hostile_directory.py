@@ -19,7 +19,7 @@ _DEADLINE_S = 60
 KEY = "correct-horse-battery-staple"
 CLIENTS = (
     ("run", "my secret prompt"),
-    ("claude", "-p", "my secret prompt"),
+    ("launch", "claude", "-p", "my secret prompt"),
     ("jobs", "ls"),
     ("status",),
     ("batch", "ls"),

@@ -77,7 +77,7 @@ def ask(
 
 
 class ClaudeCode:
-    """Claude Code of one user, started by ``semantic claude``.
+    """Claude Code of one user, started by ``semantic launch claude``.
 
     Args:
         binary: The CLI.
@@ -108,8 +108,8 @@ class ClaudeCode:
 
     def argv(self, *words: str) -> list[str]:
         """Return the command line of the user."""
-        service = ["--claude", str(self._binary), "--data-dir", str(self._service.data_dir)]
-        return [sys.executable, "-m", "ops.cli.main", "claude", *service, *words]
+        service = ["--program", str(self._binary), "--data-dir", str(self._service.data_dir)]
+        return [sys.executable, "-m", "ops.cli.main", "launch", "claude", *service, *words]
 
     def begin(
         self, prompt: str, *words: str, form: str = "json", **env: str
@@ -174,6 +174,6 @@ def started(
     *words: str,
     tools: str = "Bash,Read,Edit,Write",
 ) -> Any:
-    """Start Claude Code as a user does, by ``semantic claude``, and return its result."""
+    """Start Claude Code as a user does, by ``semantic launch claude``, and return its result."""
     user = ClaudeCode(claude_binary, service, home)
     return user.result(user.start(*words, "--tools", tools))

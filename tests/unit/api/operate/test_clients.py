@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from api.http.messages import Reply
+from ops.clients.set_up import LISTED
 from tests.support.builders.api import FakeApi, fake_api
 
 
@@ -27,6 +28,7 @@ def test_lines_have_the_address_of_the_request_and_the_loaded_model() -> None:
             assert [one["id"] for one in listed["data"]] == [
                 "claude-code",
                 "codex",
+                *LISTED,
                 "openai-sdk",
                 "anthropic-sdk",
                 "curl",

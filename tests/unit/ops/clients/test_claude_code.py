@@ -16,7 +16,7 @@ _VARIABLES = environment(_URL, _LARGE)
 def test_every_alias_of_the_client_is_the_one_model() -> None:
     names = {value for name, value in _VARIABLES.items() if name.endswith("_MODEL")}
     assert names == {"m"}
-    assert sum(name.endswith("_MODEL") for name in _VARIABLES) == 4
+    assert sum(name.endswith("_MODEL") for name in _VARIABLES) == 5
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,10 @@ def test_other_settings_of_the_caller_s_stand() -> None:
 
 def test_a_command_that_starts_no_session_gets_nothing_added() -> None:
     assert arguments(["mcp", "list"], _VARIABLES, _SMALL) == ["mcp", "list"]
+
+
+def test_reminders_are_off_and_the_window_of_compaction_is_that_of_the_model() -> None:
+    assert _VARIABLES["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"] == "off"
+    assert _VARIABLES["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "131072"
+    # The client would raise a smaller one, and never compact in time.
+    assert "CLAUDE_CODE_AUTO_COMPACT_WINDOW" not in environment(_URL, _SMALL)

@@ -44,7 +44,7 @@ def test_exports_set_what_they_say(name: str) -> None:
     assert variables["ANTHROPIC_BASE_URL"] == _URL
     assert variables["ANTHROPIC_AUTH_TOKEN"] == "local"
     models = [value for key, value in variables.items() if key.endswith("_MODEL")]
-    assert models == [name] * 4
+    assert models == [name] * 5
     assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "131072"
     assert variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "16384"
 
