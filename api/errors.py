@@ -105,6 +105,7 @@ _OPENAI_PATHS: Final = (
     "/v1/files",
     "/v1/batches",
 )
+_OLLAMA_PATHS: Final = ("/api",)
 _SHARED_PATH: Final = "/v1/models"
 
 
@@ -159,6 +160,8 @@ def dialects_of_path(path: str) -> tuple[Dialect, ...]:
         return (Dialect.OPENAI,)
     if _is_under(path, (_SHARED_PATH,)):
         return (Dialect.OPENAI, Dialect.ANTHROPIC)
+    if _is_under(path, _OLLAMA_PATHS):
+        return (Dialect.OLLAMA,)
     return (Dialect.NATIVE,)
 
 
@@ -210,6 +213,8 @@ def error_body(error: SemanticError, dialect: Dialect, request_id: str) -> dict[
     )
     if dialect is Dialect.ANTHROPIC:
         return _anthropic_body(facts)
+    if dialect is Dialect.OLLAMA:
+        return {"error": _named(facts)}
     if dialect is Dialect.OPENAI:
         code = _PARAMETER_CODES.get(type(error), error.code)
         return _openai_body(replace(facts, code=code))
@@ -251,11 +256,16 @@ def _details(error: SemanticError) -> Mapping[str, Any]:
     return {}
 
 
+def _named(facts: _Facts) -> str:
+    """Return the message behind the field that it is about, if there is one."""
+    return f"{facts.field}: {facts.message}" if facts.field else facts.message
+
+
 def _anthropic_body(facts: _Facts) -> dict[str, Any]:
-    message = f"{facts.field}: {facts.message}" if facts.field else facts.message
+    kind = error_type(facts.status, Dialect.ANTHROPIC)
     return {
         "type": "error",
-        "error": {"type": error_type(facts.status, Dialect.ANTHROPIC), "message": message},
+        "error": {"type": kind, "message": _named(facts)},
         "request_id": facts.request_id,
     }
 

@@ -15,6 +15,7 @@ from api.dialects.batches.openai import BATCH_OPERATIONS
 from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
+from api.dialects.ollama.routes import OLLAMA_OPERATIONS, managed_by
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
 from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
@@ -63,6 +64,7 @@ OPERATIONS: Final = (
     *EMBEDDING_OPERATIONS,
     *RESPONSE_OPERATIONS,
     *CONVERSATION_OPERATIONS,
+    *OLLAMA_OPERATIONS,
     *MESSAGE_BATCH_OPERATIONS,
     *FILE_OPERATIONS,
     *BATCH_OPERATIONS,
@@ -157,12 +159,15 @@ class RouteTable:
         """Reply to a request without a route.
 
         Raises:
-            TransportError: 404, or 405 with ``allow``.
+            TransportError: 404, 405 with ``allow``, or 501 for Ollama's management of models.
         """
         if method == "OPTIONS" and route_path in ("*", "%2A"):
             every = {method for _, method in self._patterns} | {"HEAD", "OPTIONS"}
             return Reply(status=204, headers={"allow": ", ".join(sorted(every))})
         methods = self.allowed(route_path)
+        if not methods and (command := managed_by(route_path)) is not None:
+            message = f"models are managed on the machine of the service: {command}"
+            raise TransportError(501, "not_implemented", message)
         if not methods:
             raise TransportError(404, "not_found", "there is nothing at this path")
         allow = {"allow": ", ".join(methods)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -168,7 +168,7 @@ def embedding_list(
 def _encoded(vector: bytes, form: EncodingFormat) -> array[float] | str:
     match form:
         case "float":
-            return _floats(vector)
+            return floats_of(vector)
         case "base64":
             return base64_of(vector)
         case _:
@@ -180,7 +180,8 @@ def base64_of(vector: bytes) -> str:
     return base64.b64encode(vector).decode()
 
 
-def _floats(vector: bytes) -> array[float]:
+def floats_of(vector: bytes) -> array[float]:
+    """Return the elements of a vector."""
     elements = array("f", vector)
     if sys.byteorder == "big":
         elements.byteswap()
@@ -189,8 +190,28 @@ def _floats(vector: bytes) -> array[float]:
 
 async def create_embeddings(app: App, request: Request) -> Reply:
     """Return the vectors of texts, in their order; the reply repeats the model name."""
+
+    def reply(view: Job, vectors: Vectors) -> EmbeddingList:
+        body = read_body(request.body)
+        return embedding_list(
+            vectors,
+            model=body.model,
+            prompt_tokens=view.usage.prompt_tokens,
+            encoding=body.encoding_format,
+        )
+
     parsed = partial(parse, request.body, request.headers, app.defaults)
-    _, job = await open_answer(app, parsed, request, protocol=EMBEDDINGS_PROTOCOL)
+    return await answer_vectors(app, request, parsed, reply)
+
+
+async def answer_vectors(
+    app: App,
+    request: Request,
+    parse_texts: Callable[[], ParsedRequest],
+    reply_of: Callable[[Job, Vectors], Mapping[str, Any]],
+) -> Reply:
+    """Answer a request for vectors; ``reply_of`` makes the body of the reply, and may block."""
+    _, job = await open_answer(app, parse_texts, request, protocol=EMBEDDINGS_PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: job.id}
     if job.attached is not None:
         headers[ATTACHED_HEADER] = job.attached
@@ -199,7 +220,7 @@ async def create_embeddings(app: App, request: Request) -> Reply:
         view, vectors = await app.call(_vectors_of, job.id, app)
         if view.answered_by is not None:
             headers[MODEL_HEADER] = plain_header(view.answered_by)
-        reply = await app.call(_vector_reply, request, view, vectors, headers)
+        reply = await app.call(lambda: json_reply(reply_of(view, vectors), headers=headers))
     job.delivered()
     return reply
 
@@ -217,17 +238,6 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
     if stored is None or stored.vectors is None:
         raise PayloadMissing(view.output or view.id)
     return view, stored.vectors
-
-
-def _vector_reply(request: Request, view: Job, vectors: Vectors, headers: dict[str, str]) -> Reply:
-    body = read_body(request.body)
-    reply = embedding_list(
-        vectors,
-        model=body.model,
-        prompt_tokens=view.usage.prompt_tokens,
-        encoding=body.encoding_format,
-    )
-    return json_reply(reply, headers=headers)
 
 
 EMBEDDING_OPERATIONS: Final = (

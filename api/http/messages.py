@@ -89,6 +89,7 @@ class Dialect(StrEnum):
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
+    OLLAMA = "ollama"
     NATIVE = "native"
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events."""
+"""Parts of streams: server-sent events, and lines of JSON."""
 
 from __future__ import annotations
 
@@ -35,17 +35,30 @@ class Comment:
     text: str
 
 
-Part = Frame | Comment
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A JSON object on a line of its own, in a stream of them."""
+
+    data: Mapping[str, Any]
+
+
+Part = Frame | Comment | Line
 
 
 def encode(parts: Iterable[Part]) -> bytes:
-    """Return the bytes of frames and comments, in order."""
-    return b"".join(
-        frame(part.data, event=part.event, id=part.id)
-        if isinstance(part, Frame)
-        else comment(part.text)
-        for part in parts
-    )
+    """Return the bytes of parts, in order."""
+    return b"".join(map(_encoded, parts))
+
+
+def _encoded(part: Part) -> bytes:
+    match part:
+        case Frame():
+            return frame(part.data, event=part.event, id=part.id)
+        case Comment():
+            return comment(part.text)
+        case Line():
+            # ASCII: some clients also split at U+0085, U+2028 and U+2029, which JSON leaves as is.
+            return json.dumps(part.data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def frame(

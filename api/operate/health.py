@@ -160,11 +160,12 @@ class Health(TypedDict):
 
 
 class Root(TypedDict):
-    """The service and its links."""
+    """The service and its links; ``ollama`` has the words that some clients of Ollama look for."""
 
     name: str
     version: str
     model: str
+    ollama: Literal["Ollama is running"]
     links: dict[str, str]
 
 
@@ -208,6 +209,7 @@ async def root(app: App, request: Request) -> Reply:
         "name": "semantic",
         "version": app.version,
         "model": app.model,
+        "ollama": "Ollama is running",
         "links": {
             "openapi": "/openapi.json",
             "models": "/v1/models",

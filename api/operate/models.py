@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -62,7 +61,6 @@ _MODEL_ID: Final = path("model_id", example="semantic-demo")
 _OWNER: Final = "semantic"
 #: What a key that sees only its own things reads instead of an error that may name files.
 LOAD_FAILED: Final = "its last load failed"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def list_models(app: App, request: Request) -> Reply:
@@ -151,10 +149,7 @@ def _capabilities(kind: ModelKind) -> dict[str, Any]:
 
 
 def _model(name: str, model: ModelStatus) -> ModelObject:
-    card, files = model.card, model.files
-    created = _EPOCH if files is None else files.written_at
-    created = created if card is None else _instant(card.created_at)
-    created = created.replace(microsecond=0)
+    card, files, created = model.card, model.files, model.written_at
     return {
         "id": name,
         "object": "model",
@@ -172,15 +167,6 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "size_bytes": None if files is None else files.size_bytes,
         "digest": model.digest,
     }
-
-
-def _instant(text: str) -> datetime:
-    """Return an instant in UTC, the epoch if it is not valid."""
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return _EPOCH
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 MODEL_OPERATIONS: Final = (

@@ -47,6 +47,12 @@ class OpenAIError(TypedDict):
     error: OpenAIErrorDetail
 
 
+class OllamaError(TypedDict):
+    """An error in Ollama's format."""
+
+    error: str
+
+
 class Problem(TypedDict):
     """An error as RFC 9457 problem details.
 
@@ -74,6 +80,7 @@ _JSON: Final = "application/json"
 _ERRORS: Final[Mapping[Dialect, tuple[str, Any]]] = {
     Dialect.ANTHROPIC: (_JSON, AnthropicError),
     Dialect.OPENAI: (_JSON, OpenAIError),
+    Dialect.OLLAMA: (_JSON, OllamaError),
     Dialect.NATIVE: ("application/problem+json", Problem),
 }
 _SECURITY_SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -165,7 +172,7 @@ class _Refs:
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[_Refs, dict[str, Any]]:
-    shapes: list[Any] = [AnthropicError, OpenAIError, Problem, Health]
+    shapes: list[Any] = [AnthropicError, OpenAIError, OllamaError, Problem, Health]
     for operation in operations:
         shapes += [shape for shape in (operation.body, operation.reply) if shape is not None]
     distinct = list({id(shape): shape for shape in shapes}.values())

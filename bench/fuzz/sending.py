@@ -124,5 +124,7 @@ def _is_typed(error: Any, dialect: Dialect, status: int) -> bool:
             )
         case Dialect.OPENAI:
             return bool(error["error"]["message"] and error["error"]["type"])
+        case Dialect.OLLAMA:
+            return bool(error["error"]) and isinstance(error["error"], str)
         case Dialect.NATIVE:
             return error["status"] == status and bool(error["detail"] and error["code"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
@@ -174,12 +174,14 @@ class ModelFiles:
         directory: Where they are.
         context_length: Longest sequence that the configuration allows, in tokens.
         written_at: Time of the last change of the weights.
+        family: The architecture that the configuration names, "" if it names none.
     """
 
     directory: str
     size_bytes: int
     context_length: int
     written_at: datetime
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ class ModelPast:
 
 #: Types of the events that make a ``ModelPast``.
 PAST_EVENTS: Final = (ModelLoaded.__name__, ModelLoadFailed.__name__)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 InspectFiles = Callable[[ModelEntry], ModelFiles | None]
 
@@ -248,9 +252,26 @@ class ModelStatus:
         return None if self.card is None else self.card.fingerprint
 
     @property
+    def written_at(self) -> datetime:
+        """When the weights were written, in whole seconds; the epoch if it is not known."""
+        written = _EPOCH if self.files is None else self.files.written_at
+        if self.card is not None:
+            written = _instant(self.card.created_at)
+        return written.replace(microsecond=0)
+
+    @property
     def failure(self) -> str | None:
         """Why the model could not be loaded."""
         return self.past.failure if self.state is ModelState.FAILED else None
+
+
+def _instant(text: str) -> datetime:
+    """Return an instant in UTC, the epoch if it is not valid."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return _EPOCH
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def take_stock(

@@ -143,10 +143,13 @@ def inspect_files(entry: ModelEntry) -> ModelFiles | None:
     except (OSError, ValueError, RecursionError):
         # A configuration that is no JSON is there; the load reports what is wrong with it.
         config, weights = {}, []
+    config = config if isinstance(config, dict) else {}
+    family = config.get("model_type")
     return ModelFiles(
         directory=str(directory),
         size_bytes=sum(stat.st_size for stat in weights),
-        context_length=context_length_of(config if isinstance(config, dict) else {}),
+        context_length=context_length_of(config),
+        family=family if isinstance(family, str) else "",
         written_at=datetime.fromtimestamp(
             max((stat.st_mtime for stat in weights), default=0.0), UTC
         ),

@@ -21,6 +21,7 @@ from anthropic.types.beta import MessageCountTokensParams as BetaMessageCountTok
 from anthropic.types.beta import message_create_params as beta_messages
 from anthropic.types.beta.messages import BatchCreateParams as BetaMessageBatchParams
 from anthropic.types.messages import BatchCreateParams as MessageBatchParams
+from ollama._types import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest
 from openai.types import (
     BatchCreateParams,
     EmbeddingCreateParams,
@@ -112,6 +113,30 @@ SURFACES: Mapping[str, Surface] = {
         table="embeddings",
     ),
     "batches": Surface(path="/v1/batches", roots=(BatchCreateParams,), base={}, table="batches"),
+    "ollama_chat": Surface(
+        path="/api/chat",
+        roots=(ChatRequest,),
+        base={"model": "m", "messages": [_TURN]},
+        table="ollama",
+    ),
+    "ollama_generate": Surface(
+        path="/api/generate",
+        roots=(GenerateRequest,),
+        base={"model": "m", "prompt": "hi"},
+        table="ollama",
+    ),
+    "ollama_embed": Surface(
+        path="/api/embed",
+        roots=(EmbedRequest,),
+        base={"model": "m", "input": "hi"},
+        table="ollama",
+    ),
+    "ollama_embeddings": Surface(
+        path="/api/embeddings",
+        roots=(EmbeddingsRequest,),
+        base={"model": "m", "prompt": "hi"},
+        table="ollama",
+    ),
     "files": Surface(path="/v1/files", roots=(FileCreateParams,), base={}, table="files"),
 }
 

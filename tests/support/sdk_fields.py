@@ -15,6 +15,7 @@ from typing import (
     get_type_hints,
 )
 
+from pydantic import BaseModel
 from typing_extensions import TypeAliasType, is_typeddict
 
 
@@ -23,7 +24,8 @@ class SdkField:
     """A field of a type of the SDK, where the walk first met it.
 
     Attributes:
-        owner: Name of its type; a beta type has the name of the type that it extends.
+        owner: Name of its type; a beta type has the name of the type that it extends, and a type
+            inside another one the names of both.
         name: Name of the field.
         path: Its place in the body.
         sample: A value that the SDK allows.
@@ -49,7 +51,7 @@ def walk(root: Any, base: Mapping[str, Any], prune: Prune) -> Iterator[SdkField]
     """Yield every field of ``root`` and of the types below it, each type once.
 
     Args:
-        root: A ``TypedDict`` of the SDK.
+        root: A ``TypedDict`` or a model of the SDK.
         base: A valid body.
         prune: Whether the types below a field of a type are left out.
     """
@@ -70,7 +72,7 @@ def _fields(
         return
     seen.add(name)
     required = sample(owner)
-    for field, hint in get_type_hints(owner, include_extras=True).items():
+    for field, hint in _hints(owner).items():
 
         def body(value: Any, field: str = field) -> Any:
             return wrap(required | {field: value})
@@ -92,7 +94,7 @@ def _nested(body: Callable[[Any], Any], depth: int) -> Callable[[Any], Any]:
 
 
 def _name(owner: Any) -> str:
-    name: str = owner.__name__
+    name: str = owner.__qualname__
     return name.removeprefix("Beta").removesuffix("NonStreaming")
 
 
@@ -110,7 +112,7 @@ def _members(hint: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
     """Yield the types of objects in a type, with the number of lists around each."""
     hint = _plain(hint)
     origin = get_origin(hint)
-    if is_typeddict(hint):
+    if _is_object(hint):
         yield hint, depth
     elif origin is not None and origin is not Literal and origin is not dict:
         is_list = isinstance(origin, type) and hasattr(origin, "__iter__")
@@ -122,12 +124,34 @@ def _dicts(hint: Any) -> list[Any]:
     return [member for member, _ in _members(hint)]
 
 
+def _is_object(hint: Any) -> bool:
+    if is_typeddict(hint):
+        return True
+    # Where requests are dictionaries, the models are replies.
+    is_model = isinstance(hint, type) and issubclass(hint, BaseModel)
+    return is_model and not hint.__module__.startswith(("anthropic.", "openai."))
+
+
+def _hints(owner: Any) -> dict[str, Any]:
+    """Return the types of the fields, by their names on the wire."""
+    if is_typeddict(owner):
+        return get_type_hints(owner, include_extras=True)
+    return {
+        info.alias or name: Required[info.annotation] if info.is_required() else info.annotation
+        for name, info in owner.model_fields.items()
+    }
+
+
 def _is_required(owner: Any, hint: Any) -> bool:
+    if not is_typeddict(owner):
+        return get_origin(hint) is Required
     # ``__required_keys__`` is wrong where annotations are text, as in the SDKs.
     origin = get_origin(hint)
     return origin is Required or (owner.__total__ and origin is not NotRequired)
 
 
+#: Values of fields that the types give as any text.
+_NAMED_SAMPLES: Mapping[str, Any] = {"role": "user"}
 _PLAIN_SAMPLES: Mapping[Any, Any] = {
     str: "x", int: 1, float: 1.0, bool: True, object: {"x": 1}, type(None): None,
 }  # fmt: skip
@@ -137,10 +161,10 @@ def sample(hint: Any) -> Any:
     """Return a value of a type: its required fields, the first member of a union."""
     hint = _plain(hint)
     origin = get_origin(hint)
-    if is_typeddict(hint):
-        hints = get_type_hints(hint, include_extras=True)
+    if _is_object(hint):
+        hints = _hints(hint)
         wanted = [one for one in hints if _is_required(hint, hints[one]) or one == "type"]
-        return {one: sample(hints[one]) for one in wanted}
+        return {one: _field_sample(hint, one, hints[one]) for one in wanted}
     if origin is Literal:
         return get_args(hint)[0]
     if origin is None:
@@ -151,3 +175,10 @@ def sample(hint: Any) -> Any:
         return [sample(get_args(hint)[0])]
     members = [one for one in get_args(hint) if one is not type(None)]
     return sample(members[0])
+
+
+def _field_sample(owner: Any, name: str, hint: Any) -> Any:
+    if _plain(hint) is str and name in _NAMED_SAMPLES:
+        return _NAMED_SAMPLES[name]
+    has_default = not is_typeddict(owner) and get_origin(hint) is not Required
+    return owner.model_fields[name].default if has_default else sample(hint)

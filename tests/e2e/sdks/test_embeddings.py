@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import ollama
 import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
@@ -92,6 +93,22 @@ def test_all_forms_of_input_give_the_vectors_that_mlx_lm_computes(
     plain = plain_vector(embedder, ids[0], pooling="lasttoken", dimensions=16)
     assert short.data[0].embedding == pytest.approx(plain, abs=TOLERANCE)
     assert short.model == "text-embedding-3-small"
+
+
+def test_ollamas_client_gets_the_same_vectors(client: openai.OpenAI, embedding: Service) -> None:
+    texts = ["Bees dance.", "Cells divide."]
+    expected = client.embeddings.create(model="notes", input=texts)
+    with ollama.Client(host=embedding.base_url, timeout=scaled(120)) as other:
+        reply = other.embed("notes:latest", input=texts, dimensions=DIMENSIONS)
+        older = other.embeddings("notes", prompt=texts[0])
+        names = [one.model for one in other.list().models]
+        with pytest.raises(ollama.ResponseError, match="too long"):
+            other.embed("notes", input="a " * (CONTEXT + 1), truncate=True)
+    for found, one in zip(reply.embeddings, expected.data, strict=True):
+        assert list(found) == pytest.approx(one.embedding, abs=TOLERANCE)
+    assert list(older.embedding) == pytest.approx(expected.data[0].embedding, abs=TOLERANCE)
+    assert reply.prompt_eval_count == expected.usage.prompt_tokens
+    assert "text-embedding-3-small" in names
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(scaled(1800))
 
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {
+    "createMessage": "a tool that must be called must be among the tools",
     "createMessageBatch": "ids of one batch must differ",
     "createJob": "webhooks to receivers that the request names are disabled",
     "createChatCompletion": "a tool that must be called must be among the tools",
@@ -28,6 +29,11 @@ REFUSALS = {
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
     "tuneEngine": "a value must be named",
+    "ollamaChat": "top_logprobs needs logprobs, and the question has no image",
+    "ollamaGenerate": "raw and suffix exclude system, format and think",
+    "ollamaEmbed": "the model must compute vectors",
+    "ollamaEmbeddings": "the model must compute vectors",
+    "ollamaShow": "the model must be named by one of two fields",
 }
 
 

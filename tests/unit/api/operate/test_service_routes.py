@@ -208,6 +208,7 @@ def test_root_has_the_name_and_the_version() -> None:
         async with fake_api() as api:
             root = await api.json("GET", "/")
             assert (root["name"], root["version"], root["model"]) == ("semantic", "1.2.3", "demo")
+            assert "Ollama is running" in json.dumps(root)
 
     asyncio.run(scenario())
 

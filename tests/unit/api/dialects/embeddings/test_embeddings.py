@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ollama import EmbedResponse
 
 from api.http.messages import Caller, Reply
 from domain.audit.recorded_answers import JobRecords
@@ -91,8 +92,8 @@ def _data(reply: Reply) -> list[dict[str, Any]]:
     return list(json.loads(reply.body)["data"])
 
 
-async def _answered(api: FakeApi, body: dict[str, Any]) -> dict[str, Any]:
-    asking = asyncio.ensure_future(api.json("POST", PATH, body))
+async def _answered(api: FakeApi, body: dict[str, Any], path: str = PATH) -> dict[str, Any]:
+    asking = asyncio.ensure_future(api.json("POST", path, body))
     _complete(api, await api.only_job())
     return dict(await asking)
 
@@ -336,5 +337,31 @@ def test_waiting_vectors_take_no_place_of_waiting_answers() -> None:
             assert [one.status for one in answers] == [202, 429]
             request.gone.set()
             await waiting
+
+    asyncio.run(scenario())
+
+
+def test_ollama_gets_the_same_vectors() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            body = {"model": "notes:latest", "input": ["a", "b"], "truncate": True, "dimensions": 2}
+            reply = EmbedResponse.model_validate(await _answered(api, body, "/api/embed"))
+            assert reply.embeddings == VECTORS
+            assert (reply.model, reply.prompt_eval_count) == ("notes", 5)
+            assert (reply.total_duration or 0) >= (reply.load_duration or 0) > 0
+            (view,) = api.log.views.rows.values()
+            request = ChatRequest.from_bytes(api.log.get(Digest(view.submitted.request)))
+            assert request.embedding == EmbeddingInputs(texts=("a", "b"), dimensions=2)
+
+    asyncio.run(scenario())
+
+
+def test_ollamas_older_route_has_one_vector() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            body = {"model": "notes", "prompt": "a"}
+            assert await _answered(api, body, "/api/embeddings") == {"embedding": VECTORS[0]}
 
     asyncio.run(scenario())
