@@ -139,6 +139,11 @@ class ChatRequest:
     embedding: EmbeddingInputs | None = None
 
     @property
+    def is_scored(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return self.logprobs is not None and self.raw is not None and self.raw.is_echoed
+
+    @property
     def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that the answer may call, with the schemas of their arguments."""
         return tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from worker.engine.mlx.kv.window_cache import (
     make_row_caches,
 )
 from worker.engine.mlx.rows.decode_rows import DecodeRows, Row, Sampler, StartFailed, prefill
+from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -178,6 +180,7 @@ class RunningSequences:
         block_tokens: Tokens by which the buffers of a sequence grow.
         speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
             no layer has a recurrent state.
+        scored: Gets the logits of the prompts that it names, each of which is prefilled alone.
     """
 
     def __init__(
@@ -189,8 +192,10 @@ class RunningSequences:
         ragged: bool,
         block_tokens: int = BLOCK_TOKENS,
         speculation: Speculation | None = None,
+        scored: PromptRows | None = None,
     ) -> None:
         self._network = network
+        self._scored = PromptRows() if scored is None else scored
         self._block_tokens = block_tokens
         self._row_bytes = row_bytes
         self._next_uid = 0
@@ -328,9 +333,13 @@ class RunningSequences:
         if not prompts:
             return []
         self._rows.interrupt()
+        on_logits, uid = None, prompts[0].row.uid
+        if uid in self._scored:
+            on_logits = partial(self._scored.note, uid)
+            tokens_max = min(tokens_max, SCORED_PIECE_TOKENS)
         pieces = [prompt.segments[0][:tokens_max] for prompt in prompts]
         rows = [prompt.row for prompt in prompts]
-        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces)):
+        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces, on_logits)):
             return []
         for prompt, piece in zip(prompts, pieces, strict=True):
             prompt.advance(len(piece))
