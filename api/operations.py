@@ -18,6 +18,7 @@ from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
+from api.dialects.rerank import RERANK_OPERATIONS
 from api.dialects.tokenize import TOKEN_OPERATIONS
 from api.errors import TransportError
 from api.http.messages import Access, Caller, Handler, Reply, Request, Route, StreamReply
@@ -59,6 +60,7 @@ OPERATIONS: Final = (
     *CHAT_OPERATIONS,
     *TEXT_OPERATIONS,
     *EMBEDDING_OPERATIONS,
+    *RERANK_OPERATIONS,
     *TOKEN_OPERATIONS,
     *RESPONSE_OPERATIONS,
     *MESSAGE_BATCH_OPERATIONS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -189,7 +189,21 @@ def _floats(vector: bytes) -> array[float]:
 
 async def create_embeddings(app: App, request: Request) -> Reply:
     """Return the vectors of texts, in their order; the reply repeats the model name."""
-    parsed = partial(parse, request.body, request.headers, app.defaults)
+    return await embed(
+        app,
+        request,
+        partial(parse, request.body, request.headers, app.defaults),
+        lambda view, vectors: _vector_list(read_body(request.body), view, vectors),
+    )
+
+
+async def embed(
+    app: App,
+    request: Request,
+    parsed: Callable[[], ParsedRequest],
+    reply_of: Callable[[Job, Vectors], Mapping[str, Any]],
+) -> Reply:
+    """Compute vectors in a job, and return what a function makes of them; that may block."""
     _, job = await open_answer(app, parsed, request, protocol=EMBEDDINGS_PROTOCOL)
     headers: dict[str, str] = {JOB_HEADER: job.id}
     if job.attached is not None:
@@ -199,7 +213,7 @@ async def create_embeddings(app: App, request: Request) -> Reply:
         view, vectors = await app.call(_vectors_of, job.id, app)
         if view.answered_by is not None:
             headers[MODEL_HEADER] = plain_header(view.answered_by)
-        reply = await app.call(_vector_reply, request, view, vectors, headers)
+        reply = await app.call(lambda: json_reply(reply_of(view, vectors), headers=headers))
     job.delivered()
     return reply
 
@@ -219,15 +233,13 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
     return view, stored.vectors
 
 
-def _vector_reply(request: Request, view: Job, vectors: Vectors, headers: dict[str, str]) -> Reply:
-    body = read_body(request.body)
-    reply = embedding_list(
+def _vector_list(body: EmbeddingBody, view: Job, vectors: Vectors) -> EmbeddingList:
+    return embedding_list(
         vectors,
         model=body.model,
         prompt_tokens=view.usage.prompt_tokens,
         encoding=body.encoding_format,
     )
-    return json_reply(reply, headers=headers)
 
 
 EMBEDDING_OPERATIONS: Final = (
