@@ -101,6 +101,7 @@ _OPENAI_PATHS: Final = (
     "/v1/chat",
     "/v1/completions",
     "/v1/embeddings",
+    "/v1/rerank",
     "/v1/responses",
     "/v1/files",
     "/v1/batches",

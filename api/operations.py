@@ -21,6 +21,8 @@ from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
+from api.dialects.rerank import RERANK_OPERATIONS
+from api.dialects.tokenize import TOKEN_OPERATIONS
 from api.errors import TransportError
 from api.http.messages import Access, Caller, Handler, Reply, Request, Route, StreamReply
 from api.http.operation import Operation, Place
@@ -62,6 +64,8 @@ OPERATIONS: Final = (
     *STORED_OPERATIONS,
     *TEXT_OPERATIONS,
     *EMBEDDING_OPERATIONS,
+    *RERANK_OPERATIONS,
+    *TOKEN_OPERATIONS,
     *RESPONSE_OPERATIONS,
     *CONVERSATION_OPERATIONS,
     *OLLAMA_OPERATIONS,

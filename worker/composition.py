@@ -14,7 +14,7 @@ from domain.chat.request import ChatRequest
 from domain.engine.control import GAP_MS
 from domain.errors import ModelUnusable
 from domain.job.ports import ItemBacklog, ItemSink
-from domain.job.prepare_prompt import PromptCounter
+from domain.job.prepare_prompt import PromptCounter, PromptTokens
 from domain.job.run_attempt import JobRunner
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
@@ -294,11 +294,16 @@ def build_counter(
         on_count: Called before each count.
     """
 
-    def load_length() -> Callable[[ChatRequest], int]:
+    def load_tokens() -> Callable[[ChatRequest], PromptTokens]:
         render = load_renderer(ModelSource.of(model, settings.data_dir), answers)
-        return lambda request: len(render(request).tokens)
 
-    return PromptCounter(engine, load_length=load_length, on_count=on_count)
+        def read(request: ChatRequest) -> PromptTokens:
+            rendered = render(request)
+            return PromptTokens(rendered.tokens, rendered.echoed)
+
+        return read
+
+    return PromptCounter(engine, load_tokens=load_tokens, on_count=on_count)
 
 
 def check_model(settings: Settings, model: ModelEntry) -> None:

@@ -224,7 +224,7 @@ class WorkerProcess:
         idle = IdleModel(settings.model.idle_ttl_s, active)
         answers, used = LoggedAnswers(log=log, payloads=log), idle.record_use
         counter = parts.build_counter(settings, self._model, engine, answers=answers, on_count=used)
-        stack.enter_context(TokenCountServer(client, keys, count=counter.count))
+        stack.enter_context(TokenCountServer(client, keys, counter))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
         stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))

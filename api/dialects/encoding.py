@@ -73,13 +73,14 @@ class DeltaLogprob(DeltaChance):
 class TextLogprobs(TypedDict):
     """The tokens of a text completion, one list for each property.
 
-    ``top_logprobs`` has the token itself and the most probable ones. ``text_offset`` counts
+    ``top_logprobs`` has the token itself and the most probable ones. The first token of an echoed
+    prompt has ``None`` for both. ``text_offset`` counts
     characters from the start of the text of the choice.
     """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

@@ -22,7 +22,7 @@ from api.dialects.openai_chat.completions import (
 from api.dialects.openai_chat.routes import create_completion
 from api.dialects.parsing import clamp_max_tokens, sampling_of, stop_texts
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
-from api.http.bodies import Answers, TokenId, parse_body
+from api.http.bodies import Answers, MaxTokensOrZero, TokenId, parse_body
 from api.http.operation import IDEMPOTENCY_KEY, Operation
 from domain.chat.items import Body, Finished, Text
 from domain.chat.logprobs import TokenLogprob
@@ -72,6 +72,7 @@ class CompletionBody(CompletionParameters):
     """The body of ``POST /v1/completions``: texts to continue, without a chat template."""
 
     prompt: Prompt
+    max_tokens: MaxTokensOrZero | None = None
     best_of: Answers | None = None
     logprobs: TextTop | None = None
     echo: bool | None = None
@@ -115,19 +116,27 @@ class TextLogprobsRenderer:
         """
         if not values:
             return None
+        # Nothing precedes the first token of a prompt.
+        given = int(self._offset is None and values[0].index < 0)
         return {
             "tokens": [_text_token(value.token) for value in values],
-            "token_logprobs": [value.logprob for value in values],
-            "top_logprobs": [_by_token(value) for value in values],
-            "text_offset": [self._next_offset(value.token, text) for value in values],
+            "token_logprobs": [None] * given + [value.logprob for value in values[given:]],
+            "top_logprobs": [None] * given + [_by_token(value) for value in values[given:]],
+            "text_offset": [self._next_offset(value, text) for value in values],
         }
 
-    def _next_offset(self, token: bytes, text: str) -> int:
+    def _next_offset(self, value: TokenLogprob, text: str) -> int:
+        token = self._decoder.decode(value.token)
         if self._offset is None:
-            # Some vocabularies put a space before the first word that the text does not have.
-            self._offset = -1 if token.startswith(b" ") and not text.startswith(" ") else 0
+            self._offset = 0
+            if value.index < 0 and not text.startswith(token.removeprefix(" ")):
+                # The token that begins each prompt of some models is not in the text.
+                self._offset = -len(token)
+            elif token.startswith(" ") and not text.startswith(" "):
+                # Some vocabularies put a space before the first word that the text does not have.
+                self._offset = -1
         offset = self._offset
-        self._offset += len(self._decoder.decode(token))
+        self._offset += len(token)
         return max(0, offset)
 
 
@@ -230,9 +239,6 @@ def _check(wire: CompletionBody) -> None:
     if wire.echo and wire.suffix is not None:
         msg = "a prompt with a suffix cannot be echoed; leave out echo or suffix"
         raise InvalidRequest(msg, field="echo")
-    if wire.echo and wire.logprobs is not None:
-        msg = "prompt tokens have no log probabilities; leave out echo or logprobs"
-        raise InvalidRequest(msg, field="logprobs")
 
 
 def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:

@@ -59,6 +59,7 @@ class PreparedPrompt:
         thinking: Whether the model may reason before it answers.
         logprobs: Number of top alternatives to return per token; ``None`` for no
             log-probabilities at all.
+        is_scored: Whether the log-probabilities of its own tokens are returned, with ``echoed``.
         is_raw: Whether all of the answer is text: no reasoning, no calls.
         echoed: Text that the answer begins with, before the first generated token.
         thinking_limit: Tokens of reasoning after which it is closed, ``None`` for any number.
@@ -87,6 +88,7 @@ class PreparedPrompt:
     strict_tools: tuple[str, ...] = ()
     thinking: bool = False
     logprobs: int | None = None
+    is_scored: bool = False
     is_raw: bool = False
     echoed: str = ""
     thinking_limit: int | None = None

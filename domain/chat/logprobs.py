@@ -34,7 +34,8 @@ class TokenLogprob:
     """A token of an answer.
 
     Attributes:
-        index: Its index among all tokens of the generation, from 0.
+        index: Its index among all tokens of the generation, from 0. Tokens of an echoed prompt
+            have those below 0, in order; the first one's ``logprob`` is 0.0, as it is given.
         token: Its bytes, which need not be whole characters.
         logprob: Natural logarithm of its probability.
         top: The most probable tokens at its index, in descending order; may include the token.

@@ -87,12 +87,14 @@ class RawPrompt:
         ids: The token ids, in place of a text.
         suffix: The text after the gap, if a gap is to be filled.
         is_echoed: Whether the answer begins with the prompt.
+        is_begun: Whether no beginning token of the model's is put before the text.
     """
 
     text: str = ""
     ids: tuple[int, ...] = ()
     suffix: str | None = None
     is_echoed: bool = False
+    is_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,11 @@ class ChatRequest:
     embedding: EmbeddingInputs | None = None
 
     @property
+    def is_scored(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return self.logprobs is not None and self.raw is not None and self.raw.is_echoed
+
+    @property
     def callable_tools(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that the answer may call, with the schemas of their arguments."""
         return tuple(
@@ -165,6 +172,8 @@ class ChatRequest:
         # Left out where unused: most requests have none of them.
         if self.raw is None:
             del fields["raw"]
+        elif not self.raw.is_begun:
+            del fields["raw"]["is_begun"]
         if not self.strict_tools:
             del fields["strict_tools"]
         del fields["embedding"]
@@ -256,4 +265,5 @@ def _raw(data: Mapping[str, Any] | None) -> RawPrompt | None:
         ids=tuple(data["ids"]),
         suffix=data["suffix"],
         is_echoed=data["is_echoed"],
+        is_begun=data.get("is_begun", False),
     )

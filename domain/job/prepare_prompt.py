@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -77,8 +77,29 @@ def prepare_prompt(
     return request, replace(prompt, thinking_limit=before.thinking_limit)
 
 
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """A prompt as the model reads it.
+
+    Attributes:
+        ids: Its tokens.
+        text: The prompt as text, if the request echoes it.
+    """
+
+    ids: tuple[int, ...]
+    text: str = ""
+
+
 class TokenCounter(Protocol):
     """Counts the tokens of prompts, where the model is in another process."""
+
+    def read(self, request: ChatRequest) -> PromptTokens:
+        """Return the tokens of the prompt.
+
+        Raises:
+            InvalidRequest: Also for a prompt that does not fit the context; else as ``count``.
+        """
+        ...
 
     def count(self, request: ChatRequest) -> int:
         """Return the length of the prompt in tokens, as a call would report it.
@@ -96,28 +117,13 @@ class TokenCounter(Protocol):
         ...
 
 
-def count_tokens(request: ChatRequest, engine: InferenceEngine) -> int:
-    """Return the length of the prompt of ``request`` in tokens.
-
-    The prompt is prepared as for an answer, so the two counts are equal. A prompt that is several
-    times too long is not counted to its end: the number is an estimate.
-
-    Raises:
-        InvalidRequest: The chat template refuses the messages.
-    """
-    try:
-        return len(engine.prepare(request).tokens)
-    except PromptTooLong as error:
-        return error.tokens
-
-
 class PromptCounter:
     """The counts of one worker. Belongs to the thread that counts.
 
     Args:
         engine: Counts once its model is loaded.
-        load_length: Loads the tokenizer and returns a function from a request to the length of its
-            prompt. Called for the first count before the model is loaded.
+        load_tokens: Loads the tokenizer and returns a function from a request to its prompt.
+            Called for the first count before the model is loaded.
         on_count: Called before each count.
     """
 
@@ -125,30 +131,37 @@ class PromptCounter:
         self,
         engine: InferenceEngine,
         *,
-        load_length: Callable[[], Callable[[ChatRequest], int]],
+        load_tokens: Callable[[], Callable[[ChatRequest], PromptTokens]],
         on_count: Callable[[], None],
     ) -> None:
         self._engine = engine
-        self._load_length = load_length
+        self._load_tokens = load_tokens
         self._on_count = on_count
-        self._length: Callable[[ChatRequest], int] | None = None
+        self._tokens: Callable[[ChatRequest], PromptTokens] | None = None
 
     def count(self, request: ChatRequest) -> int:
         """Return the length of a prompt in tokens.
+
+        The prompt is prepared as for an answer, so the two counts are equal. One that is several
+        times too long is not counted to its end: the number is an estimate.
 
         Raises:
             InvalidRequest: The chat template refuses the messages.
             SemanticError: The tokenizer cannot be loaded, or the engine has failed.
         """
+        try:
+            return len(self.read(request).ids)
+        except PromptTooLong as error:
+            return error.tokens
+
+    def read(self, request: ChatRequest) -> PromptTokens:
+        """Return the tokens of a prompt; raises ``PromptTooLong`` and what ``count`` raises."""
         self._on_count()
         try:
-            tokens = count_tokens(request, self._engine)
+            prompt = self._engine.prepare(request)
         except EngineLost:
-            if self._length is None:
-                self._length = self._load_length()
-            try:
-                return self._length(request)
-            except PromptTooLong as error:
-                return error.tokens
-        self._length = None
-        return tokens
+            if self._tokens is None:
+                self._tokens = self._load_tokens()
+            return self._tokens(request)
+        self._tokens = None
+        return PromptTokens(prompt.tokens, prompt.echoed)

@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final, Protocol, Self
 
@@ -16,6 +17,7 @@ import redis
 from domain.chat.request import ChatRequest
 from domain.engine.workers import WorkerPulses
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, Overloaded
+from domain.job.prepare_prompt import PromptTokens, TokenCounter
 from domain.kv.hashing import HASH_BYTES, BlockHash
 from domain.kv.places import NAMES_MAX, FoundBlocks
 from domain.values import WorkerId
@@ -27,6 +29,10 @@ REPLY_TIMEOUT_S = 20.0
 WAITING_MAX = 256
 #: Pause after a lost connection.
 RETRY_S = 0.5
+
+#: What a request for the tokens of a prompt wants: their number, or the ids.
+_COUNT: Final = b"count"
+_READ: Final = b"read"
 
 # KEYS: requests. ARGV: most waiting requests, TTL in seconds, request.
 _SEND = """
@@ -71,9 +77,17 @@ class RedisTokenCounter:
         self._send: Any = client.register_script(_SEND)
 
     def count(self, request: ChatRequest) -> int:
-        """Send a request and wait for the reply."""
+        """Return the length of a prompt; waits for a worker."""
+        return int(self._ask(_COUNT, request)["tokens"])
+
+    def read(self, request: ChatRequest) -> PromptTokens:
+        """Return the tokens of a prompt; waits for a worker."""
+        reply = self._ask(_READ, request)
+        return PromptTokens(tuple(reply["ids"]), reply["text"])
+
+    def _ask(self, action: bytes, request: ChatRequest) -> dict[str, Any]:
         name = uuid.uuid4().hex
-        message = name.encode() + b" " + request.to_bytes()
+        message = b" ".join((name.encode(), action, request.to_bytes()))
         with broker_errors():
             limits = [WAITING_MAX, int(self._timeout_s) + 1]
             is_queued = self._send(keys=[self._keys.token_requests], args=[*limits, message])
@@ -82,21 +96,21 @@ class RedisTokenCounter:
             raise Overloaded(msg)
         return self._wait(name)
 
-    def _wait(self, name: str) -> int:
+    def _wait(self, name: str) -> dict[str, Any]:
         with broker_errors():
             for reply in _replies(self._client, self._keys.token_reply(name), self._timeout_s):
-                return _read(reply)
+                return _checked(reply)
         msg = "no worker with a loaded model has counted the prompt in time"
         raise ModelNotReady(msg)
 
 
-def _read(reply: dict[str, Any]) -> int:
-    if "tokens" in reply:
-        return int(reply["tokens"])
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     if "refused" in reply:
         raise InvalidRequest(reply["refused"], field=reply["field"])
-    msg = "the prompt could not be counted"
-    raise EngineFailure(msg)
+    if not reply:
+        msg = "the prompt could not be counted"
+        raise EngineFailure(msg)
+    return reply
 
 
 def counts_wait(client: redis.Redis, keys: Keys) -> bool:
@@ -115,15 +129,13 @@ class TokenCountServer:
     Args:
         client: Made by ``connect``.
         keys: Key names.
-        count: Returns the length of a request's prompt; raises ``InvalidRequest``.
+        counter: Reads the prompts.
     """
 
-    def __init__(
-        self, client: redis.Redis, keys: Keys, *, count: Callable[[ChatRequest], int]
-    ) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, counter: TokenCounter) -> None:
         self._client = client
         self._keys = keys
-        self._count = count
+        self._counter = counter
         self._stop = threading.Event()
         self._log = logging.getLogger(__name__)
         self._thread = threading.Thread(target=self._run, name="counting", daemon=True)
@@ -152,13 +164,16 @@ class TokenCountServer:
                 self._stop.wait(RETRY_S)
 
     def _serve(self, message: bytes) -> None:
-        name, _, payload = message.partition(b" ")
+        name, action, payload = message.split(b" ", 2)
         key = self._keys.token_reply(name.decode())
-        _send_reply(self._client, key, self._reply(payload), ttl_s=int(REPLY_TIMEOUT_S) + 1)
+        _send_reply(self._client, key, self._reply(action, payload), ttl_s=int(REPLY_TIMEOUT_S) + 1)
 
-    def _reply(self, payload: bytes) -> dict[str, Any]:
+    def _reply(self, action: bytes, payload: bytes) -> dict[str, Any]:
         try:
-            return {"tokens": self._count(ChatRequest.from_bytes(payload))}
+            request = ChatRequest.from_bytes(payload)
+            if action == _READ:
+                return asdict(self._counter.read(request))
+            return {"tokens": self._counter.count(request)}
         except InvalidRequest as error:
             return {"refused": error.message, "field": error.field}
         except Exception:  # noqa: BLE001 - the thread must survive to serve later requests

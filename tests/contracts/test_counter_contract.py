@@ -11,7 +11,7 @@ import redis
 
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineFailure, InvalidRequest, ModelNotReady, QueueUnavailable
-from domain.job.prepare_prompt import TokenCounter
+from domain.job.prepare_prompt import PromptTokens, TokenCounter
 from domain.values import SamplingWish
 from ops.broker.client import Keys, connect
 from ops.broker.worker_requests import RedisTokenCounter, TokenCountServer
@@ -45,7 +45,7 @@ def counter(request: pytest.FixtureRequest, keys: Keys) -> Iterator[TokenCounter
     client = client_of(request, request.param)
     with ExitStack() as stack:
         stack.callback(client.close)
-        stack.enter_context(TokenCountServer(client, keys, count=_words))
+        stack.enter_context(TokenCountServer(client, keys, FakeTokenCounter(_words)))
         yield RedisTokenCounter(client, keys)
 
 
@@ -54,6 +54,10 @@ def test_every_asker_gets_the_answer_to_its_own_question(counter: TokenCounter) 
     with ThreadPoolExecutor(len(texts)) as pool:
         counts = list(pool.map(lambda text: counter.count(_request(text)), texts))
     assert counts == list(range(1, 13))
+
+
+def test_tokens_and_text_of_a_prompt_come_back(counter: TokenCounter) -> None:
+    assert counter.read(_request("Hi")) == PromptTokens((72, 105), "Hi")
 
 
 def test_refused_prompt_is_refused_to_its_asker_alone(counter: TokenCounter) -> None:

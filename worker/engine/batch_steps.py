@@ -85,6 +85,8 @@ class BatchSteps:
         prefilled = [(running.get(uid), done, total) for uid, done, total in step.prefilled]
         for uid, restored in step.restored.items():
             running[uid].record_restored(restored, step.restored_at or now)
+        for uid, scored in step.prompts.items():
+            running[uid].prompt_likelihoods = scored
         self._count(((one, done) for one, done, _ in prefilled), (one for one, *_ in tokens), now)
         advanced = {one for one, done, _ in prefilled if one is not None and one.advance(done)}
         advanced |= {one for one, token, _, _ in tokens if one.append(token)}

@@ -342,12 +342,12 @@ class Emitter:
     ) -> None:
         if sequence.ended:
             return
-        if sequence.times.first_token is None:
-            sequence.times.first_token = at
+        sequence.record_first_token(at)
         if sequence.only_reads:
             self._end(sequence, at, StopReason.MAX_TOKENS)
             return
         if finish is Finish.END:
+            sequence.assembler.score_end(token, likelihood)
             self._end(sequence, at, StopReason.END_TURN)
             return
         sequence.token_ids.append(token)

@@ -93,7 +93,9 @@ class Admission:
             it is not known.
         agent: The job's agent, ``None`` for a job without one.
         is_alone: Whether no other prompt is prefilled in the same pass.
-        is_cold: Whether nothing is restored: the cache's tokens could not be.
+        is_cold: Whether nothing is restored: the cache's tokens could not be, or all are scored.
+        is_scored: Whether ``StepResult.prompts`` has the log probabilities of ``tokens``. Such a
+            sequence requests ``logprobs``, is cold and alone.
         priority: Batch work makes room for interactive work.
     """
 
@@ -110,6 +112,7 @@ class Admission:
     agent: str | None = None
     is_alone: bool = False
     is_cold: bool = False
+    is_scored: bool = False
     priority: Priority = Priority.INTERACTIVE
 
 
@@ -177,6 +180,8 @@ class StepResult:
             is room; an earlier step returned their last token.
         likelihoods: By uid, for the sequences of ``tokens`` that request log probabilities: one for
             each of the sequence's tokens, in order.
+        prompts: By uid, for sequences that are scored and whose prompt is complete: the log
+            probabilities of each of ``Admission.tokens`` but the first, before which none stands.
         restored: Tokens of the sequences, by uid, that were restored and are ready for prefill.
         restored_at: When that was, in seconds on the monotonic clock; ``None`` for the end of the
             step.
@@ -187,6 +192,7 @@ class StepResult:
     faults: Sequence[Fault] = ()
     preempted: Sequence[int] = ()
     likelihoods: Mapping[int, Sequence[TokenLikelihood]] = field(default_factory=dict)
+    prompts: Mapping[int, Sequence[TokenLikelihood]] = field(default_factory=dict)
     restored: Mapping[int, int] = field(default_factory=dict)
     restored_at: float | None = None
 

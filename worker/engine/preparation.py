@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedPrompt
 from domain.chat.request import ChatRequest
@@ -10,7 +11,10 @@ from domain.errors import InvalidRequest, PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
 from domain.values import Owner, PromptEncoding, Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.ports import Admission, LoadedModel, unknown_token
+from worker.engine.ports import Admission, CachedPrefix, LoadedModel, unknown_token
+
+#: Most tokens of a prompt that is scored; 5 alternatives of each take about 4 MB in the log.
+SCORED_TOKENS_MAX: Final = 1 << 14
 
 
 def prepare(
@@ -43,8 +47,13 @@ def prepare(
     room = model.card.context_length - len(tokens)
     if room < 1:
         raise PromptTooLong(len(tokens), model.card.context_length - 1)
+    if request.is_scored and len(tokens) > SCORED_TOKENS_MAX:
+        msg = (
+            f"a prompt whose log probabilities are asked for has at most {SCORED_TOKENS_MAX} tokens"
+        )
+        raise InvalidRequest(msg, field="logprobs")
     # An estimate: the outcome reports how many tokens the cache held at admission.
-    cached = model.cached_prefix(cache_ids(tokens))
+    cached = CachedPrefix() if request.is_scored else model.cached_prefix(cache_ids(tokens))
     max_tokens = min(request.max_tokens, room)
     prompt = PreparedPrompt(
         tokens=tokens,
@@ -61,6 +70,7 @@ def prepare(
         strict_tools=request.strict_tools,
         thinking=request.thinking,
         logprobs=request.logprobs,
+        is_scored=request.is_scored,
         is_raw=request.raw is not None,
         echoed=rendered.echoed,
         message_starts=rendered.message_starts,
@@ -110,6 +120,7 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         arrival: Number of the attempt in order of arrival.
     """
     prompt = task.prompt
+    is_scored = prompt.is_scored and not task.emitted  # an earlier attempt emitted the values
     return Admission(
         tokens=extended(prompt.tokens, task.emitted),
         first_index=len(task.emitted),
@@ -123,5 +134,8 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         checkpoints=checkpoints_of(task),
         last_message=prompt.last_message,
         agent=task.agent,
+        is_alone=is_scored,
+        is_cold=is_scored,
+        is_scored=is_scored,
         priority=task.priority,
     )

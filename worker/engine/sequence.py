@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 
 from domain.chat.generation import GenerationTask, Outcome
@@ -12,7 +13,7 @@ from domain.engine.figures import RowFigures, RowPhase
 from domain.kv.hashing import hash_ids
 from domain.kv.owned_tokens import extended
 from domain.values import StopReason, Timings, Usage, WaitingFor
-from worker.engine.ports import Admission
+from worker.engine.ports import Admission, TokenLikelihood
 from worker.engine.scheduling.quarantine import STEPS_TO_CLEAR
 from worker.engine.text_assembler import TextAssembler
 
@@ -113,6 +114,8 @@ class Sequence:
         cached_tokens: Prompt tokens that came from the cache.
         is_restored: Whether ``cached_tokens`` is final.
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
+        prompt_likelihoods: Log probabilities of the prompt's tokens but the first, once they are
+            computed; the engine thread sets them before it sends the first token.
         reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
         next_item: Number of the next stream item.
@@ -135,6 +138,7 @@ class Sequence:
     cached_tokens: int = 0
     is_restored: bool = False
     kept_tokens: int = 0
+    prompt_likelihoods: Many[TokenLikelihood] | None = None
     reached: int = 0
     token_ids: list[int] = field(default_factory=list)
     next_item: int = 0
@@ -200,6 +204,7 @@ class Sequence:
     def prepare_resume(self, *, is_alone: bool = False, is_cold: bool = False) -> None:
         """Make an admission that continues after the decoded tokens."""
         decoded, admission = self.decoded, self.admission
+        is_scored = admission.is_scored and not decoded
         constraint = admission.constraint
         if constraint is not None and not constraint.is_free:
             # The sampler accepts a token when it samples the next one, so the last may be missing.
@@ -210,8 +215,9 @@ class Sequence:
             tokens=extended(admission.tokens, decoded),
             first_index=admission.first_index + len(decoded),
             max_new_tokens=admission.max_new_tokens - len(decoded),
-            is_alone=is_alone,
-            is_cold=is_cold,
+            is_alone=is_alone or is_scored,
+            is_cold=is_cold or is_scored,
+            is_scored=is_scored,
         )
         self.uid, self.decoded = None, []
 
@@ -221,6 +227,14 @@ class Sequence:
             self.is_restored = True
             self.times.restored = at
             self.cached_tokens = min(tokens, len(self.task.prompt.tokens))
+
+    def record_first_token(self, at: float) -> None:
+        """Note when the first token came, and what its prompt's log probabilities are."""
+        if self.times.first_token is not None:
+            return
+        self.times.first_token = at
+        if self.prompt_likelihoods is not None:
+            self.assembler.score_echo(self.task.prompt.tokens, self.prompt_likelihoods)
 
     def replay_earlier_tokens(self) -> None:
         """Feed the tokens of earlier attempts to the assembler, without emitting their items."""
@@ -264,7 +278,7 @@ class Sequence:
 
     def last_items(self, reason: StopReason) -> list[StreamItem]:
         """Return the items that the assembler held back, without those emitted before."""
-        if self.only_reads:
+        if self.only_reads and not self.task.prompt.echoed:
             return []  # those that begin in the prompt
         cut = reason not in (StopReason.END_TURN, StopReason.STOP_SEQUENCE)
         pieces = self.assembler.flush(cut=cut)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from domain.chat.generation import EmittedCall, GenerationTask, OutputRun
@@ -35,13 +35,17 @@ class LogprobTracker:
     Args:
         token_bytes: The bytes that a token adds to the text.
         recorded: Log probabilities that earlier attempts recorded, by index of the token.
+        keeps_all: Whether tokens without bytes, and the one that ends the answer, are part of it.
     """
 
     def __init__(
         self,
         token_bytes: Callable[[int], bytes],
         recorded: Mapping[int, TokenLogprob] | None = None,
+        *,
+        keeps_all: bool = False,
     ) -> None:
+        self.keeps_all = keeps_all
         self._token_bytes = token_bytes
         self._recorded = recorded or {}
         #: Number of tokens added.
@@ -69,11 +73,30 @@ class LogprobTracker:
         """
         value = self._recorded.get(self._count)
         if likelihood is not None:
-            value = self._logprob_of(token, likelihood)
-        if value is not None and value.token:
+            value = self._logprob_at(self._count, token, likelihood)
+        if value is not None and (value.token or self.keeps_all):
             self._open.append(value)
         self._count += 1
         self.close(text)
+
+    def recorded_prompt(self) -> tuple[TokenLogprob, ...]:
+        """Return what earlier attempts recorded of the prompt's tokens."""
+        return tuple(self._recorded[index] for index in sorted(self._recorded) if index < 0)
+
+    def prompt(
+        self, tokens: Sequence[int], likelihoods: Sequence[TokenLikelihood]
+    ) -> tuple[TokenLogprob, ...]:
+        """Return the log probabilities of a prompt's tokens; ``likelihoods`` lacks the first."""
+        given = (TokenLikelihood(0.0), *likelihoods)
+        pairs = enumerate(zip(tokens, given, strict=True), -len(tokens))
+        return tuple(self._logprob_at(index, token, one) for index, (token, one) in pairs)
+
+    def take_rest(self) -> tuple[TokenLogprob, ...]:
+        """Remove and return the tokens after the last character, if all tokens are kept."""
+        rest = (*(placed.value for placed in self._placed), *self._open) if self.keeps_all else ()
+        self._placed.clear()
+        self._open = []
+        return rest
 
     def close(self, text: str) -> None:
         """Assign text to the tokens added since the last text."""
@@ -111,9 +134,9 @@ class LogprobTracker:
         waiting += [placed.value for placed in self._placed]
         return tuple(value for value in (*waiting, *self._open) if value.index >= first)
 
-    def _logprob_of(self, token: int, likelihood: TokenLikelihood) -> TokenLogprob:
+    def _logprob_at(self, index: int, token: int, likelihood: TokenLikelihood) -> TokenLogprob:
         top = [Alternative(self._token_bytes(other), logprob) for other, logprob in likelihood.top]
-        return TokenLogprob(self._count, self._token_bytes(token), likelihood.logprob, tuple(top))
+        return TokenLogprob(index, self._token_bytes(token), likelihood.logprob, tuple(top))
 
 
 ItemBody = Text | Thinking | ToolStart | ToolInput | ToolEnd
@@ -164,9 +187,10 @@ class TextAssembler:
         self._tracker = tracker
         if tracker is not None:
             tracker.skip(opened)
-        if echoed:
-            # The echo belongs to no token, so the tracker skips it.
-            self._ready.append(TextPiece(Section.TEXT, echoed))
+        if echoed or (tracker is not None and tracker.keeps_all):
+            # The echo belongs to no generated token, so the tracker skips it.
+            scored = () if tracker is None else tracker.recorded_prompt()
+            self._ready.append(TextPiece(Section.TEXT, echoed, logprobs=scored))
         self._take(opened)
         self._reasoning = ReasoningCount(parser)
 
@@ -224,6 +248,24 @@ class TextAssembler:
         self._reasoning.record_token()
         return self._pop() if self._ready else None
 
+    def score_echo(self, tokens: Sequence[int], likelihoods: Sequence[TokenLikelihood]) -> None:
+        """Add the log probabilities of the echoed prompt, before the first token is fed.
+
+        Args:
+            tokens: The prompt.
+            likelihoods: Of each of its tokens but the first.
+        """
+        if self._tracker is None or not self._ready:
+            return
+        echo = self._ready[0]
+        assert isinstance(echo, TextPiece), "the echo is first"
+        self._ready[0] = replace(echo, logprobs=self._tracker.prompt(tokens, likelihoods))
+
+    def score_end(self, token: int, likelihood: TokenLikelihood | None) -> None:
+        """Add the log probabilities of the token that ends the answer, if the prompt is scored."""
+        if self._tracker is not None and self._tracker.keeps_all:
+            self._tracker.add(token, likelihood, "")
+
     def flush(self, *, cut: bool = False) -> tuple[ItemBody, ...]:
         """Return the remaining items at the end of the generation.
 
@@ -236,6 +278,8 @@ class TextAssembler:
                 self._tracker.close(text)
             self._take(text)
             self._queue(self._parser.flush(cut=cut))
+            if self._tracker is not None and (rest := self._tracker.take_rest()):
+                self._append(TextPiece(Section.TEXT, "", logprobs=rest))
         pieces = []
         while self._ready and not self._has_single_call:
             pieces.append(self._pop())
@@ -251,11 +295,14 @@ class TextAssembler:
 
     def _queue(self, parts: Iterable[Part]) -> None:
         for part in parts if self._tracker is None else map(self._with_logprobs, parts):
-            joined = _joined(self._ready[-1], part) if self._ready else None
-            if joined is not None:
-                self._ready[-1] = joined
-            else:
-                self._ready.append(part)
+            self._append(part)
+
+    def _append(self, part: Part) -> None:
+        joined = _joined(self._ready[-1], part) if self._ready else None
+        if joined is not None:
+            self._ready[-1] = joined
+        else:
+            self._ready.append(part)
 
     def _with_logprobs(self, part: Part) -> Part:
         """Return a part of the output with the log probabilities of its tokens."""
@@ -313,14 +360,16 @@ class TextAssembler:
 
 def assembler_for(model: LoadedModel, task: GenerationTask) -> TextAssembler:
     """Return the assembler for the answer to ``task``, before its first token."""
-    prompt = task.prompt
+    prompt, tracker = task.prompt, None
+    if prompt.logprobs is not None:
+        tracker = LogprobTracker(model.token_bytes, task.known, keeps_all=prompt.is_scored)
     return TextAssembler(
         model.detokenizer(),
         model.parser(prompt, task.stop),
         job_id=task.job_id,
         opened=prompt.opened,
         is_single=prompt.single_call,
-        tracker=None if prompt.logprobs is None else LogprobTracker(model.token_bytes, task.known),
+        tracker=tracker,
         echoed=prompt.echoed,
     )
 

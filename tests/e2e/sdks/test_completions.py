@@ -187,3 +187,18 @@ def test_answers_survive_the_worker_all_of_them(
         f"{service.base_url}/v1/events?type=AttemptStarted", timeout=scaled(WITHIN_S)
     ).json()["data"]
     assert max(event["data"]["attempt"] for event in events) == 2
+
+
+def test_tokens_of_a_text_are_those_of_the_tokenizer(service: Service, tokenizer: Any) -> None:
+    text = "Once upon a time <|im_end|>"
+
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return httpx.post(f"{service.base_url}{path}", json=body, timeout=scaled(WITHIN_S)).json()
+
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert post("/tokenize", {"content": text}) == {"tokens": ids, "count": len(ids)}
+    assert post("/v1/detokenize", {"tokens": ids})["content"] == tokenizer.decode(ids)
+    chat = post("/tokenize", {"model": _MODEL, "messages": _ASK})
+    assert chat["tokens"] == tokenizer.apply_chat_template(
+        _ASK, add_generation_prompt=True, enable_thinking=False
+    )

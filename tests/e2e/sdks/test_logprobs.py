@@ -147,3 +147,39 @@ def test_completion_of_a_text_tells_them(oai: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         oai.completions.create(model="semantic-demo", prompt="Once", logprobs=6)
     assert refusal.value.param == "logprobs"
+
+
+def _echoed(oai: openai.OpenAI, prompt: str, max_tokens: int) -> dict[str, Any]:
+    """Return the choice of an echoed prompt.
+
+    Read without the SDK's models, which refuse the first ``null`` that the vendor sends too.
+    """
+    body = {"model": "semantic-demo", "temperature": 0, "logprobs": 2, "max_tokens": max_tokens}
+    reply: Any = oai.post(
+        "/completions", body=body | {"prompt": prompt, "echo": True}, cast_to=object
+    )
+    choice: dict[str, Any] = reply["choices"][0]
+    return choice
+
+
+@pytest.mark.parametrize("max_tokens", [0, 4])
+def test_echoed_text_has_those_of_its_prompt(oai: openai.OpenAI, max_tokens: int) -> None:
+    text = "Once upon a time there was"
+    choice = _echoed(oai, text, max_tokens)
+    assert choice["text"].startswith(text)
+    assert (choice["text"] == text) == (max_tokens == 0)
+    logprobs = choice["logprobs"]
+    places = [*logprobs["text_offset"], len(choice["text"])]
+    assert [choice["text"][a:b] for a, b in pairwise(places)] == logprobs["tokens"]
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
+    # What follows a prompt has the values that it has within a longer prompt.
+    drawn = _echoed(oai, text, 1)
+    longer = _echoed(oai, drawn["text"], 0)["logprobs"]
+    read = dict(zip(longer["text_offset"], longer["token_logprobs"], strict=True))
+    shorter = dict(
+        zip(drawn["logprobs"]["text_offset"], drawn["logprobs"]["token_logprobs"], strict=True)
+    )
+    assert {place: read[place] for place in shorter if place} == pytest.approx(
+        {place: value for place, value in shorter.items() if place}, abs=BOUND
+    )

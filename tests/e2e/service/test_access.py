@@ -164,7 +164,9 @@ def _claude_has_the_umask_of_the_shell(service: Service) -> None:
     program.write_text("#!/bin/sh\numask\n")
     program.chmod(0o700)
     with umask(0o027):
-        found = command(service, "launch", "claude", "--program", str(program), SEMANTIC_API_KEY=KEY)
+        found = command(
+            service, "launch", "claude", "--program", str(program), SEMANTIC_API_KEY=KEY
+        )
     assert found.stdout.strip() == "0027", found.stderr
 
 

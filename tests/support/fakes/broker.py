@@ -16,6 +16,7 @@ from domain.chat.request import ChatRequest
 from domain.engine.workers import ControlTopic, PulseReply, WorkerPulse
 from domain.errors import EngineFailure
 from domain.job.ports import ItemPage, ItemReader
+from domain.job.prepare_prompt import PromptTokens
 from domain.kv.hashing import BlockHash
 from domain.kv.places import FoundBlocks
 from domain.values import JobId, WorkerId
@@ -150,7 +151,14 @@ class FakeTokenCounter:
         outage: Outage | None = None,
     ) -> None:
         self._outage = outage or Outage()
+        self.requests: list[ChatRequest] = []
         self.count_of = count
+        self.tokens = PromptTokens((72, 105), "Hi")
+
+    def read(self, request: ChatRequest) -> PromptTokens:
+        self._outage.check()
+        self.requests.append(request)
+        return self.tokens
 
     def count(self, request: ChatRequest) -> int:
         self._outage.check()

@@ -82,6 +82,7 @@ class ScriptedRunner:
         self.admissions: list[Admission] = []
         self._rows: dict[int, list[Any]] = {}
         self._tops: dict[int, int] = {}
+        self._unscored: dict[int, Admission] = {}
         self._next_uid = 0
 
     @property
@@ -105,7 +106,7 @@ class ScriptedRunner:
             opens_thinking=lambda prompt: "".join(map(chr, prompt[-7:])) == "<think>",
             detokenizer=_Characters,
             tool_format=ToolFormat(start="<tool_call>", end="</tool_call>"),
-            token_bytes=lambda token: chr(token).encode(),
+            token_bytes=lambda token: b"" if token >= _END else chr(token).encode(),
             channel_format=self.channel_format,
         )
 
@@ -132,6 +133,8 @@ class ScriptedRunner:
         ]
         if admission.logprobs is not None:
             self._tops[self._next_uid] = admission.logprobs
+        if admission.is_scored:
+            self._unscored[self._next_uid] = admission
         return Admitted(self._next_uid)
 
     def background(self) -> bool:
@@ -161,8 +164,10 @@ class ScriptedRunner:
                     likelihoods.setdefault(uid, []).append(likelihood_of(token, place, top))
                 if finish is not None:
                     break
+        prompts = {uid: _scored(one) for uid, one in self._unscored.items()}
+        self._unscored.clear()
         self.stepped.set()
-        return StepResult(tokens, likelihoods=likelihoods)
+        return StepResult(tokens, likelihoods=likelihoods, prompts=prompts)
 
     def _read_poison(self) -> None:
         for answer, index, _ in self._rows.values():
@@ -193,6 +198,11 @@ class ScriptedRunner:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _scored(admission: Admission) -> list[TokenLikelihood]:
+    pairs = enumerate(admission.tokens[1:], 1)
+    return [likelihood_of(token, place, admission.logprobs or 0) for place, token in pairs]
 
 
 class FakeEngine(BatchEngine):

@@ -47,6 +47,7 @@ class Run:
     sampling: Sampling
     tokens: list[int] = field(default_factory=list)
     likelihoods: list[TokenLikelihood] = field(default_factory=list)
+    prompt_likelihoods: Sequence[TokenLikelihood] | None = None
     finish: Finish | None = None
     fault: Exception | None = None
     read: int = 0
@@ -161,6 +162,8 @@ class Bench:
             self.runs[uid].finish = finish
         for uid, likelihoods in step.likelihoods.items():
             self.runs[uid].likelihoods += likelihoods
+        for uid, scored in step.prompts.items():
+            self.runs[uid].prompt_likelihoods = scored
         for uid, done, _ in step.prefilled:
             self.runs[uid].read = done
         for fault in step.faults:

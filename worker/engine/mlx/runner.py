@@ -30,6 +30,7 @@ from worker.engine.mlx.rows.running_sequences import (
     is_on_gpu,
     piece_tokens,
 )
+from worker.engine.mlx.sampling.logprobs import PromptRows
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow
 from worker.engine.mlx.speculation import PassTimes, Speculation
 from worker.engine.ports import (
@@ -104,6 +105,7 @@ class BatchRunner:
         self._spec: ModelCacheSpec | None = None
         #: Log-probabilities of this step's tokens, by uid.
         self._likelihoods: dict[int, list[TokenLikelihood]] = {}
+        self._scored = PromptRows()
         #: Sequences whose first token was returned before it was in the caches.
         self._emitted_early: set[int] = set()
         #: Arrival number of each sequence, by uid.
@@ -165,7 +167,7 @@ class BatchRunner:
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         """Return what will soon provide blocks of the prompt: another sequence."""
-        return self._memory.must_wait(cache_ids(admission.tokens))
+        return None if admission.is_cold else self._memory.must_wait(cache_ids(admission.tokens))
 
     def insert(self, admission: Admission) -> Admitted | None:
         """Add a sequence to the next step; return ``None`` if its memory is not available now."""
@@ -182,6 +184,8 @@ class BatchRunner:
             admission.tokens,
         )
         self._sampler.add(admitted.uid, row)
+        if admission.is_scored:
+            self._scored.add(admitted.uid, admission.tokens, admission.logprobs or 0)
         return admitted
 
     def step(self) -> StepResult:
@@ -212,6 +216,7 @@ class BatchRunner:
             faults,
             preempted,
             {uid: one for uid, one in self._likelihoods.items() if uid not in faulty},
+            {uid: self._scored.take(uid) for uid in started if uid in self._scored},
             {uid: one for uid, one in restored.items() if uid not in faulty},
             restored_at,
         )
@@ -235,7 +240,7 @@ class BatchRunner:
         self._remaining.clear()
         self._arrivals.clear()
         self._emitted_early.clear()
-        self._sampler = BatchSampler(self._rows_of)
+        self._sampler, self._scored = BatchSampler(self._rows_of), PromptRows()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
         speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record, times)
@@ -247,6 +252,7 @@ class BatchRunner:
             block_tokens=self._block_tokens,
             speculation=speculation if self.speculates else None,
             head=self._head,
+            scored=self._scored,
         )
         self._pace = self._new_pace()
         mx.clear_cache()
@@ -396,6 +402,7 @@ class BatchRunner:
             self._arrivals.pop(uid, None)
             self._emitted_early.discard(uid)
             self._sampler.drop(uid)
+            self._scored.drop(uid)
         self.sequences.remove(uids)
 
     def _rows_of(self, size: int) -> list[int]:

@@ -126,3 +126,33 @@ def test_values_wait_for_nobody_who_leaves() -> None:
     bench.finish()
     check(bench, again)
     bench.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+def test_values_of_a_prompt_are_those_of_a_plain_pass_whoever_else_is_there(
+    architecture: Architecture,
+) -> None:
+    bench = Bench(architecture)
+    prompts = [random_tokens(70, 5), random_tokens(70, 5), random_tokens(3, 6), [7]]
+    bench.run_alone(prompts[0], 4)
+    beside = asked(bench, random_tokens(37, 1), 30, TOP)
+    bench.step()
+    scored = {"is_scored": True, "is_cold": True, "is_alone": True}
+    runs = [asked(bench, prompt, 3, TOP, **scored) for prompt in prompts]
+    # The cache has the prompt, and still all of it is read.
+    assert [run.cached for run in runs] == [0, 0, 0, 0]
+    bench.finish()
+    for run in runs:
+        check(bench, run)
+        assert len(run.prompt_likelihoods or ()) == len(run.prompt) - 1
+        rows = plain(bench, run.prompt[:1], run.prompt[1:]) if run.prompt[1:] else ()
+        for row, token, likely in zip(
+            rows, run.prompt[1:], run.prompt_likelihoods or (), strict=True
+        ):
+            assert abs(likely.logprob - row[token]) <= BOUND
+            assert [value for _, value in likely.top] == pytest.approx(
+                np.sort(row)[::-1][:TOP], abs=BOUND
+            )
+    check(bench, beside)
+    assert beside.prompt_likelihoods is None
+    bench.close()

@@ -9,7 +9,7 @@ from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
 from domain.chat.ports import InferenceEngine
 from domain.chat.request import ChatRequest, Message
 from domain.errors import EngineLost, PromptTooLong
-from domain.job.prepare_prompt import PromptCounter
+from domain.job.prepare_prompt import PromptCounter, PromptTokens
 from domain.values import Owner, PromptEncoding, SamplingWish
 
 REQUEST = ChatRequest(
@@ -42,13 +42,13 @@ class Engine:
 def test_the_tokenizer_counts_until_the_engine_can() -> None:
     engine, loads, counts = Engine(), [], []
 
-    def load_length() -> Callable[[ChatRequest], int]:
+    def load_tokens() -> Callable[[ChatRequest], PromptTokens]:
         loads.append(1)
-        return lambda request: len(str(request.messages[0].content))
+        return lambda request: PromptTokens(tuple(map(ord, request.messages[0].content)))
 
     counter = PromptCounter(
         cast("InferenceEngine", engine),
-        load_length=load_length,
+        load_tokens=load_tokens,
         on_count=lambda: counts.append(1),
     )
     assert [counter.count(REQUEST), counter.count(REQUEST)] == [3, 3]

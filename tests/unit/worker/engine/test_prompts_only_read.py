@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.chat.request import ChatRequest, RawPrompt
+from domain.chat.request import ChatRequest
 from domain.values import StopReason
 from tests.support.fakes.engine import FakeEngine
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
@@ -15,7 +15,6 @@ _READ = ask("hi", max_tokens=0)
 _REQUESTS = {
     "text": _READ,
     "reasoning": replace(_READ, thinking=True),
-    "echo": replace(_READ, messages=(), raw=RawPrompt(text="hi", is_echoed=True)),
     "log-probabilities": replace(_READ, logprobs=1),
 }
 

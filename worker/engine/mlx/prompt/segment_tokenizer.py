@@ -328,7 +328,7 @@ class RawRenderer:
         if raw.suffix is not None:
             before = self._around_gap(before, raw.suffix)
         # Token ids are used unchanged: a client that sends ids includes the start token itself.
-        is_begun = bool(raw.ids) or before[: len(self._start)] == self._start
+        is_begun = bool(raw.ids) or raw.is_begun or before[: len(self._start)] == self._start
         return before if is_begun else (*self._start, *before)
 
     def _around_gap(self, before: tuple[int, ...], suffix: str) -> tuple[int, ...]:

@@ -329,13 +329,17 @@ def prefill(
     network: Any,  # noqa: ANN401 - mlx-lm ships no types
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
+    on_logits: Callable[[mx.array], None] | None = None,
 ) -> None:
     """Compute a piece of the prompt of each row, and append its tokens to the row.
 
-    Several rows need a network that computes ragged rows and has no recurrent layer.
+    ``on_logits`` gets the logits after each token, row by row: [tokens, vocabulary]. Several rows
+    need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
-    _forward_pieces(network, rows, pieces, RaggedKind.WHOLE)
+    logits = _forward_pieces(network, rows, pieces, RaggedKind.WHOLE)
+    if on_logits is not None:
+        on_logits(logits)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
     clear_after(pieces)
     for row, piece in zip(rows, pieces, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from worker.engine.mlx.kv.window_cache import (
 from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -182,6 +184,7 @@ class RunningSequences:
             no layer has a recurrent state.
         head: Selects the logits of the sequences that decode in a pass that reads prompts too;
             ``None``: prompts are read in passes of their own.
+        scored: Gets the logits of the prompts that it names, each of which is prefilled alone.
 
     Attributes:
         reads_beside: Whether decode steps read prompts too.
@@ -198,8 +201,10 @@ class RunningSequences:
         block_tokens: int = BLOCK_TOKENS,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
+        scored: PromptRows | None = None,
     ) -> None:
         self._network = network
+        self._scored = PromptRows() if scored is None else scored
         self._block_tokens = block_tokens
         self._row_bytes = row_bytes
         self._next_uid = 0
@@ -343,13 +348,18 @@ class RunningSequences:
         prompts = self._next_prompts(tokens_max)
         if not prompts:
             return []
+        on_logits, uid = None, prompts[0].row.uid
+        if uid in self._scored:
+            on_logits = partial(self._scored.note, uid)
+            tokens_max = min(tokens_max, SCORED_PIECE_TOKENS)
         pieces = [prompt.segments[0][:tokens_max] for prompt in prompts]
-        if self.reads_beside and self.decoding and not prompts[0].is_alone:
+        is_alone = prompts[0].is_alone or on_logits is not None
+        if self.reads_beside and self.decoding and not is_alone:
             self._beside = list(zip(prompts, pieces, strict=True))
             return []
         self._rows.interrupt()
         rows = [prompt.row for prompt in prompts]
-        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces)):
+        if not self._run_isolated(prompts, lambda: prefill(self._network, rows, pieces, on_logits)):
             return []
         return self._advance(list(zip(prompts, pieces, strict=True)))
 

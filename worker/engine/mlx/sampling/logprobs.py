@@ -1,4 +1,4 @@
-"""Log-probabilities of drawn tokens, computed in the step that draws them.
+"""Log-probabilities of tokens, computed in the step that draws them or the piece that reads them.
 
 The values are those of the model's own distribution, before any sampling rule, in float32 whatever
 the model computes in. Rows without a request for them cost nothing.
@@ -16,6 +16,9 @@ import mlx.core as mx
 from domain.chat.logprobs import UNLIKELY
 from worker.engine.ports import TokenLikelihood
 
+#: Most tokens of a piece of a prompt whose tokens are scored. Its logits take about the memory that
+#: the layers of a piece of usual length take.
+SCORED_PIECE_TOKENS = 64
 #: Decimal places of a returned value: more than float32 has for usual values.
 DIGITS = 6
 
@@ -79,16 +82,7 @@ class LogprobRows:
         if len(logged_rows) < len(uids):
             rows = mx.array(logged_rows)
             logits, tokens = logits[rows], tokens[rows]
-        widest = min(max(self._tops[uids[row]] for row in logged_rows), logits.shape[-1])
-        whole = mx.logsumexp(logits.astype(mx.float32), axis=-1, keepdims=True)
-        drawn = (_at(logits, tokens[:, None]) - whole)[:, 0]
-        ids = top = None
-        if widest:
-            ids = mx.argpartition(logits, -widest, axis=-1)[:, -widest:]
-            top = _at(logits, ids) - whole
-        # Evaluated with the tokens, so that the device does not run the next step first.
-        mx.async_eval(*(each for each in (tokens, drawn, top, ids) if each is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
-        known = _Drawn(drawn, top, ids)
+        known = _computed(logits, tokens, max(self._tops[uids[row]] for row in logged_rows))
         for place, row in enumerate(logged_rows):
             self._drawn[uids[row]].append((known, place))
 
@@ -113,6 +107,59 @@ class LogprobRows:
         if likelihood is not None:
             self._drawn[uid].popleft()
         return likelihood
+
+
+class PromptRows:
+    """The log-probabilities of the tokens of prompts, which are read from their first token on."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, tuple[Sequence[int], int]] = {}
+        self._scored: dict[int, list[TokenLikelihood]] = {}
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._prompts
+
+    def add(self, uid: int, tokens: Sequence[int], top: int) -> None:
+        """Record a sequence, with the ``top`` most likely tokens at each position."""
+        self._prompts[uid], self._scored[uid] = (tokens, top), []
+
+    def drop(self, uid: int) -> None:
+        """Forget a sequence."""
+        self._prompts.pop(uid, None)
+        self._scored.pop(uid, None)
+
+    def note(self, uid: int, logits: mx.array) -> None:
+        """Score the tokens that follow those of a sequence's next piece.
+
+        Args:
+            uid: The sequence.
+            logits: The model's logits after each token of the piece, [tokens, vocabulary].
+        """
+        (tokens, top), scored = self._prompts[uid], self._scored[uid]
+        first = len(scored) + 1
+        following = mx.array(list(tokens[first : first + logits.shape[0]]))
+        known = _computed(logits, following, top)
+        scored += [known.of(row, top) for row in range(logits.shape[0])]
+
+    def take(self, uid: int) -> list[TokenLikelihood]:
+        """Return the values of a sequence, and forget it."""
+        scored = self._scored[uid]
+        self.drop(uid)
+        return scored
+
+
+def _computed(logits: mx.array, tokens: mx.array, widest: int) -> _Drawn:
+    """Start to compute the values of one token in each row, and of the ``widest`` likeliest."""
+    widest = min(widest, logits.shape[-1])
+    whole = mx.logsumexp(logits.astype(mx.float32), axis=-1, keepdims=True)
+    drawn = (_at(logits, tokens[:, None]) - whole)[:, 0]
+    ids = top = None
+    if widest:
+        ids = mx.argpartition(logits, -widest, axis=-1)[:, -widest:]
+        top = _at(logits, ids) - whole
+    # Evaluated with the tokens, so that the device does not run the next step first.
+    mx.async_eval(*(each for each in (tokens, drawn, top, ids) if each is not None))  # type: ignore[no-untyped-call]  # mlx ships it without types
+    return _Drawn(drawn, top, ids)
 
 
 def logprobs_of(row: mx.array, tokens: Sequence[int]) -> list[float]:

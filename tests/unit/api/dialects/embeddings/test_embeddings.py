@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,10 +63,10 @@ def _serve(api: FakeApi, *embeds: str) -> None:
     api.broker.pulses.beat(pulse)
 
 
-def _complete(api: FakeApi, job_id: JobId) -> None:
+def _complete(api: FakeApi, job_id: JobId, of_texts: Sequence[Sequence[float]] = VECTORS) -> None:
     assert api.broker.queue.take(Priority.INTERACTIVE, model="notes") == job_id
     api.begin(job_id)
-    data = b"".join(array("f", vector).tobytes() for vector in VECTORS)
+    data = b"".join(array("f", vector).tobytes() for vector in of_texts)
     vectors = Vectors(dimensions=2, data=data)
     payload = StoredAnswer(text="", token_ids=(), vectors=vectors).to_bytes()
     command = JobCompleted(
@@ -90,6 +91,60 @@ def _decoded(vectors: list[str]) -> list[list[float]]:
 def _data(reply: Reply) -> list[dict[str, Any]]:
     assert reply.status == 200, reply.body
     return list(json.loads(reply.body)["data"])
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+@pytest.mark.parametrize(
+    ("fields", "order", "texts"),
+    [
+        ({}, [2, 0, 1], ["c", "a", "b"]),
+        ({"top_n": 2, "return_documents": True}, [2, 0], ["c", "a"]),
+        ({"top_n": 9, "return_documents": False}, [2, 0, 1], [None, None, None]),
+    ],
+)
+def test_documents_are_ranked_by_the_cosine_with_the_query(
+    path: str, fields: dict[str, Any], order: list[int], texts: list[str | None]
+) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            body = {"model": "notes", "query": "q", "documents": ["a", {"text": "b"}, "c"]}
+            asking = asyncio.ensure_future(api.json("POST", path, body | fields))
+            job = await api.only_job()
+            _complete(api, job, [[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.6, 0.8]])
+            reply = await asking
+            results = reply["results"]
+            assert [one["index"] for one in results] == order
+            scores = [0.0, -1.0, 0.6]
+            assert [one["relevance_score"] for one in results] == pytest.approx(
+                [scores[index] for index in order]
+            )
+            assert [one.get("document", {}).get("text") for one in results] == texts
+            assert reply["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+            assert (reply["id"], reply["model"]) == (f"rerank-{job}", "notes")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"documents": []}, "documents"),
+        ({"top_n": 0}, "top_n"),
+        ({"max_tokens_per_doc": 5}, "max_tokens_per_doc"),
+        ({"query": ""}, "query"),
+        ({"model": "demo"}, "model"),
+    ],
+)
+def test_ranking_that_cannot_be_made_is_refused(fields: dict[str, Any], field: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            _serve(api, "notes")
+            body = {"model": "notes", "query": "q", "documents": ["a"]} | fields
+            reply = await api.json("POST", "/v1/rerank", body, status=400)
+            assert field in json.dumps(reply)
+
+    asyncio.run(scenario())
 
 
 async def _answered(api: FakeApi, body: dict[str, Any], path: str = PATH) -> dict[str, Any]:

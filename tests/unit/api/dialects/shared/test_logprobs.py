@@ -158,10 +158,38 @@ def test_completion_of_a_text_asks_for_likelihoods(
     assert [chat.logprobs for chat in request.chats] == [wanted, wanted]
 
 
+def test_completion_of_an_echoed_text_asks_for_those_of_the_prompt() -> None:
+    body = json.dumps(
+        {"model": "m", "prompt": [[5, 6]], "echo": True, "logprobs": 1, "max_tokens": 0}
+    ).encode()
+    request = openai_completions.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9))
+    assert (request.chat.is_scored, request.chat.max_tokens) == (True, 0)
+
+
 @pytest.mark.parametrize(
-    "fields", [{"logprobs": 6}, {"logprobs": -1}, {"logprobs": True}, {"logprobs": 1, "echo": True}]
+    ("begin", "text", "places"), [("Once", "Once a", [0, 4]), ("<s>", " a", [0, 0])]
 )
-def test_text_completion_refuses_log_probabilities_of_the_prompt(fields: dict[str, Any]) -> None:
+def test_first_token_of_an_echoed_prompt_has_no_log_probability(
+    begin: str, text: str, places: list[int]
+) -> None:
+    values = [
+        TokenLogprob(-2, begin.encode(), 0.0),
+        TokenLogprob(-1, b" a", -2.0, (Alternative(b" b", -1.0),)),
+    ]
+    renderer = TextLogprobsRenderer()
+    assert renderer.render(values, text) == {
+        "tokens": [begin, " a"],
+        "token_logprobs": [None, -2.0],
+        "top_logprobs": [None, {" b": -1.0, " a": -2.0}],
+        "text_offset": places,
+    }
+    later = renderer.render([TokenLogprob(0, b"!", -3.0)], "!")
+    assert later is not None
+    assert (later["token_logprobs"], later["text_offset"]) == ([-3.0], [len(text)])
+
+
+@pytest.mark.parametrize("fields", [{"logprobs": 6}, {"logprobs": -1}, {"logprobs": True}])
+def test_text_completion_refuses_other_numbers_of_log_probabilities(fields: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", "prompt": "hi"} | fields).encode()
     with pytest.raises(InvalidRequest) as refusal:
         openai_completions.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=9))
