@@ -11,6 +11,7 @@ from api.dialects.agents.bodies import (
     AgentCache,
     AgentContextMaps,
     AgentList,
+    AgentMessages,
     AgentObject,
     DeletedAgent,
     ForgottenCache,
@@ -22,6 +23,7 @@ from api.dialects.agents.objects import (
     is_registered,
     listed_agent_object,
     load_agent_cache,
+    messages_object,
     present_agent,
 )
 from api.dialects.agents.turns import AddedTurn, add_turn, profile_of
@@ -98,6 +100,13 @@ async def get_agent(app: App, request: Request) -> Reply:
     """Return one agent with its latest turns."""
     agent = await app.call(app.agent_records.load, _agent_id(request))
     return await _agent_reply(agent, app)
+
+
+async def list_messages(app: App, request: Request) -> Reply:
+    """Return the conversation of an agent."""
+    agent = await app.call(app.agent_records.load, _agent_id(request))
+    messages = await app.call(app.agent_records.conversation, agent)
+    return json_reply(messages_object(messages, agent.last or agent.base))
 
 
 async def delete_agent(app: App, request: Request) -> Reply:
@@ -199,6 +208,14 @@ AGENT_OPERATIONS: Final = (
         summary="Return an agent with its latest turns",
         parameters=(_AGENT_ID,),
         reply=AgentObject,
+    ),
+    Operation(
+        "GET /v1/agents/{agent_id}/messages",
+        list_messages,
+        id="listAgentMessages",
+        summary="Return the conversation of an agent, inherited turns included",
+        parameters=(_AGENT_ID,),
+        reply=AgentMessages,
     ),
     Operation(
         "DELETE /v1/agents/{agent_id}",
