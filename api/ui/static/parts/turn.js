@@ -18,10 +18,10 @@ const NEAR_END_PX = 240;
 const AGAIN_MS = 100;
 
 /**
- * Props: `agent` (its id), `turn`, `isLast`, `denial`, `onEnd()` once the job of an open turn has ended,
+ * Props: `agent` (its id), `turn`, `isLast`, `isAwaited` (the agent has it as open), `denial`, `onEnd()` once its job has ended,
  * `onRegenerate(turn)`, `onFork(turn)`.
  */
-export function Turn({ agent, turn, isLast, denial, onEnd, onRegenerate, onFork }) {
+export function Turn({ agent, turn, isLast, isAwaited, denial, onEnd, onRegenerate, onFork }) {
   const job = useResource(`v1/jobs/${encodeURIComponent(turn.job)}`);
   const status = job.data?.status;
   const isOpen = OPEN.has(status);
@@ -30,10 +30,12 @@ export function Turn({ agent, turn, isLast, denial, onEnd, onRegenerate, onFork 
   const parts = isOpen ? live.parts : partsOf(job.data, turn, live);
   useFollow(isLast, parts);
   useEffect(() => {
-    if (!isOver) return undefined;
-    if (!isOpen) onEnd();
+    if (isAwaited && status && !isOpen) onEnd();
+  }, [isAwaited, status, isOpen]);
+  useEffect(() => {
+    if (!isOver || !isOpen) return undefined;
     // The end of the stream may come before the end of the job is recorded.
-    const timer = isOpen ? setTimeout(job.reload, AGAIN_MS) : null;
+    const timer = setTimeout(job.reload, AGAIN_MS);
     return () => clearTimeout(timer);
   }, [isOver, isOpen, job.data]);
   return html`<article class="turn" aria-label=${`Turn ${turn.number}`}>

@@ -117,7 +117,7 @@ function Conversation({ id }) {
     ${system && html`<details class="fold"><summary>System prompt</summary><pre tabindex="0">${system}</pre></details>`}
     ${turns.length > shown && html`<button type="button" class="small" onClick=${() => setShown(shown + TURNS)}>Show earlier turns (${count(turns.length - shown)})</button>`}
     <div class="turns">
-      ${turns.slice(-shown).map((turn) => html`<${Turn} key=${turn.job} agent=${id} turn=${turn} isLast=${turn === last} denial=${open ? "An answer is being written." : denial}
+      ${turns.slice(-shown).map((turn) => html`<${Turn} key=${turn.job} agent=${id} turn=${turn} isLast=${turn === last} isAwaited=${turn.job === open} denial=${open ? "An answer is being written." : denial}
         onEnd=${onEnd} onRegenerate=${regenerate} onFork=${fork} />`)}
     </div>
     <${Failure} error=${failure} />
