@@ -25,6 +25,7 @@ from domain.events.agent import (
 )
 from domain.job.commit import COMMIT_TRIES_MAX
 from domain.job.listing import JobViews
+from domain.job.state import Job
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
 from domain.ports import IdSource
@@ -293,7 +294,6 @@ class AgentRecords:
         view = self.views.get(job_id)
         if view is None or view.output is None:
             raise PayloadMissing(job_id)
-        request = ChatRequest.from_bytes(self.payloads.get(Digest(view.submitted.request)))
         answer = StoredAnswer.from_bytes(self.payloads.get(Digest(view.output)))
         turn = Message(
             role="assistant",
@@ -302,7 +302,22 @@ class AgentRecords:
             tool_calls=tuple(_call(call) for call in answer.calls),
             origin=job_id,
         )
-        return (*request.messages, turn)
+        return (*self._asked(view), turn)
+
+    def conversation(self, agent: Agent) -> tuple[Message, ...]:
+        """Return a whole conversation; the answer of its last turn may be partial or missing.
+
+        Raises:
+            PayloadMissing: The texts were erased.
+        """
+        job = agent.last or agent.base
+        view = None if job is None else self.views.get(job)
+        if view is None or view.output is not None:
+            return () if job is None else self.conversation_until(job)
+        return self._asked(view)
+
+    def _asked(self, view: Job) -> tuple[Message, ...]:
+        return ChatRequest.from_bytes(self.payloads.get(Digest(view.submitted.request))).messages
 
     def _job_of_turn(self, agent: Agent, turn: int) -> JobId | None:
         """Return the job of a turn, which may be inherited over several forks."""

@@ -83,7 +83,32 @@ class AgentLinks(TypedDict):
     cache: str
     self: NotRequired[str]
     generate: NotRequired[str]
+    messages: NotRequired[str]
     fork: NotRequired[str]
+
+
+class AgentMessage(TypedDict):
+    """A message in the form of chat completions; ``job`` is that of its turn.
+
+    The system prompt has no job.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    job: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+
+
+class AgentMessages(TypedDict):
+    """A whole conversation, inherited turns included.
+
+    The answer of the last turn is missing while it is open, and partial if it was stopped.
+    """
+
+    object: Literal["list"]
+    data: list[AgentMessage]
 
 
 class AgentMisses(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
@@ -12,6 +13,8 @@ from api.dialects.agents.bodies import (
     AgentCache,
     AgentContextMaps,
     AgentLinks,
+    AgentMessage,
+    AgentMessages,
     AgentObject,
     AgentTurn,
     CacheHit,
@@ -24,6 +27,7 @@ from api.dialects.jobs.objects import cache_object
 from domain.agent.contexts import MappedBlock, MappedContext
 from domain.agent.state import Agent, Profile
 from domain.audit.recent_ends import CacheDiagnosis
+from domain.chat.request import Message
 from domain.errors import (
     AgentNotFound,
     PayloadMissing,
@@ -59,6 +63,7 @@ def agent_object(agent: Agent) -> AgentObject:
         "links": {
             "self": path,
             "generate": f"{path}/generate",
+            "messages": f"{path}/messages",
             "cache": f"{path}/cache",
             "fork": f"{path}/fork",
         },
@@ -71,7 +76,12 @@ def listed_agent_object(view: Agent) -> AgentObject:
     is_registered = view.exists
     links: AgentLinks = {"cache": f"{path}/cache"}
     if is_registered:
-        links |= {"self": path, "generate": f"{path}/generate", "fork": f"{path}/fork"}
+        links |= {
+            "self": path,
+            "generate": f"{path}/generate",
+            "messages": f"{path}/messages",
+            "fork": f"{path}/fork",
+        }
     return {
         "id": view.id,
         "object": "agent",
@@ -106,6 +116,34 @@ def full_agent_object(
     shown["options"] = profile.options.by_name() if profile else None
     shown["metadata"] = dict(profile.metadata) if profile else None
     shown["history"] = [_turn(number, job, status) for number, job, status in history]
+    return shown
+
+
+def messages_object(messages: Sequence[Message], last: JobId | None) -> AgentMessages:
+    """Return a conversation whose last turn has the job ``last``."""
+    job: str | None = last
+    shown: list[AgentMessage] = []
+    for one in reversed(messages):
+        job = one.origin or job
+        shown.append(_message(one, None if one.role == "system" else job))
+    return {"object": "list", "data": shown[::-1]}
+
+
+def _message(one: Message, job: str | None) -> AgentMessage:
+    shown: AgentMessage = {"role": one.role, "content": one.content, "job": job}
+    if one.reasoning:
+        shown["reasoning_content"] = one.reasoning
+    if one.tool_calls:
+        shown["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in one.tool_calls
+        ]
+    if one.tool_call_id is not None:
+        shown["tool_call_id"] = one.tool_call_id
     return shown
 
 

@@ -12,6 +12,7 @@ from api.dialects.agents.bodies import (
     AgentChangeBody,
     AgentContextMaps,
     AgentList,
+    AgentMessages,
     AgentObject,
     DeletedAgent,
     ForgottenCache,
@@ -23,6 +24,7 @@ from api.dialects.agents.objects import (
     is_registered,
     listed_agent_object,
     load_agent_cache,
+    messages_object,
     present_agent,
 )
 from api.dialects.agents.turns import AddedTurn, add_turn, changed_profile, profile_of
@@ -99,6 +101,13 @@ async def get_agent(app: App, request: Request) -> Reply:
     """Return one agent with its latest turns."""
     agent = await app.call(app.agent_records.load, _agent_id(request))
     return await _agent_reply(agent, app)
+
+
+async def list_messages(app: App, request: Request) -> Reply:
+    """Return the conversation of an agent."""
+    agent = await app.call(app.agent_records.load, _agent_id(request))
+    messages = await app.call(app.agent_records.conversation, agent)
+    return json_reply(messages_object(messages, agent.last or agent.base))
 
 
 async def change_agent(app: App, request: Request) -> Reply:
@@ -228,6 +237,14 @@ AGENT_OPERATIONS: Final = (
         body=AgentChangeBody,
         example={"max_tokens": 64, "metadata": {"team": "letters"}},
         reply=AgentObject,
+    ),
+    Operation(
+        "GET /v1/agents/{agent_id}/messages",
+        list_messages,
+        id="listAgentMessages",
+        summary="Return the conversation of an agent, inherited turns included",
+        parameters=(_AGENT_ID,),
+        reply=AgentMessages,
     ),
     Operation(
         "DELETE /v1/agents/{agent_id}",

@@ -4,6 +4,7 @@
 /** `name` is the first part of the hash; `hint` says what the view answers. */
 export const VIEWS = [
   { name: "", title: "Now", hint: "What the service does now", load: () => import("./views/now.js") },
+  { name: "chat", title: "Chat", hint: "Conversations with the model", load: () => import("./views/chat.js") },
   { name: "jobs", title: "Jobs", hint: "All jobs, and where the time of one went", load: () => import("./views/jobs.js") },
   { name: "agents", title: "Agents", hint: "Contexts of agents and their cache", load: () => import("./views/agents.js") },
   { name: "events", title: "Events", hint: "The event log", load: () => import("./views/events.js") },

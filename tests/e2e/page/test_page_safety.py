@@ -35,6 +35,8 @@ KEY = "page-test-key-0123456789"
 #: What an element of each view shows once its data are there.
 VIEWS = {
     "": "main h1",
+    "chat": ".composer .images",
+    "chat/guide": ".cache-line",
     "jobs": "[role=grid] [data-index]",
     "agents": "[role=grid] [data-index]",
     "agents/writer": ".block",

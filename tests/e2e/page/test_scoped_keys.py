@@ -20,7 +20,7 @@ pytestmark = pytest.mark.nightly
 KEYS = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob", "watch", "root")}
 SCOPES = {"watch": "read", "root": "admin"}
 WORD = "heliotrope"
-VIEWS = ("", "jobs", "agents", "agents/ann-1", "events", "batches", "webhooks", "setup")
+VIEWS = ("", "chat", "jobs", "agents", "agents/ann-1", "events", "batches", "webhooks", "setup")
 CANCEL = "section[aria-label=Running] button"
 LOAD = ".swap button"
 
@@ -140,4 +140,6 @@ def test_controls_that_a_scope_does_not_allow_are_disabled_with_the_reason(
     assert disabled(browser, LOAD) == [None if loads else reason]
     browser.open("agents/ann-1")
     assert disabled(browser, ".actions button") == [None if cancels else reason]
+    browser.open("chat")
+    assert disabled(browser, ".composer .send") == [None if cancels else reason]
     assert browser.messages() == []

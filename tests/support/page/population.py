@@ -12,14 +12,14 @@ from tests.support.polling import scaled, wait_until
 
 WITHIN_S = 120.0
 #: About 900 tokens, so that a context has several blocks.
-_MANUAL = " ".join(f"Rule {n}: answer in one short sentence." for n in range(80))
+MANUAL = " ".join(f"Rule {n}: answer in one short sentence." for n in range(80))
 
 
 def populate(base_url: str, *, receiver_url: str | None = None) -> dict[str, Any]:
     """Run jobs of several agents, two batches and, with a receiver, webhooks; return their ids."""
     with httpx.Client(base_url=base_url, timeout=scaled(WITHIN_S)) as http:
         jobs = [_job(http, agent, question) for agent, question in _QUESTIONS]
-        guide = _post(http, "/v1/agents", {"id": "guide", "system": _MANUAL, "max_tokens": 16})
+        guide = _post(http, "/v1/agents", {"id": "guide", "system": MANUAL, "max_tokens": 16})
         turn = _post(http, "/v1/agents/guide/generate", {"prompt": "Say hello."})
         ended(http, turn["id"])
         fork = _post(http, "/v1/agents/guide/fork", {"id": "guide-fork"})
@@ -51,7 +51,7 @@ def webhook_states(base_url: str) -> set[str]:
 
 def _job(http: httpx.Client, agent: str, question: str) -> str:
     messages = [
-        {"role": "system", "content": _MANUAL},
+        {"role": "system", "content": MANUAL},
         {"role": "user", "content": question},
     ]
     body = {"messages": messages, "max_tokens": 24, "agent_id": agent}

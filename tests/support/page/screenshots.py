@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 
 from tests.support.clients.browser import Browser, open_browser
+from tests.support.clients.service_log import ended
 from tests.support.clients.webhook_receiver import Reply, receiver
-from tests.support.page.population import WITHIN_S, populate, wait_until_given_up
+from tests.support.page.population import MANUAL, WITHIN_S, populate, wait_until_given_up
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.scripted_service import ENDLESS, line, scripted_service
 from tests.support.processes.service import Service
@@ -27,12 +28,15 @@ CHART_S = 20
 DESKTOP, PHONE = (1280, 800, 1), (390, 780, 1)
 _LONG = {"prompt": "Count as far as you can.", "max_tokens": 4000}
 _ANSWER = "Three lines of five, seven and five syllables."
+_POEM = "Here it is:\n```\nEach event is kept,\nline after line, in order:\nnothing is lost.\n```"
 _PACE_S = 0.03
 #: File, view, theme, screen, and what the view shows once its data are there.
 SHOTS = (
     ("now", "", "dark", DESKTOP, ".table [data-index], .table [role=row]"),
     ("now-light", "", "light", DESKTOP, ".table [data-index], .table [role=row]"),
     ("now-phone", "", "dark", PHONE, ".table [data-index], .table [role=row]"),
+    ("chat", "chat/poet", "dark", DESKTOP, ".chat:has(.cache-line) .images"),
+    ("chat-phone", "chat/poet", "light", PHONE, ".chat:has(.cache-line) .images"),
     ("job", "jobs/{job}", "dark", DESKTOP, "main h2"),
     ("agents", "agents/writer", "dark", DESKTOP, ".block"),
     ("events", "events", "dark", DESKTOP, ".data-table tbody tr"),
@@ -49,6 +53,7 @@ def main() -> None:
         with receiver(lambda _: Reply(410)) as there:
             made = populate(running.base_url, receiver_url=there.url("/gone"))
             wait_until_given_up(running.base_url)
+        _converse(running.base_url)
         for agent in ("writer", "reviewer", "session-1"):
             body = _LONG | {"agent_id": agent}
             httpx.post(
@@ -68,7 +73,11 @@ def _service() -> Iterator[Service]:
         # The model follows a script, so that some jobs run while the pictures are taken.
         running = scripted_service(
             Path(folder),
-            [line("sentence", _ANSWER, pace_s=_PACE_S), line("Count", ENDLESS, pace_s=_PACE_S)],
+            [
+                line("sentence", _ANSWER, pace_s=_PACE_S),
+                line("Count", ENDLESS, pace_s=_PACE_S),
+                line("about a log", _POEM, pace_s=_PACE_S),
+            ],
             SEMANTIC_MODEL__NAME="semantic-demo",
             SEMANTIC_WEBHOOKS__ALLOW_HOSTS='["127.0.0.1"]',
         ).start()
@@ -76,6 +85,16 @@ def _service() -> Iterator[Service]:
             yield running
         finally:
             running.kill()
+
+
+def _converse(base_url: str) -> None:
+    """Make the conversation of the picture of the chat."""
+    profile = {"id": "poet", "system": MANUAL, "thinking": True}
+    with httpx.Client(base_url=base_url, timeout=scaled(WITHIN_S)) as http:
+        http.post("/v1/agents", json=profile).raise_for_status()
+        for question in ("What is a haiku, in a sentence?", "Write one about a log."):
+            turn = http.post("/v1/agents/poet/generate", json={"prompt": question})
+            ended(http, turn.raise_for_status().json()["id"])
 
 
 def _measured_s(base_url: str) -> int:

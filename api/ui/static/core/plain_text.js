@@ -16,3 +16,6 @@ export function shortened(text, most = CHARS_MAX) {
 
 /** Return a value of the log as JSON lines, hidden characters visible, line breaks kept. */
 export const jsonText = (value) => JSON.stringify(value, null, 2).split("\n").map(visible).join("\n");
+
+/** Return a text as one word of a POSIX shell. */
+export const shellWord = (text) => (/^[\w./:@-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -4,7 +4,7 @@ import { announce } from "../core/announce.js";
 import { change, post } from "../core/api.js";
 import { clock, count, shortId } from "../core/format.js";
 import { go, link } from "../core/hash.js";
-import { shortened, visible } from "../core/plain_text.js";
+import { shellWord, shortened, visible } from "../core/plain_text.js";
 import { html, useState } from "../core/preact.js";
 import { useResource } from "../core/resource.js";
 import { BlockLegend, BlockMap } from "./block_map.js";
@@ -67,14 +67,15 @@ function Actions({ id, path, isRegistered, reload }) {
   const name = shortened(id, 40);
   return html`<${Failure} error=${failure} />
     <div class="actions">
-      ${isRegistered && html`<button type="button" class="small" disabled=${denial !== null} title=${denial} onClick=${fork} aria-label=${`Fork ${name}`}>Fork</button>`}
+      ${isRegistered && html`<a class="button small" href=${link("chat", [id])}>Chat</a>
+        <button type="button" class="small" disabled=${denial !== null} title=${denial} onClick=${fork} aria-label=${`Fork ${name}`}>Fork</button>`}
       <${ConfirmButton} label="Forget the cache" confirm="Delete its blocks" name=${`of ${name}`} action=${forget} />
       ${isRegistered && html`<${ConfirmButton} label="Delete" confirm="Delete the agent" name=${name} action=${remove} />`}
     </div>
     <details class="note">
       <summary>Erase its texts</summary>
       <p class="muted">This command erases the prompts and answers of all its jobs. The service may run:</p>
-      <${CopyLine} text=${`semantic log erase --agent ${quoted(id)}`} label="the command that erases its texts" />
+      <${CopyLine} text=${`semantic log erase --agent ${shellWord(id)}`} label="the command that erases its texts" />
     </details>`;
 }
 
@@ -120,6 +121,3 @@ function causeOf({ type, data }) {
   }
   return `${REASONS[data.reason] ?? visible(data.reason)}, from token ${count(data.at_token)} on`;
 }
-
-/** Return a text as one word of a POSIX shell. */
-const quoted = (text) => (/^[\w./:@-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

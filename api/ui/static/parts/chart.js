@@ -22,16 +22,25 @@ export function Chart({ label, value, format, tone, times, values, span, top = n
   const data = useMemo(() => [times, values], [times, values]);
 
   useEffect(() => {
+    // The observer and the next frame may outlive the element of this component.
+    const box = place.current;
+    let frame = 0;
     const make = () => {
       plot.current?.destroy();
       const text = (number) => formatter.current(number);
-      plot.current = new uPlot(options(place.current, tone, text, times.length <= COLUMNS_MAX, top, setAt), data, place.current);
+      plot.current = new uPlot(options(box, tone, text, times.length <= COLUMNS_MAX, top, setAt), data, box);
     };
     make();
-    const observer = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: HEIGHT_PX }));
-    observer.observe(place.current);
-    const unsubscribe = onColors(() => requestAnimationFrame(make));
+    const observer = new ResizeObserver(() => plot.current?.setSize({ width: box.clientWidth, height: HEIGHT_PX }));
+    observer.observe(box);
+    const unsubscribe = onColors(() => {
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        make();
+      });
+    });
     return () => {
+      cancelAnimationFrame(frame);
       unsubscribe();
       observer.disconnect();
       plot.current.destroy();

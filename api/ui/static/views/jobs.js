@@ -21,7 +21,7 @@ const COLUMNS = [
   { name: "prompt", narrow: false, title: "Prompt", width: "5rem", numeric: true, cell: (job) => count(job.usage.prompt_tokens) },
   { name: "cached", narrow: false, title: "Cached", width: "5rem", numeric: true, cell: (job) => count(job.usage.cached_tokens) },
   { name: "output", narrow: false, title: "Output", width: "5rem", numeric: true, cell: (job) => count(job.usage.completion_tokens) },
-  { name: "first", narrow: false, title: "First token", width: "6rem", numeric: true, cell: (job) => duration(job.timings.first_token_ms) },
+  { name: "first", narrow: false, title: "First token", width: "6rem", numeric: true, cell: (job) => duration(job.timings.first_token_ms || null) },
   { name: "accepted", title: "Accepted", width: "10rem", narrow: "5rem", numeric: true, cell: (job) => clock(job.created_at) },
 ];
 

@@ -163,6 +163,39 @@ def test_calls_of_an_answer_are_followed_by_their_results() -> None:
     asyncio.run(scenario())
 
 
+def test_the_conversation_of_an_agent_names_the_job_of_each_turn() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await make_agent(api, tools=[TOOL])
+            assert (await api.json("GET", f"{AGENT}/messages"))["data"] == []
+            first = await ask_turn(api, "Look.")
+            api.start(first)
+            call = EmittedCall(id="c1", name="look", arguments='{"at": "\ud800"}')
+            api.complete(first, "", [call])
+            body = {"messages": [{"role": "tool", "tool_call_id": "c1", "content": "a cat"}]}
+            second = (await api.json("POST", f"{AGENT}/generate", body, status=202))["id"]
+            function = {"name": "look", "arguments": '{"at": "\\ud800"}'}
+            called = [{"id": "c1", "type": "function", "function": function}]
+            whole = [
+                {"role": "system", "content": "Be short.", "job": None},
+                {"role": "user", "content": "Look.", "job": first},
+                {"role": "assistant", "content": "", "job": first, "tool_calls": called},
+                {"role": "tool", "content": "a cat", "job": second, "tool_call_id": "c1"},
+            ]
+            assert (await api.json("GET", f"{AGENT}/messages"))["data"] == whole
+            api.start(JobId(second))
+            api.complete(JobId(second), "A cat.")
+            whole.append({"role": "assistant", "content": "A cat.", "job": second})
+            assert (await api.json("GET", f"{AGENT}/messages"))["data"] == whole
+            fork = {"id": "twin", "from_turn": 1}
+            await api.json("POST", f"{AGENT}/fork", fork, status=201)
+            inherited = await api.json("GET", "/v1/agents/twin/messages")
+            assert inherited["data"] == whole[:3]
+            await refused(api, "GET", "/v1/agents/absent/messages", status=404)
+
+    asyncio.run(scenario())
+
+
 def test_a_turn_while_one_is_open_and_an_unexpected_one_get_the_state_of_the_agent() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
