@@ -81,9 +81,7 @@ class CacheParts:
     """The parts that observe and persist the KV cache.
 
     Attributes:
-        recorder: Appends cache events to the log.
         tier: Stores blocks on the disk; ``None`` where blocks stay in memory.
-        gauge: Reads the sizes of memory and disk.
     """
 
     recorder: CacheEventRecorder
@@ -98,10 +96,7 @@ def open_cache(
 
     Args:
         stack: Closes both, the tier first.
-        settings: The worker's settings.
         worker: The stream of events that belong to no agent.
-        log: Receives the events.
-        logger: For the operator.
     """
     recorder = CacheEventRecorder(worker, log=log, ids=RandomIds(), clock=SystemClock())
     stack.enter_context(recorder)
@@ -158,12 +153,7 @@ def build_engine(
     """Return the engine, not started; ``start`` loads the model.
 
     Args:
-        settings: The worker's settings.
-        sink: Receives the stream items.
-        cache: Disk tier, recorder and gauge of the KV cache.
-        answers: Answers recorded in the log, so that prompts continue them.
         on_device_failure: Called before the engine dies of an error of the device.
-        watch: Notes the steps of the engine.
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
@@ -220,7 +210,6 @@ def with_lanes(runner: JobRunner, models: ServedModels, turns: TurnScheduler) ->
 
     Args:
         runner: Runs all other jobs.
-        models: Has the embedding models.
         turns: Has the turns of the lane.
     """
     assert turns.lane is not None, "the lane has turns of its own"
@@ -242,17 +231,7 @@ def build_runner(
     active: ActiveJobs,
     turns: TurnScheduler,
 ) -> JobRunner:
-    """Return what runs the delivered jobs of a worker.
-
-    Args:
-        log: The log, with the payloads.
-        engine: Generates the answers.
-        spans: Receives the spans of the attempts.
-        sink: Receives the items.
-        backlog: The items of earlier attempts.
-        active: The jobs that this process runs.
-        turns: The order in which waiting jobs start.
-    """
+    """Return what runs the delivered jobs of a worker."""
     return JobRunner(
         worker=worker,
         log=log,
@@ -287,11 +266,7 @@ def build_counter(
     """Return what counts the tokens of prompts.
 
     Args:
-        settings: The worker's settings.
-        model: The model of the engine.
         engine: Need not have loaded its model.
-        answers: As for ``build_engine``.
-        on_count: Called before each count.
     """
 
     def load_length() -> Callable[[ChatRequest], int]:

@@ -17,7 +17,6 @@ class Manifest:
     """The blocks of one context.
 
     Attributes:
-        fingerprint: Block fingerprint.
         blocks: Hashes of the whole blocks, in order.
         tail: Hash of the last, partial block, ``None`` if there is none.
         checkpoints: Names of the checkpoints that were made on the way. They are files of the same
@@ -69,7 +68,6 @@ class ContextStarted:
 
     Attributes:
         label: The job id.
-        fingerprint: Block fingerprint.
         names: Hashes of the whole blocks of its prompt.
         block_tokens: Tokens in each block.
         restored_tokens: Tokens that were restored instead of computed.

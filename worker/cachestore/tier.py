@@ -64,7 +64,6 @@ class TierFigures:
 
     Attributes:
         state: Whether blocks are written at the moment.
-        store: Counters of the store.
         queued: Blocks that wait to be written.
         dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
     """
@@ -83,12 +82,9 @@ class DiskTier:
 
     Args:
         store: Not scanned yet; the tier is its only user from now on.
-        clock: For the pauses after a failure.
         storage: The format in which callers encode their blocks.
         on_event: Receives pauses and resumptions of persistence.
         on_scanned: Receives the result of the scan, on the scanning thread.
-        writer_limits: Bounds of the write-behind.
-        read_limits: Bounds of the read-ahead.
     """
 
     def __init__(

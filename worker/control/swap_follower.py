@@ -33,12 +33,9 @@ class SwapFollower:
     """The part of one worker in the swaps of the log. May be used from any thread.
 
     Args:
-        swaps: The wanted model in the log.
-        registry: Returns the registered models.
         first: The configured model.
         check: Raises ``ModelLoadError`` for a model that this machine cannot load, as far as that
             is known without a load.
-        logger: For the operator.
     """
 
     def __init__(
@@ -191,13 +188,7 @@ class SwapFollower:
 def follower_of(
     settings: Settings, worker: WorkerId, *, log: EventLog, logger: Logger
 ) -> SwapFollower:
-    """Return the follower of a worker with these settings.
-
-    Args:
-        settings: The worker's settings.
-        log: Holds the wanted model.
-        logger: For the operator.
-    """
+    """Return the follower of a worker with these settings."""
 
     def check(model: ModelEntry) -> None:
         if model.kind is ModelKind.EMBEDDING:

@@ -40,7 +40,6 @@ class PlannedExit:
     """An end after which the worker is started again.
 
     Attributes:
-        code: Exit code, the reason.
         drain_s: Seconds that running jobs have to finish.
     """
 
@@ -82,8 +81,6 @@ class WorkerDrain:
     """Gives running generations time to finish; the next worker takes the rest.
 
     Attributes:
-        engine: Runs the generations.
-        consumers: Take the jobs.
         stop_s: Seconds that generations have once the process is asked to stop.
         is_asked_to_stop: Set by a signal; it shortens the drain of a planned exit.
         on_saving: Called once no generation runs, before contexts are saved.
@@ -155,7 +152,6 @@ class RestartAlone:
 
         Args:
             code: Of the run that has ended; its locks and files are closed.
-            logger: For the operator.
         """
         if self._is_supervised or code not in PLANNED:
             return code

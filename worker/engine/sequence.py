@@ -102,9 +102,6 @@ class Sequence:
     Attributes:
         task: The prompt, and what earlier attempts emitted.
         assembler: Turns token ids into items; has replayed the tokens of earlier attempts.
-        handle: The caller's handle.
-        times: When the generation reached each phase.
-        admission: What the runner computes.
         context_length: The model's context length in tokens, which decides the stop reason.
         uid: Identifies the sequence in the runner while it is in the batch.
         decoded: Tokens generated since ``admission`` was made.

@@ -33,7 +33,6 @@ class LogprobTracker:
     and reasoning, and tokens without bytes, are discarded.
 
     Args:
-        token_bytes: The bytes that a token adds to the text.
         recorded: Log probabilities that earlier attempts recorded, by index of the token.
     """
 
@@ -63,7 +62,6 @@ class LogprobTracker:
         """Add the next token.
 
         Args:
-            token: Its id.
             likelihood: ``None`` for a token of an earlier attempt.
             text: Text that the token completes; empty inside a character.
         """

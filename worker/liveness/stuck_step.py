@@ -31,7 +31,6 @@ class LastStepFile:
 
     Args:
         path: E.g. ``<data_dir>/worker.step``.
-        worker: The worker that computes the steps.
     """
 
     def __init__(self, path: Path, worker: WorkerId) -> None:
@@ -98,10 +97,8 @@ class StuckStepGuard:
     return to the queue without a counted failure.
 
     Args:
-        watch: The watch of the engine.
         file: Keeps the step for the next worker, which appends ``WorkerLost``.
         on_stuck: Ends the process once the attempts have ended.
-        logger: For the operator.
     """
 
     def __init__(

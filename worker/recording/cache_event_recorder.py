@@ -59,10 +59,6 @@ class RetryQueue(Generic[_Item]):
 
     An item is retried after ``RetryLater`` and after a ``SemanticError``, up to ``TRIES_MAX``
     times. Any other exception is a defect: it is logged, and the item is dropped.
-
-    Args:
-        handle: Handles one item.
-        monotonic_s: The clock.
     """
 
     def __init__(
@@ -183,9 +179,6 @@ class CacheEventRecorder:
 
     Args:
         worker: Its stream receives the events that belong to no agent.
-        log: Receives the events.
-        ids: Generates the events' ids.
-        clock: For retries.
     """
 
     def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource, clock: Clock) -> None:

@@ -28,8 +28,6 @@ class ChannelGrammarWriter:
     """Writes Lark grammars for one channel format.
 
     Args:
-        channel_format: The format of the model family.
-        writer: Writes the rules of schemas.
         tag: Returns a marker as a grammar writes it: by token id, or as text.
     """
 
@@ -98,8 +96,6 @@ class ChannelPlan:
     """The grammars of the messages of an answer.
 
     Attributes:
-        channel_format: The format of the answer.
-        end_ids: Tokens that end the answer.
         opened: The beginning of a call at the end of the prompt.
         first: Makes a matcher of the first header; ``None`` if the answer has no schema.
         later: The same for later headers, from their start marker on.
@@ -121,7 +117,6 @@ class ChannelConstraint:
     """``Constraint`` that follows a ``ChannelPlan``.
 
     Args:
-        plan: The grammars of the answer's messages.
         detokenizer: A fresh one.
     """
 
@@ -227,13 +222,7 @@ class ChannelConstraint:
 
 
 class ChannelConstraints:
-    """Makes the constraints of one model's answers. Safe to use from any thread.
-
-    Args:
-        library: The grammars for the model's vocabulary.
-        detokenizer: Makes a fresh detokenizer.
-        channel_format: The model's channel format.
-    """
+    """Makes the constraints of one model's answers. Safe to use from any thread."""
 
     def __init__(
         self,

@@ -38,9 +38,6 @@ class GrammarWriter:
     Args:
         refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
         tag: Returns a tag as a grammar writes it: by token id, or as text.
-
-    Attributes:
-        schemas: Writes the rules of schemas.
     """
 
     def __init__(self, refusal: Callable[[str], str | None], tag: Callable[[str], str]) -> None:
@@ -160,7 +157,6 @@ def require_exact_schemas(prompt: PreparedPrompt, why_wider: Callable[[Tool], st
     """Refuse a prompt if a strict tool's schema cannot be enforced exactly.
 
     Args:
-        prompt: The prompt with its tools.
         why_wider: Returns why a tool's grammar allows more than its schema, ``None`` if it is
             exact.
 
@@ -197,8 +193,6 @@ class Constraints:
     tag on if the model may call a tool, from the first token on if it must.
 
     Args:
-        library: The grammars for the model's vocabulary.
-        detokenizer: Makes a fresh detokenizer.
         opens_thinking: Whether a prompt ends inside a reasoning section.
         tags: The model's reasoning tags, if it has any.
         tool_format: How the model writes calls, if it can.

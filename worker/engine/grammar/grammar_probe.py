@@ -71,7 +71,6 @@ class GrammarProbe:
 
     Args:
         tokenizer_json: The tokenizer, as the ``tokenizers`` library serialises it.
-        end_ids: Tokens that end a turn.
     """
 
     def __init__(self, tokenizer_json: str, end_ids: Collection[int]) -> None:

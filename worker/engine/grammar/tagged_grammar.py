@@ -81,8 +81,6 @@ class TaggedGrammar:
     """Writes the rules of the calls of some tools, in the syntax of one model family.
 
     Args:
-        syntax: The syntax of the family.
-        rules: Writes the rules of JSON schemas.
         tag: Returns a tag as a grammar writes it: by token id, or as text.
     """
 
@@ -101,7 +99,6 @@ class TaggedGrammar:
         """Return the rule ``calls``, which follows the start tag, and the rules that it refers to.
 
         Args:
-            tools: The tools that may be called.
             end: The tag after the calls.
         """
         named = []

@@ -97,8 +97,6 @@ class ContextEnds:
     """Makes and thins checkpoints. Belongs to the engine thread.
 
     Args:
-        store: The contexts in memory.
-        planner: Finds checkpoints on the disk.
         saver: Saves them; ``None`` without a disk.
     """
 
@@ -130,7 +128,6 @@ class ContextEnds:
 
         Args:
             token_ids: Its prompt without the last token, as the cache knows it.
-            plan: What it starts from.
             admission: Has the positions where messages begin.
         """
         if not self._spec.has_ends:

@@ -45,7 +45,6 @@ def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
     The directory's own path is not part of the digest, so a copy has the same fingerprint.
 
     Args:
-        model_dir: The model's directory.
         cache_file: Caches the digests of files, so that weights are not read at each start;
             ``None`` to read every file.
     """
@@ -154,8 +153,6 @@ def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, compu
     """Return the fingerprint that the blocks of a model share.
 
     Args:
-        model: Fingerprint of the model.
-        spec: Layers and sizes of a block.
         kv_dtype: Element format on the disk; see ``BlockCodec``.
         computation: What computes the blocks; see ``computation_of``.
     """

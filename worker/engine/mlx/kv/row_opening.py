@@ -38,12 +38,7 @@ class RowOpener:
     """Opens the rows of one model. Belongs to the engine thread.
 
     Args:
-        store: The contexts in memory.
-        planner: Finds checkpoints.
-        codec: Decodes blocks of the disk.
         fingerprints: Fingerprint of blocks, and of checkpoints.
-        tier: The disk, if there is one.
-        monotonic_s: The clock for stalled reads.
     """
 
     def __init__(
@@ -272,7 +267,6 @@ class RowOpening:
         plan: What the row starts from; its sources are pinned until the opening ends.
         disk_tokens: Tokens that were read from the disk so far.
         tail: Name and end of the partial block that was read whole.
-        read: The read in progress.
     """
 
     def __init__(

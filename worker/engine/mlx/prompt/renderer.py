@@ -51,7 +51,6 @@ def preamble_end(
     Args:
         tokens: Ids of one of these prompts.
         preamble: The text before the first message's text.
-        encode: Returns the ids of a text.
 
     Returns:
         ``None`` if there are none, or if this prompt does not begin with them.
@@ -178,7 +177,6 @@ class PromptRenderer:
         """Return the part of the prompt after an assistant turn, starting with its end marker.
 
         Args:
-            request: A conversation.
             turn: Index of the turn among the messages; not the last message.
             encoding: As for ``render``.
 

@@ -249,7 +249,6 @@ class MarkBreaker:
         """Return the ids of a prompt with broken marks.
 
         Args:
-            text: The prompt.
             encode: Returns the ids of a text in which every mark is read as a token.
         """
         pieces = text.split(self._nonce)
@@ -266,8 +265,6 @@ def with_reasoning_apart(turn: Message, think_start: str, think_end: str) -> Mes
 
     Args:
         turn: A message of any role.
-        think_start: Mark before the reasoning.
-        think_end: Mark after it.
     """
     if turn.role != "assistant" or think_end not in turn.content:
         return turn

@@ -297,9 +297,7 @@ class CallRules:
     """How to read the calls of one answer.
 
     Attributes:
-        format: How the model writes calls.
         tools: The tools that it may call, in OpenAI's function format.
-        names: The names of the tools.
     """
 
     format: ToolFormat
@@ -338,12 +336,7 @@ class CallReader(Protocol):
 
 
 class WholeReader:
-    """``CallReader`` that buffers the text up to the end tag, then calls the family's parser.
-
-    Args:
-        rules: How to read the calls.
-        start: The start tag that was found.
-    """
+    """``CallReader`` that buffers the text up to the end tag, then calls the family's parser."""
 
     def __init__(self, rules: CallRules, start: str) -> None:
         self.is_over = False
