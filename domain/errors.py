@@ -102,7 +102,6 @@ class ModelNotLoaded(Conflict):
     """The request belongs to a registered model, and another one is loaded.
 
     Args:
-        model: The model of the request.
         loaded: The model that is loaded, if there is one.
     """
 
@@ -250,7 +249,6 @@ class DiskFull(LogUnavailable):
 
     Args:
         message: What is missing, and what frees some.
-        retry_after_s: When a new try is sensible, in seconds.
     """
 
     code = "disk_full"

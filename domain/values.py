@@ -273,9 +273,7 @@ class WaitingJob:
     """A job that a worker has handed to its engine, and that does not run.
 
     Attributes:
-        waiting_for: Why it does not run.
         position: Number of the engine's waiting jobs that start before it.
-        priority: Its queue.
     """
 
     id: JobId

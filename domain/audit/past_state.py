@@ -83,7 +83,6 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
 
     Args:
         at: The position; one behind the end of the log means its end, as ``None`` does.
-        jobs_max: Most jobs to return.
 
     Raises:
         LogUnavailable: The log cannot be read.

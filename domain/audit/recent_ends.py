@@ -36,7 +36,6 @@ class CacheDiagnosis:
     """How much of a prompt came from the cache, compared with the nearest earlier context.
 
     Attributes:
-        prompt_tokens: Length of the prompt.
         cached_tokens: Tokens from the cache; also the index of the first computed token.
         source: ``none``, ``ram`` or ``disk``.
         known_tokens: Tokens that the cache knew. Those after ``cached_tokens`` were computed again,
@@ -209,8 +208,6 @@ class RecentEnds:
     The first call reads the jobs that were accepted last; later calls read the events since then.
 
     Args:
-        log: The event log.
-        views: The jobs projection.
         diagnose: Returns what a job found in the cache.
     """
 
@@ -231,7 +228,6 @@ class RecentEnds:
         """Return the jobs that ended last, the latest first.
 
         Args:
-            limit: Most jobs.
             owner: Only jobs of this API key.
 
         Raises:

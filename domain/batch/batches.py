@@ -49,13 +49,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecords:
-    """Accepts, loads, cancels, deletes and lists batches; one per process.
-
-    Attributes:
-        log: The events of the batches.
-        views: Lists the batches.
-        ids: Ids of the new events.
-    """
+    """Accepts, loads, cancels, deletes and lists batches; one per process."""
 
     log: EventLog
     views: BatchViews
@@ -85,8 +79,6 @@ class BatchRecords:
 
         Args:
             batch_id: A fresh id.
-            submitted: The facts.
-            correlation_id: Id of the request.
             payloads: The lines, packed by ``domain.batch.jsonl``, unless they are stored already.
             is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
 
@@ -107,7 +99,6 @@ class BatchRecords:
         """Refuse a new batch if too many are open.
 
         Args:
-            batches_max: Most open batches.
             owner: The API key whose share counts; ``None`` where no other key is in need of one.
 
         Raises:
@@ -200,7 +191,6 @@ class BatchRecords:
         """Return batches of some protocols, newest first.
 
         Args:
-            limit: Most rows.
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.
             owner: Only batches of this API key.
@@ -242,10 +232,7 @@ def fill_page(
     Args:
         type_name: Type of the first event of such a stream.
         load: Returns the row of a stream.
-        limit: Most rows.
-        views: Lists the streams.
         after: The stream before the first one.
-        oldest_first: The order.
         owner: Only streams of this API key.
     """
 

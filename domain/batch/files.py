@@ -23,9 +23,6 @@ class FileRecords:
     """Stores, loads, deletes and lists files; one per process.
 
     Attributes:
-        log: The events of the files.
-        views: Lists the files.
-        ids: Ids of the new events.
         clock: The present; a file that has expired is not found.
     """
 
@@ -96,10 +93,8 @@ class FileRecords:
         """Return files that have not expired, newest first by default.
 
         Args:
-            limit: Most rows.
             purposes: Only files of these purposes; all if empty.
             after: The file before the first one.
-            oldest_first: The order.
             owner: Only files of this API key.
         """
         now = self._now()

@@ -233,7 +233,6 @@ class RecordedAnswer:
     Attributes:
         request: Digest of the request that it answers.
         fingerprint: Fingerprint of the model; the token ids are valid for this model only.
-        answer: The answer, with its token ids.
         encoding: How the prompt was encoded that it answers.
     """
 

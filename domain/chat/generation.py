@@ -71,7 +71,6 @@ class PreparedPrompt:
         encoding: How its text was encoded.
         lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
         dimensions: Elements of each vector; 0 for none.
-        claim: Whose prompt it is.
     """
 
     tokens: tuple[int, ...]
@@ -105,7 +104,6 @@ class GenerationTask:
 
     Attributes:
         attempt: Number that goes on every item.
-        prompt: The rendered prompt.
         emitted: Token ids that earlier attempts emitted; generation continues after them.
         first_item: Number of the first item to write.
         stop: Texts that end the generation.
@@ -139,7 +137,6 @@ class EmittedCall:
 
     Attributes:
         id: The id in its items.
-        name: Name of the tool.
         arguments: A JSON object, or the beginning of one if the call is not complete.
         is_complete: Whether the call was generated to its end.
     """
@@ -155,7 +152,6 @@ class OutputRun:
     """Consecutive output of one kind.
 
     Attributes:
-        kind: The kind of output.
         length: Characters of text or reasoning, or number of tool calls.
         logprobs: Tokens of a text whose log-probabilities the answer has.
     """
@@ -173,7 +169,6 @@ class Outcome:
         next_item: Number that the terminal item gets.
         token_ids: Every generated id over all attempts, stop tokens excluded.
         text: The whole answer, stop text excluded.
-        thinking: The whole reasoning.
         calls: The tool calls, in order.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         vectors: Of the texts of a request for vectors.
@@ -183,7 +178,6 @@ class Outcome:
         usage: Token counts over all attempts.
         token_hash: SHA-256 over the ids, 4 bytes little-endian each.
         timings: ``queued_ms`` is left to the caller.
-        failure: The failure, if it failed.
     """
 
     next_item: int

@@ -21,11 +21,9 @@ class RowFigures:
     """A running sequence at one instant.
 
     Attributes:
-        phase: What the engine does for it.
         read_tokens: Those that are restored or computed.
         cached_tokens: Those that came from the cache.
         generated_tokens: Tokens of the answer over all attempts.
-        max_tokens: Most tokens of the answer.
         tokens_per_s: Generated tokens per second of this attempt; ``None`` before the second one.
     """
 
@@ -97,7 +95,6 @@ class LiveFigures:
 
     Attributes:
         rows: Its running sequences.
-        counts: What it has done so far.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

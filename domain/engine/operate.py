@@ -29,13 +29,7 @@ from domain.ports import IdSource
 
 @dataclass(slots=True)
 class EngineControls:
-    """The stream ``engine`` of a log. May be used from any thread.
-
-    Attributes:
-        log: Holds the stream.
-        ids: Ids of the new events.
-        signals: Reach the workers after a change.
-    """
+    """The stream ``engine`` of a log. May be used from any thread."""
 
     log: EventLog
     ids: IdSource
@@ -80,7 +74,6 @@ class EngineControls:
 
         Args:
             change: Returns the new values for the present ones.
-            correlation_id: The request.
 
         Raises:
             InvalidRequest: A value is out of its limits.
@@ -92,11 +85,6 @@ class EngineControls:
         self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str
     ) -> EngineControl:
         """Pause, drain or resume, and nudge the workers.
-
-        Args:
-            admission: The wanted state.
-            reason: For other operators.
-            correlation_id: The request.
 
         Raises:
             LogUnavailable: Nothing was changed.

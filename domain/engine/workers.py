@@ -93,7 +93,6 @@ class WorkerPulse:
     """A heartbeat of a worker.
 
     Attributes:
-        pid: Its process id.
         state: Its phase, a value of ``WorkerState``; workers of other versions may have more.
         model: The served model, once it is ready.
         target: Registered name of the model that it has, loads or swaps to.
@@ -107,7 +106,6 @@ class WorkerPulse:
         slow_step: The step of its engine that takes long, in words; ``None`` if none does.
         rows: Its running sequences; ``None`` while no overview is watched.
         place: Identity of its data directory, which all workers of it have in turn.
-        host: Name of its machine.
         embeds: Names of the embedding models that it computes with, beside its model.
         metrics: Totals over all workers of the place and present values, by metric family and by
             the value of the label that the family has beside the worker.

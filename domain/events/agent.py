@@ -30,9 +30,7 @@ class AgentTurnAdded:
     A turn whose job ended without an answer is replaced by the next one of the same number.
 
     Attributes:
-        agent: The agent.
         turn: Its number, from 1.
-        job: The job.
     """
 
     agent: AgentId
@@ -79,7 +77,6 @@ class AgentForgotten:
     """The texts of an agent were erased; the events of its jobs stay in the log.
 
     Attributes:
-        agent: The agent.
         jobs: Number of its jobs.
         payloads: Number of erased texts.
         payload_bytes: Length of the erased texts together.

@@ -50,7 +50,6 @@ class BatchSubmitted:
             ``openai-completions`` or ``openai-responses``.
         endpoint: The path that each line would be sent to alone.
         content: Digest of the lines' manifest (see ``domain.batch.jsonl``).
-        lines: Number of lines.
         expires_at: RFC 3339 instant after which no line may run.
         client_name: Digest of the text that names the client, for the operator.
         input_file: The file that the lines came in.

@@ -35,7 +35,6 @@ class AgentCacheRestored:
     """A job of an agent reused the cached part of its context.
 
     Attributes:
-        job: The job.
         source: ``disk`` if any block was read from disk for this job, else ``ram``.
         tokens: Reused tokens.
         disk_tokens: Those of them that were read from disk.
@@ -56,7 +55,6 @@ class AgentCacheMissed:
     """A job of an agent computed tokens of its context that had been saved.
 
     Attributes:
-        job: The job.
         reason: ``diverged`` (the prompt differs from there on), ``gone`` (the blocks were deleted)
             or ``model_changed``.
         at_token: Index of the first saved token that was computed again.
@@ -74,7 +72,6 @@ class AgentCacheEvicted:
     """The blocks that only the contexts of an agent used were deleted on request.
 
     Attributes:
-        agent: The agent.
         blocks: Number of deleted blocks and checkpoints.
         reason: ``operator``.
     """

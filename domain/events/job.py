@@ -29,7 +29,6 @@ class JobSubmitted:
         request: Digest of the canonical ``ChatRequest``.
         sampling: The values of the caller, with the drawn seed.
         max_tokens: Most tokens to generate.
-        priority: Its queue.
         attempts_max: Attempts that may die or fail before the job fails for good.
         agent: Its agent, if known.
         client_name: Digest of the text that names the client (its User-Agent), for the operator.
@@ -98,7 +97,6 @@ class AttemptStarted:
 
     Attributes:
         attempt: From 1, without gaps.
-        worker: The worker.
         model: Id of the model that answers.
         fingerprint: Digest of the weights and code that compute the answer.
         prompt_tokens: Length of the rendered prompt.
@@ -169,10 +167,8 @@ class JobCompleted:
         attempt: The attempt that finished it.
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it, if one did.
-        usage: Token counts.
         output: Digest of the output payload.
         token_hash: ``hash_ids`` of the generated tokens.
-        timings: Durations of its phases.
     """
 
     attempt: int

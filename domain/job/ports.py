@@ -37,7 +37,6 @@ class JobQueue(Protocol):
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Args:
-            priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
 
@@ -57,7 +56,6 @@ class JobQueue(Protocol):
         """Take a job out of the queue before any worker took it; atomic.
 
         Args:
-            priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
 

@@ -54,12 +54,8 @@ def prepare_prompt(
     """Return the request and its prompt.
 
     Args:
-        digest: Digest of the request.
         before: The attempt whose answer is continued; its prompt is made again.
         cache_owner: As in ``JobSubmitted``.
-        claim: Whose prompt it is.
-        payloads: Stores the request.
-        engine: Renders the prompt.
         hold: Reads the payload as soon as there is room for what is made of it.
 
     Raises:
@@ -118,7 +114,6 @@ class PromptCounter:
         engine: Counts once its model is loaded.
         load_length: Loads the tokenizer and returns a function from a request to the length of its
             prompt. Called for the first count before the model is loaded.
-        on_count: Called before each count.
     """
 
     def __init__(

@@ -94,12 +94,9 @@ class Job:
         model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
         hidden: Whether the caller deleted the answer.
-        stop_reason: Why the generation ended.
-        stop_sequence: The stop text that ended it.
         usage: Token counts; those expected of the latest attempt while it runs.
         timings: Durations of its phases; 0 if unknown.
         error: Code of the failure of the job, or of its latest attempt.
-        error_message: Message of that failure.
         output: Digest of the stored answer; partial if the job was stopped.
     """
 

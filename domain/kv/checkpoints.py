@@ -61,8 +61,6 @@ class CacheCheckpoint:
         parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
         token_ids: The tokens between that block and the position, one to a whole block.
         position: Number of tokens before it.
-        kind: Why it was made.
-        size_bytes: Size of its arrays.
         users: Copies and writes in progress.
         is_saved: Whether the disk has it, or has it in its write queue.
         used: Number of its last use.
@@ -305,7 +303,6 @@ class Partings:
         """Compare a prompt with those before it, and remember it for the next one.
 
         Args:
-            prompt: Its tokens.
             names: Hashes of its first whole blocks, all but perhaps the last one.
             last_message: Position at which its last message begins; 0 if that is not known.
             client: Name of its tools and system prompt.

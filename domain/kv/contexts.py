@@ -71,7 +71,6 @@ class KnownPrefix:
     Attributes:
         names: Hashes of its whole blocks.
         pieces: Where its tokens are, in order and without gaps.
-        tokens: Its length in tokens.
     """
 
     names: tuple[BlockHash, ...] = ()
@@ -99,7 +98,6 @@ class MemoryStats:
         evicted_blocks: Blocks ever freed for other contexts.
         held_bytes: The part of ``used_bytes`` that cannot be freed at once.
         live_bytes: The part of ``used_bytes`` that running sequences reserve.
-        weights_bytes: Size of the weights.
         ceiling_bytes: Most memory that weights, contexts and steps take.
     """
 
@@ -125,11 +123,7 @@ def nowhere(name: BlockHash) -> bool:
 
 
 class ContextIndex:
-    """Finds the contexts that hold a block. Not thread-safe.
-
-    Args:
-        hasher: Names the blocks of the model.
-    """
+    """Finds the contexts that hold a block. Not thread-safe."""
 
     def __init__(self, hasher: BlockHasher, block_tokens: int) -> None:
         self._hasher = hasher

@@ -54,11 +54,7 @@ def _tagged(token_ids: Iterable[int], owner: str, start: int) -> list[int]:
 
 
 class OwnedTokens(tuple[int, ...]):  # noqa: SLOT001 - the ids are cached in its dictionary
-    """Plain token ids, and the ids under which the cache knows them.
-
-    Attributes:
-        owner: The API key.
-    """
+    """Plain token ids, and the ids under which the cache knows them."""
 
     owner: str
 
@@ -80,7 +76,6 @@ class OwnedContext(list[int]):
 
     Args:
         held: Ids in the cache that it begins with.
-        owner: The API key.
     """
 
     def __init__(self, held: Iterable[int], owner: str) -> None:

@@ -39,7 +39,6 @@ def check_stretch(log: EventLog, *, after: int, limit: int) -> CheckedStretch:
 
     Args:
         after: Position before the first event to check.
-        limit: Most events to check.
 
     Raises:
         LogUnavailable: The log cannot be read.

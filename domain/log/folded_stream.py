@@ -29,14 +29,7 @@ State = TypeVar("State", bound=VersionedState)
 
 
 class FoldedStream(Generic[State]):
-    """One stream of the log with its state. May be used from any thread.
-
-    Args:
-        log: Holds it.
-        ids: Ids of the new events.
-        initial: The state before the first event.
-        evolve: Returns the state after an event.
-    """
+    """One stream of the log with its state. May be used from any thread."""
 
     def __init__(
         self,
@@ -72,7 +65,6 @@ class FoldedStream(Generic[State]):
         """Decide on the present state and append; decide again after a concurrent append.
 
         Args:
-            decide: Returns the events to append.
             correlation_id: The request that leads to them; by default the first event of them.
 
         Returns:

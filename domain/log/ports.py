@@ -30,9 +30,6 @@ class EventReader(Protocol):
         """Return at most ``limit`` events with a position above ``after``, in order.
 
         Args:
-            after: Position before the first event wanted.
-            limit: Most events to return.
-            stream: Only this stream.
             types: Only events of these types; all if empty.
         """
         ...

@@ -25,7 +25,6 @@ class Draft:
 
     Attributes:
         event_id: UUIDv7; appending it twice is a no-op.
-        event: The fact.
         correlation_id: The request that all of this belongs to.
         causation_id: The event that led to this one, if one did.
     """
@@ -42,7 +41,6 @@ class RecordedEvent:
 
     Attributes:
         position: Global, gapless, from 1.
-        stream: The stream that it belongs to.
         version: Place in that stream, from 1.
         type: Class name of the event.
         schema_version: Version of the shape of ``data``.

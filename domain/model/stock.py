@@ -35,10 +35,6 @@ class ServingModels:
 
     A worker that was seen stays while the broker is away, and ``RENEWAL_S`` longer: it works on,
     and its heartbeat may have expired or got lost meanwhile.
-
-    Args:
-        pulses: The heartbeats.
-        clock: For the time after an outage.
     """
 
     def __init__(self, pulses: WorkerPulses, clock: Clock) -> None:
@@ -71,8 +67,6 @@ class ModelStock:
     Args:
         log: The event log; read once, then from the last event on. ``None`` where there is none.
         serving: The models of the workers; ``None`` where no service runs.
-        registry: Returns the registered models.
-        inspect: Returns the files of a model, if they are here.
     """
 
     def __init__(

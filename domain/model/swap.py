@@ -155,9 +155,7 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
     """Return the state after an event.
 
     Args:
-        state: The state before.
         at: Its RFC 3339 instant.
-        version: Its version in the stream.
     """
     after = replace(state, version=version)
     match event:

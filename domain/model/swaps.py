@@ -76,7 +76,6 @@ def next_model(
     """Return the model to swap to now; ``None`` to stay with the present one.
 
     Args:
-        rules: The limits.
         demands: Each model that jobs wait for.
         served_s: Seconds since the present model serves.
         is_busy: Whether jobs wait for the present model, or run.
@@ -91,12 +90,7 @@ def next_model(
 
 @dataclass(slots=True)
 class ModelSwaps:
-    """The wanted model of a log. May be used from any thread.
-
-    Attributes:
-        log: Holds the stream.
-        ids: Ids of the new events and swaps.
-    """
+    """The wanted model of a log. May be used from any thread."""
 
     log: EventLog
     ids: IdSource
@@ -143,7 +137,6 @@ class ModelSwaps:
             drain_s: Seconds that running jobs have to finish.
             place: The data directory of the only worker that is meant; empty for all workers.
             reason: What causes the swap; by default a request.
-            correlation_id: The request that led to it.
 
         Raises:
             LogUnavailable: Nothing was written.
@@ -200,16 +193,7 @@ FAILED_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemandSwaps:
-    """Swaps to models that jobs wait for; one per process.
-
-    Attributes:
-        views: Lists the jobs.
-        models: The models of the live workers.
-        swaps: The wanted model.
-        signals: Nudge the workers.
-        clock: The present.
-        rules: The limits.
-    """
+    """Swaps to models that jobs wait for; one per process."""
 
     views: JobViews
     models: LoadedModels
