@@ -152,8 +152,6 @@ class StoredBlock:
     The tensors are views into one buffer, which lives as long as any of them.
 
     Attributes:
-        meta: The metadata in its header.
-        token_ids: The tokens that it covers.
         payload: Its tensors; none where ``is_placed``.
         is_placed: Whether the tensors are in the memory of a ``BlockTarget``.
     """
@@ -201,7 +199,6 @@ class BlockInfo(NamedTuple):
     Attributes:
         hash: Name of the block.
         parent: Name of the block before it, ``None`` for the first.
-        tokens: How many tokens it covers.
         model: First digits of the fingerprint it belongs to.
         size_bytes: Length of the file.
         used_ns: Time of the last use (the file's mtime), in nanoseconds since 1970.
@@ -309,7 +306,6 @@ class PersistencePaused:
 
     Attributes:
         error: Name of the error number, e.g. ``ENOSPC``.
-        message: The system's error message.
         retry_s: Seconds until the next block is tried.
     """
 
@@ -350,7 +346,6 @@ class ScanReport:
         models: Blocks by the first digits of their fingerprint.
         leftovers: Drafts of dead writers that were removed.
         foreign: Files that do not belong to the store; they stay.
-        took_ms: Duration in milliseconds.
     """
 
     blocks: int

@@ -322,7 +322,6 @@ def read_block(
     """Return the block in a file if it is valid and the one in the file's name.
 
     Args:
-        path: The file.
         info: The properties in its name.
         fingerprint: Of the model that computed it; ``None`` accepts any.
         target: Memory for the tensors; ``None`` for a buffer of their own.

@@ -49,7 +49,6 @@ class BlockStore:
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
-        disk: Writes the files.
     """
 
     def __init__(
@@ -237,7 +236,6 @@ class BlockStore:
         """Evict the least recently used blocks until ``size_bytes`` fit into budget and disk.
 
         Args:
-            size_bytes: Bytes that shall fit.
             keep: Blocks that must stay; ``None`` to evict none.
         """
         missing_bytes = self._floor.missing_bytes(size_bytes)
@@ -283,7 +281,6 @@ class BlockStore:
         A file that fails a check is deleted, so that the block can be stored again.
 
         Args:
-            block_hash: Name of the block.
             fingerprint: Of the loaded model; blocks of other models are not returned.
             target: Memory for its tensors, which may change whatever is returned.
         """

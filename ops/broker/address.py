@@ -35,7 +35,6 @@ def send(url: str, *words: str) -> bytes:
 
     Args:
         url: ``unix://PATH`` or ``redis://HOST:PORT``.
-        words: The command and its arguments.
 
     Raises:
         OSError: The server cannot be reached, or closed the connection with an error.

@@ -209,7 +209,6 @@ def release_blocked(client: redis.Redis, key: str, *, count: int = 1) -> None:
     """End the commands that block on a list besides their own; an unavailable broker ends them too.
 
     Args:
-        client: Made by ``connect``.
         key: From ``Keys.release``.
         count: How many commands may block.
     """

@@ -54,13 +54,7 @@ def _replies(client: redis.Redis, key: str, timeout_s: float) -> Iterator[dict[s
 
 
 class RedisTokenCounter:
-    """``domain.job.prepare_prompt.TokenCounter``: a request to the worker.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        timeout_s: How long to wait for a reply, in seconds.
-    """
+    """``domain.job.prepare_prompt.TokenCounter``: a request to the worker."""
 
     def __init__(
         self, client: redis.Redis, keys: Keys, *, timeout_s: float = REPLY_TIMEOUT_S
@@ -113,8 +107,6 @@ class TokenCountServer:
     """The worker's thread that serves token count requests. A context manager.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         count: Returns the length of a request's prompt; raises ``InvalidRequest``.
     """
 
@@ -191,10 +183,7 @@ class RedisBlockPlaces:
     """``domain.kv.places.BlockPlaces``.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         pulses: The living workers, whose replies are waited for.
-        timeout_s: Longest wait, in seconds.
     """
 
     def __init__(
@@ -233,13 +222,7 @@ class RedisBlockPlaces:
 
 
 class BlockAnswers:
-    """The worker's replies to requests about its blocks.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        worker: This worker.
-    """
+    """The worker's replies to requests about its blocks."""
 
     def __init__(
         self, client: redis.Redis, keys: Keys, *, worker: WorkerId, blocks: HasBlocks

@@ -28,7 +28,6 @@ class Refused(Exception):
     """The service answered with an error.
 
     Attributes:
-        status: Status code of HTTP.
         body: The JSON object of the reply; empty if it has none.
     """
 
@@ -44,7 +43,6 @@ class UploadBody:
 
     Attributes:
         content_type: Its media type.
-        size_bytes: Its length.
         pieces: The bytes, in order.
     """
 
@@ -59,7 +57,6 @@ class HttpClient:
 
     Attributes:
         base_url: ``http://host:port``.
-        headers: Headers of each request.
         answer_s: Time limit of each read of a reply, in seconds.
     """
 

@@ -20,11 +20,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Reserve:
-    """A file of a known size that is deleted when its space is needed. Any process may delete it.
-
-    Args:
-        path: Of the file; it need not exist.
-    """
+    """A file of a known size that any process may delete when its space is needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,7 +99,6 @@ class DiskFloor:
         free_min_bytes: Space below which new work is refused; 0 for any.
         cache_min_bytes: Space below which the worker deletes contexts from the disk.
         reserve: Held for the ends of running jobs; ``None`` where there is none.
-        reserve_bytes: Its size.
     """
 
     measure: Callable[[], int]

@@ -395,7 +395,6 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
 
     Args:
         engine: From ``reader_engine``.
-        path: Its file.
         thinned_at: Position of the last archiving, which kept the last event of each type.
     """
     query = select(EVENTS.c.position, EVENTS.c.hash).where(

@@ -218,8 +218,6 @@ def append_event(
         connection: In a transaction that holds the write lock.
         stream: Of any version.
         event: Its event id is its correlation id too.
-        clock: Stamps the event.
-        ids: Returns its event id.
     """
     event_id = ids.event_id()
     request = Append(

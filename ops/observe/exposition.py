@@ -140,7 +140,6 @@ def render(
     """Return the text, and its content type.
 
     Args:
-        readings: The samples.
         accept: The header of the request; without one the text is that of Prometheus.
         aliases: Whether families with a vLLM metric of the same meaning are repeated under its
             name.

@@ -44,7 +44,6 @@ class Family:
 
     Attributes:
         name: Without ``PREFIX``; of a counter with ``_total``.
-        kind: Its type.
         unit: What one of its values counts, in the plural.
         help: One sentence.
         source: Where the values come from.

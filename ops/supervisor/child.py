@@ -68,7 +68,6 @@ class Child:
         in which the parts stop.
 
         Args:
-            part: The part to start.
             environment: Its whole environment.
             lifeline: Read end of the pipe that ends with the supervisor.
             put: Receives its output lines.
@@ -162,7 +161,6 @@ class Child:
         """Send SIGTERM, wait, and kill the whole session if the process did not end.
 
         Args:
-            grace_s: How long to wait.
             hurry: Once set, ``HURRY_GRACE_S`` at most.
 
         Returns:
@@ -225,7 +223,6 @@ class StandbySlot:
         part: The part, which has a ``standby_argv``.
         launch: Starts a standby with this environment.
         on_change: Called with the standby that waits now, or ``None``.
-        logger: Receives the standby's ends.
     """
 
     def __init__(

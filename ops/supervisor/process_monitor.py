@@ -92,11 +92,9 @@ class ProcessMonitor:
     A part without a heartbeat for ``silence_max_s`` is killed, then restarted.
 
     Args:
-        part: The part to keep alive.
         launch: Starts one run of it.
         on_start: Called after each start.
         on_give_up: Called once if the part must not be restarted.
-        logger: Receives ends and restarts.
     """
 
     def __init__(

@@ -78,11 +78,8 @@ class HttpWebhookSender:
 
     Args:
         secret: ``whsec_…``; several, with spaces between them, while one is replaced.
-        clock: Stamps the attempts.
         allow_hosts: Hosts that may have any address.
         timeout_s: Limit of a whole attempt, from resolving the name to the response headers.
-        user_agent: Value of the header.
-        resolver: Returns the addresses of a host.
         tls: Trusted certificates; those of httpx by default.
     """
 

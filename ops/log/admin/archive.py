@@ -86,8 +86,6 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
 
     Args:
         before: RFC 3339 instant with microseconds.
-        clock: Stamps the event that records the archive.
-        ids: Returns the id of that event.
 
     Raises:
         CorruptLog: The events to archive do not verify; nothing has changed.
@@ -212,7 +210,6 @@ class AsOfLog(LogReader):
     """A log reader that also finds archived streams; a service may write to the log meanwhile.
 
     Args:
-        engine: From ``reader_engine``.
         url: Of the log, beside which its archives lie.
     """
 

@@ -178,7 +178,6 @@ class VerifiedPayloads:
     """What was verified.
 
     Attributes:
-        payloads: Number of payloads.
         size_bytes: Their total size.
         erased: References to payloads that were erased.
     """

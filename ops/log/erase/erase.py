@@ -210,9 +210,6 @@ def erase_agent(
     A second call erases later texts, and completes a call whose process was killed.
 
     Args:
-        agent: Whose texts.
-        clock: Stamps the events.
-        ids: Returns their ids.
         is_served: Whether a service runs on the log, which must not wait long.
 
     Raises:

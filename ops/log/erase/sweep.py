@@ -110,7 +110,6 @@ class SweepPlan:
     """What a sweep erases.
 
     Attributes:
-        doomed: Texts.
         blocks: Names of blocks that only deleted agents used, 64 hex digits each.
         items: Jobs whose items the broker may still have.
         archives: Files of old events.
@@ -133,7 +132,6 @@ def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> 
     """Return the rules in seconds and bytes.
 
     Args:
-        settings: The group.
         text_days: In place of the setting of this name.
     """
     text_days = settings.text_days if text_days is None else text_days
@@ -148,12 +146,6 @@ class TextSweeper:
     """Erases texts, items, blocks and archives.
 
     What a sweep reads of the log takes some kilobytes of memory for each job.
-
-    Args:
-        clock: The present.
-        ids: Ids of the new events.
-        erase_items: Erases the items of jobs.
-        erase_blocks: Deletes blocks in memory and on disk.
     """
 
     def __init__(
@@ -291,14 +283,7 @@ _Given = TypeVar("_Given")
 
 
 class PacedSweeps:
-    """Sweeps when something was deleted, or when a rule is due.
-
-    Args:
-        clock: The present.
-        sweep: Sweeps once.
-        erase_items: Erases the items of jobs.
-        erase_blocks: Deletes blocks in memory and on disk.
-    """
+    """Sweeps when something was deleted, or when a rule is due."""
 
     def __init__(
         self,
