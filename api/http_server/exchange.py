@@ -142,10 +142,8 @@ class Exchange:
         request_id: Sent with the reply as ``request-id``.
         trace: The span of the request.
         parent: The span of the client, if its request names one.
-        peer: Address of the client.
         head: Its head, once it has come.
         admitted: Its admission by access control.
-        share: Counts its body.
         body: The bytes of its body that have come.
         body_bytes: Their length, which stays when they are passed on.
         body_bytes_max: Most of them.
@@ -190,7 +188,6 @@ class Exchange:
 
         Args:
             samples: Whether the spans of a trace are exported, by its id.
-            peer: Address of the client.
         """
         trace = new_trace()
         if samples(trace.trace_id):

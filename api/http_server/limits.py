@@ -115,8 +115,6 @@ class BodyShare:
     Args:
         memory: Bytes of all bodies beyond the first ``FREE_BYTES`` of each; keys and addresses have
             shares of it.
-        address: From which the body comes.
-        caller: The holder of the key.
     """
 
     def __init__(self, memory: Shares, address: str, caller: Caller) -> None:
@@ -160,11 +158,7 @@ class BodyShare:
 
 
 class PeerCounts:
-    """Connections by peer, so that one peer cannot take all; belongs to one event loop.
-
-    Args:
-        limits: Most connections in all, of this machine, and of another one.
-    """
+    """Connections by peer, so that one peer cannot take all; belongs to one event loop."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits

@@ -244,8 +244,6 @@ class RequestHead:
         """Return the lines that Robyn gets, without the length of the body.
 
         Args:
-            target: The decoded target.
-            limits: The most bytes of them.
             exchange: The value of ``EXCHANGE_HEADER``.
 
         Raises:

@@ -77,11 +77,7 @@ class Shield:
     Args:
         robyn: Loopback address of Robyn.
         unrouted: Replies to method and encoded path without a route, or raises.
-        access: Which requests are admitted.
-        limits: Sizes, times and counts.
-        logger: Records requests and failures.
         draining: Set by ``drain``, for others.
-        counts: Receives counts of connections and replies.
         samples: Whether the spans of a trace are exported, by its id.
     """
 

@@ -33,13 +33,7 @@ SAMPLE_S: Final = 5.0
 
 
 class LiveRates:
-    """The rates of all workers and of each one; any thread may ask.
-
-    Args:
-        pulses: Heartbeats of the workers.
-        views: The jobs projection.
-        clock: The times of the samples.
-    """
+    """The rates of all workers and of each one; any thread may ask."""
 
     def __init__(self, pulses: WorkerPulses, views: JobViews, clock: Clock) -> None:
         self._pulses = pulses
@@ -131,10 +125,8 @@ class LiveEta:
 
     Args:
         queue: Open jobs, and the measured durations of ended ones.
-        pulses: The turns of the workers.
         models: The models of the workers; jobs that wait for another model have no forecast.
         clock: The age of a forecast.
-        admission: Returns whether jobs are started.
     """
 
     def __init__(

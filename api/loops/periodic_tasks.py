@@ -31,7 +31,6 @@ class PeriodicTasks:
         name: For the operator.
         interval_s: From the end of one run to the next.
         action: Awaited in each run; bounds its own time.
-        logger: Records failures.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ def open_sweeper(settings: Settings, stack: ExitStack, *, places: BlockPlaces) -
     Args:
         settings: Where the log and the blocks are, and the rules.
         stack: Closes the connections.
-        places: The blocks of the workers.
     """
     keys, client = Keys(settings.redis.prefix), connect(resolve_broker_url(settings))
     stack.callback(client.close)

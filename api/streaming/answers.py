@@ -238,7 +238,6 @@ class JobStream(Generic[ItemT]):
 
     Args:
         items: The items; closed with this object.
-        encoder: The protocol.
         ping_s: Most seconds of silence.
         news: Awaited with each ping until the first item after ``Started``; may return an item
             that describes the wait.

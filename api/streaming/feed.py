@@ -179,8 +179,6 @@ class Feed:
     Attributes:
         source: Live and stored items; belongs to the event loop.
         backlog: The stored items, for calls that block.
-        records: Answers of jobs that have ended.
-        call: Runs what blocks.
         look_s: How long a stream stays silent before it reads the log, in seconds.
     """
 

@@ -119,10 +119,7 @@ class JobReaders:
     """Cancels a job when its last reader has left without the answer.
 
     Attributes:
-        connections: The readers of each job.
-        cancellation: Cancels jobs.
         background: Runs cancellations whose request has ended.
-        call: Runs what blocks.
         grace_s: How long a job waits for a new reader before it is cancelled, in seconds.
         pause: Waits that long.
     """
