@@ -138,11 +138,6 @@ class BlockStore:
         with self._lock:
             return list(self._index)
 
-    def orphans(self) -> list[BlockInfo]:
-        """Return blocks that no context can reach, because an ancestor is missing."""
-        with self._lock:
-            return self._index.orphans()
-
     def stats(self) -> StoreStats:
         """Return counters and sizes."""
         with self._lock:
@@ -155,10 +150,6 @@ class BlockStore:
             )
 
     # --- write -----------------------------------------------------------------------------
-
-    def put(self, block: NewBlock) -> PutOutcome:
-        """Store one block; see ``put_many``."""
-        return self.put_many([block])[0]
 
     def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
         """Store blocks, parents before children; returns when they survive a power cut.
