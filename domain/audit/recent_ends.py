@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
 from domain.chat.request import ChatRequest
@@ -22,7 +22,6 @@ from domain.job.listing import JobViews
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
-from domain.log.record import LogHead, RecordedEvent
 from domain.values import Digest, JobId, Owner, StreamName
 
 #: Earlier jobs that a prompt is compared with.
@@ -179,20 +178,6 @@ _ENDS: Final = tuple(one.__name__ for one in (JobCompleted, JobFailed, JobCancel
 _TYPES: Final = (*_ENDS, JobRetried.__name__)
 
 
-class EndLog(Protocol):
-    """The parts of ``EventLog`` that are read here."""
-
-    def head(self) -> LogHead:
-        """See ``EventLog.head``."""
-        ...
-
-    def read_all(
-        self, *, after: int = 0, limit: int = 100, types: Sequence[str] = ()
-    ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.read_all``."""
-        ...
-
-
 class EndedJob:
     """A job that has ended, and what it found in the cache, once that is known."""
 
@@ -213,7 +198,7 @@ class RecentEnds:
 
     def __init__(
         self,
-        log: EndLog,
+        log: EventReader,
         views: JobViews,
         diagnose: Callable[[JobId], CacheDiagnosis | None],
     ) -> None:

@@ -70,7 +70,6 @@ class Recording:
         worker: The worker of the last attempt.
         sampling: The sampling, seed included.
         prompt_hash: ``hash_ids`` of it; ``None`` if the log has none.
-        resumed_tokens: Tokens that earlier attempts had emitted.
         cached_tokens: Prompt tokens from the cache.
         thinking_limit: Tokens of reasoning after which it was closed.
         token_hash: ``hash_ids`` of the answer.
@@ -85,7 +84,6 @@ class Recording:
     prompt_tokens: int
     prompt_hash: str | None
     attempts: int
-    resumed_tokens: int
     cached_tokens: int
     completion_tokens: int
     stop_reason: StopReason
@@ -197,7 +195,6 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         prompt_tokens=last.prompt_tokens,
         prompt_hash=last.prompt_hash,
         attempts=last.attempt,
-        resumed_tokens=last.resumed_tokens,
         thinking_limit=last.thinking_limit,
         cached_tokens=completed.usage.cached_tokens,
         completion_tokens=completed.usage.completion_tokens,

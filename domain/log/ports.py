@@ -34,6 +34,10 @@ class EventReader(Protocol):
         """
         ...
 
+    def head(self) -> LogHead:
+        """Return the last position and its hash."""
+        ...
+
 
 class EventLog(EventReader, Protocol):
     """The append-only log."""
@@ -78,10 +82,6 @@ class EventLog(EventReader, Protocol):
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         """Return the last event of a type, if there is one."""
-        ...
-
-    def head(self) -> LogHead:
-        """Return the last position and its hash."""
         ...
 
     def check_writable(self) -> None:

@@ -14,7 +14,6 @@ import structlog
 
 from domain.errors import ConcurrencyConflict, JobNotFound, SemanticError
 from domain.events.cache import (
-    AgentCacheMissed,
     AgentCacheRestored,
     AgentCacheSaved,
     CacheBlockRejected,
@@ -260,14 +259,7 @@ class CacheEventRecorder:
             )
         miss = miss_of(report, self._last_saved(agent))
         if miss is not None:
-            events.append(
-                AgentCacheMissed(
-                    job=job,
-                    reason=miss.reason,
-                    at_token=miss.at_token,
-                    missed_tokens=miss.missed_tokens,
-                )
-            )
+            events.append(miss)
         self._append_agent(agent, loaded, events)
 
     def _record_saved(self, report: ContextSaved) -> None:
