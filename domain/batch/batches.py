@@ -49,7 +49,11 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecords:
-    """Accepts, loads, cancels, deletes and lists batches; one per process."""
+    """Accepts, loads, cancels, deletes and lists batches; one per process.
+
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    recorded then.
+    """
 
     log: EventLog
     views: BatchViews
@@ -81,9 +85,6 @@ class BatchRecords:
             batch_id: A fresh id.
             payloads: The lines, packed by ``domain.batch.jsonl``, unless they are stored already.
             is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
-
-        Raises:
-            LogUnavailable: Nothing was accepted.
         """
         events = (submitted, BatchStarted()) if is_checked else (submitted,)
         drafts = [
@@ -129,7 +130,6 @@ class BatchRecords:
         Raises:
             BatchNotFound: It has no events, or was deleted.
             BatchNotEnded: From ``decide``.
-            LogUnavailable: Nothing was written.
         """
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             batch, last = self._load(batch_id)
@@ -165,7 +165,6 @@ class BatchRecords:
 
         Raises:
             BatchNotFound: There is no such batch.
-            LogUnavailable: Nothing was recorded.
         """
         return self.commit(batch_id, BatchCancelRequested())
 
@@ -175,7 +174,6 @@ class BatchRecords:
         Raises:
             BatchNotFound: There is no such batch.
             BatchNotEnded: The batch is open.
-            LogUnavailable: Nothing was recorded.
         """
         self.commit(batch_id, BatchDeleted())
 

@@ -22,6 +22,9 @@ from domain.values import Digest, Owner, StreamName, rfc3339
 class FileRecords:
     """Stores, loads, deletes and lists files; one per process.
 
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    recorded then.
+
     Attributes:
         clock: The present; a file that has expired is not found.
     """
@@ -50,11 +53,7 @@ class FileRecords:
         correlation_id: str,
         payloads: Mapping[Digest, bytes],
     ) -> StoredFile:
-        """Record a file with its content; an existing file of this id stays as it is.
-
-        Raises:
-            LogUnavailable: Nothing was recorded.
-        """
+        """Record a file with its content; an existing file of this id stays as it is."""
         draft = Draft(event_id=self.ids.event_id(), event=created, correlation_id=correlation_id)
         # The id of a result file follows from its batch: a try before a crash may have stored it.
         with suppress(ConcurrencyConflict):
@@ -66,7 +65,6 @@ class FileRecords:
 
         Raises:
             FileNotFound: There is no such file.
-            LogUnavailable: Nothing was recorded.
         """
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             file = self.load(file_id)

@@ -59,22 +59,17 @@ class ControlTopic(StrEnum):
 
 
 class ControlSignals(Protocol):
-    """Signals to the workers. They may be lost; the log holds the truth."""
+    """Signals to the workers. They may be lost; the log holds the truth.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def nudge_cancel(self, job_id: JobId) -> None:
-        """Signal that the cancellation of a job is recorded.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Signal that the cancellation of a job is recorded."""
         ...
 
     def nudge(self, topic: ControlTopic) -> None:
-        """Signal to all workers that a part of the log that they follow has changed.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Signal to all workers that a part of the log that they follow has changed."""
         ...
 
 
@@ -151,28 +146,19 @@ class PulseReply:
 
 
 class WorkerPulses(Protocol):
-    """Heartbeats; one that is not renewed expires within seconds."""
+    """Heartbeats; one that is not renewed expires within seconds.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def beat(self, pulse: WorkerPulse) -> PulseReply:
-        """Renew the heartbeat of a worker.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Renew the heartbeat of a worker."""
         ...
 
     def watch(self) -> None:
-        """Ask the workers for their rows; the request expires within seconds.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Ask the workers for their rows; the request expires within seconds."""
         ...
 
     def alive(self) -> tuple[WorkerPulse, ...]:
-        """Return the workers that are alive.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Return the workers that are alive."""
         ...

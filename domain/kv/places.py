@@ -28,16 +28,16 @@ class FoundBlocks:
 
 
 class BlockPlaces(Protocol):
-    """Finds and deletes blocks of the workers that have a model."""
+    """Finds and deletes blocks of the workers that have a model.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def find(self, names: Sequence[BlockHash]) -> tuple[FoundBlocks, ...]:
         """Return what the workers have that answer in time; empty if none does.
 
         Args:
             names: At most ``NAMES_MAX``.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...
 
@@ -48,8 +48,5 @@ class BlockPlaces(Protocol):
 
         Args:
             names: At most ``NAMES_MAX``.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...

@@ -29,7 +29,11 @@ State = TypeVar("State", bound=VersionedState)
 
 
 class FoldedStream(Generic[State]):
-    """One stream of the log with its state. May be used from any thread."""
+    """One stream of the log with its state. May be used from any thread.
+
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    appended then.
+    """
 
     def __init__(
         self,
@@ -47,11 +51,7 @@ class FoldedStream(Generic[State]):
         self._state = initial
 
     def read(self) -> State:
-        """Return the state as of now; reads only what is new in the log.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return the state as of now; reads only what is new in the log."""
         # A concurrent call may fold the same events; either result may be kept.
         state = self._state
         for recorded in self._log.load(self._stream, after_version=state.version):
@@ -69,9 +69,6 @@ class FoldedStream(Generic[State]):
 
         Returns:
             Whether events were appended.
-
-        Raises:
-            LogUnavailable: Nothing was appended.
         """
         for tries_left in reversed(range(TRIES_MAX)):
             state = self.read()

@@ -32,6 +32,8 @@ from worker.engine.ports import ModelLoadError
 class SwapFollower:
     """The part of one worker in the swaps of the log. May be used from any thread.
 
+    Its methods raise ``LogUnavailable`` where the log cannot be read or written.
+
     Args:
         first: The configured model.
         check: Raises ``ModelLoadError`` for a model that this machine cannot load, as far as that
@@ -69,9 +71,6 @@ class SwapFollower:
             place: The data directory of this worker.
             choice: Id of the command that named the configured model; empty if none did.
             previous: The worker before this one in the same place.
-
-        Raises:
-            LogUnavailable: The log cannot be read or written.
         """
         self._place = place
         if previous is not None:
@@ -95,20 +94,12 @@ class SwapFollower:
         return self._swap is None and model == self.model.name
 
     def begin_load(self) -> None:
-        """Record that the load begins; a worker that dies in it is counted.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
-        """
+        """Record that the load begins; a worker that dies in it is counted."""
         if self._swap is not None:
             self._apply(self._phase(self._swap, SwapState.LOADING))
 
     def has_loaded(self) -> None:
-        """Record that this worker serves its model, which ends the swap.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
-        """
+        """Record that this worker serves its model, which ends the swap."""
         self._apply(ModelServed(worker=self._worker, model=self.model.name))
 
     def has_failed(self, why: str) -> bool:
@@ -116,9 +107,6 @@ class SwapFollower:
 
         Returns:
             Whether another model is wanted now, so that the worker must start again.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
         """
         if self._swap is None:
             return False
@@ -129,9 +117,6 @@ class SwapFollower:
         """Return the swap for which this worker has to end, if there is one.
 
         A model that cannot be loaded here is refused before the present one is given up.
-
-        Raises:
-            LogUnavailable: The log cannot be read or written.
         """
         with self._lock:
             state = self._swaps.read(self._place)
