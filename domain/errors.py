@@ -156,7 +156,6 @@ class AgentTurnConflict(Conflict):
     """The history of an agent is not where the caller thinks it is, or a turn of it is open.
 
     Args:
-        agent: Whose history.
         turn: How many turns it has.
         job: The job of the turn that is open, if one is.
     """

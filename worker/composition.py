@@ -68,7 +68,6 @@ class ServedModels:
     Attributes:
         model: The one that generates text.
         lane: Computes the vectors of the embedding models on the engine thread.
-        engines: The embedding models, by name.
     """
 
     model: ModelEntry
@@ -206,12 +205,7 @@ def served_models(settings: Settings, model: ModelEntry) -> ServedModels:
 
 
 def with_lanes(runner: JobRunner, models: ServedModels, turns: TurnScheduler) -> JobRunner:
-    """Return the runner, which runs the jobs of embedding models in their own turns.
-
-    Args:
-        runner: Runs all other jobs.
-        turns: Has the turns of the lane.
-    """
+    """Return the runner, which runs the jobs of embedding models in their own turns."""
     assert turns.lane is not None, "the lane has turns of its own"
     lanes = {
         name: replace(runner, engine=engine, turns=turns.lane)

@@ -52,7 +52,6 @@ class ServerLimits:
             read the reply before the connection resets.
         linger_bytes_max: How many bytes are dropped that way.
         close_timeout_s: How long the iterator of a stream may take to clean up.
-        robyn_connect_timeout_s: Time to connect to Robyn.
         robyn_head_bytes_max: Of a head as Robyn gets it; it cuts connections from 128 KiB on.
     """
 

@@ -45,7 +45,6 @@ class RequestCounts:
     """What the shield has counted; written by its event loop, read by any thread.
 
     Attributes:
-        connections: Open connections.
         in_flight: Requests whose reply is not complete.
         replies: Replies by the pattern of the route and the status; bounded, since both are few.
     """
@@ -132,7 +131,6 @@ class Shield:
 
         Args:
             listener: Bound; stays open until ``drain``.
-            protocol: Makes the connection of a client.
         """
         _find_dead_peers(listener)
         loop = asyncio.get_running_loop()

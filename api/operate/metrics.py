@@ -288,7 +288,6 @@ def add_figure(into: Readings, name: str, values: object, *, owner: str) -> None
 
     Args:
         values: Numbers by the value of the label that the family has beside its owner.
-        owner: The worker or process.
     """
     family = FAMILIES.get(name)
     if family is None or not family.labels or not isinstance(values, dict):

@@ -29,7 +29,6 @@ async def abandoned_on_error(
     """Abandon and close open jobs if the block fails, since no reply reads them then.
 
     Args:
-        jobs: The jobs that the block makes a reply of.
         refusal: The reason of the cancellations if the block raises a ``SemanticError``.
     """
     try:

@@ -46,9 +46,6 @@ class ItemMerge:
 
     Args:
         after: Last number that the reader has.
-        epoch: Epoch of that number.
-        items_max: Most items in the buffer.
-        bytes_max: Most bytes in the buffer.
 
     Attributes:
         items: What the reader has not taken yet.

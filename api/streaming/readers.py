@@ -161,7 +161,6 @@ class JobReading:
 
     Args:
         job_id: The job; it has a reader from here on.
-        readers: Counts the connection.
     """
 
     def __init__(self, job_id: JobId, readers: JobReaders) -> None:

@@ -43,7 +43,6 @@ class PastAgent:
     """An agent of the listed jobs.
 
     Attributes:
-        jobs: Its listed jobs.
         open_jobs: Those of them that had not ended.
         context_tokens: Length of its context that was saved last; ``None`` if none was.
     """

@@ -66,11 +66,9 @@ class Recording:
 
     Attributes:
         request: Digest of the canonical request.
-        model: Id of the model that answered.
         worker: The worker of the last attempt.
         sampling: The sampling, seed included.
         prompt_hash: ``hash_ids`` of it; ``None`` if the log has none.
-        cached_tokens: Prompt tokens from the cache.
         thinking_limit: Tokens of reasoning after which it was closed.
         token_hash: ``hash_ids`` of the answer.
     """
@@ -139,7 +137,6 @@ class Replayed:
         fingerprint: Fingerprint of the model that answered.
         tokens: Number of equal tokens, or of replayed ones.
         token_hash: ``hash_ids`` of the replayed tokens.
-        attempts: Attempts of the answer.
         cached_tokens: Prompt tokens that the answer took from the cache; the replay computes all.
         took_ms: Duration in milliseconds, without loading the model.
         versions: Libraries of the replay.

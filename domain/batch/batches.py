@@ -229,7 +229,6 @@ def fill_page(
 
     Args:
         type_name: Type of the first event of such a stream.
-        load: Returns the row of a stream.
         after: The stream before the first one.
         owner: Only streams of this API key.
     """

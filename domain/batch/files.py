@@ -92,7 +92,6 @@ class FileRecords:
 
         Args:
             purposes: Only files of these purposes; all if empty.
-            after: The file before the first one.
             owner: Only files of this API key.
         """
         now = self._now()

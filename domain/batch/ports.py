@@ -60,7 +60,6 @@ class BatchViews(Protocol):
         """Return the jobs of lines by their numbers; lines without a job are left out.
 
         Args:
-            first: Number of the first line.
             limit: How many lines to look at.
         """
         ...

@@ -68,7 +68,6 @@ class PreparedPrompt:
             not known.
         known_tokens: Tokens that the cache knew, also those after the checkpoint from which
             windows and states go on.
-        encoding: How its text was encoded.
         lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
         dimensions: Elements of each vector; 0 for none.
     """
@@ -105,7 +104,6 @@ class GenerationTask:
     Attributes:
         attempt: Number that goes on every item.
         emitted: Token ids that earlier attempts emitted; generation continues after them.
-        first_item: Number of the first item to write.
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
         priority: Batch work waits for interactive work, and makes room for it.
@@ -136,7 +134,6 @@ class EmittedCall:
     """A tool call of an answer.
 
     Attributes:
-        id: The id in its items.
         arguments: A JSON object, or the beginning of one if the call is not complete.
         is_complete: Whether the call was generated to its end.
     """

@@ -22,7 +22,6 @@ class RowFigures:
 
     Attributes:
         read_tokens: Those that are restored or computed.
-        cached_tokens: Those that came from the cache.
         generated_tokens: Tokens of the answer over all attempts.
         tokens_per_s: Generated tokens per second of this attempt; ``None`` before the second one.
     """
@@ -44,8 +43,6 @@ class WorkCounts:
     Attributes:
         computed_tokens: Prompt tokens that were computed.
         prompt_tokens: Tokens of the prompts whose first token was generated.
-        cached_tokens: Those of them that came from the cache.
-        first_tokens: Number of these prompts.
         first_token_ms: Sum of their times to the first token, in milliseconds.
     """
 

@@ -47,7 +47,6 @@ class Rates:
     Attributes:
         tokens_per_s: Generated tokens.
         prompt_tokens_per_s: Computed tokens of prompts.
-        first_token_ms: Time to the first token, in milliseconds.
         cached_share: Share of the prompts that the cache held.
         queue_depth: Waiting jobs.
     """

@@ -39,7 +39,6 @@ class TurnState:
     Attributes:
         slots: Jobs that may run at once.
         interactive_reserved: Slots that batch jobs may not take.
-        running: The jobs that have a slot.
         lines: The queues of agents with waiting jobs.
         passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
     """

@@ -77,9 +77,6 @@ class AgentForgotten:
     """The texts of an agent were erased; the events of its jobs stay in the log.
 
     Attributes:
-        jobs: Number of its jobs.
-        payloads: Number of erased texts.
-        payload_bytes: Length of the erased texts together.
         shared: Number of texts that stay because jobs of other agents refer to them.
     """
 

@@ -148,8 +148,6 @@ class WebhookGivenUp:
     Attributes:
         subject: The job or the batch that ended.
         event: Type of the message, for example ``job.completed``.
-        url: URL of the receiver.
-        attempts: Number of tries.
         status: HTTP status of the last answer, if there was one.
         error: Error of the last try.
     """

@@ -36,7 +36,6 @@ class AgentCacheRestored:
 
     Attributes:
         source: ``disk`` if any block was read from disk for this job, else ``ram``.
-        tokens: Reused tokens.
         disk_tokens: Those of them that were read from disk.
         prompt_tokens: Length of the prompt, including the tokens that earlier attempts emitted.
         took_ms: Duration of reading and assembling the blocks.
@@ -72,7 +71,6 @@ class AgentCacheEvicted:
     """The blocks that only the contexts of an agent used were deleted on request.
 
     Attributes:
-        blocks: Number of deleted blocks and checkpoints.
         reason: ``operator``.
     """
 
@@ -92,8 +90,6 @@ class CacheBlockRejected:
         worker: The worker that read it.
         block: Its name, 64 hex digits.
         reason: E.g. ``checksum``, ``truncated``, ``wrong_fingerprint``.
-        detail: Details of the defect.
-        size_bytes: Length of the file.
     """
 
     worker: WorkerId
@@ -121,7 +117,6 @@ class CachePersistencePaused:
     """Writing to disk failed: contexts stay in memory only, and generation continues.
 
     Attributes:
-        worker: The worker that writes.
         error: Name of the error number, e.g. ``ENOSPC``.
         message: Message of the operating system.
         retry_s: Seconds until the next try.
@@ -138,8 +133,6 @@ class CachePersistenceResumed:
     """Writing blocks to disk works again.
 
     Attributes:
-        worker: The worker that writes.
-        paused_s: Duration of the pause.
         dropped: Blocks that were not stored during the pause.
     """
 
@@ -158,8 +151,6 @@ class ModelWeightsChanged:
     Contexts of the earlier fingerprint are not reused.
 
     Attributes:
-        worker: The worker that loaded it.
-        model: Id of the model.
         before: Fingerprint of the last load.
         after: Fingerprint of this load.
     """

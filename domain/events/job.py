@@ -28,7 +28,6 @@ class JobSubmitted:
         model: The name the caller used.
         request: Digest of the canonical ``ChatRequest``.
         sampling: The values of the caller, with the drawn seed.
-        max_tokens: Most tokens to generate.
         attempts_max: Attempts that may die or fail before the job fails for good.
         agent: Its agent, if known.
         client_name: Digest of the text that names the client (its User-Agent), for the operator.
@@ -83,7 +82,6 @@ class EmbeddingRequested:
     """The job computes vectors of texts; directly after its ``JobSubmitted``.
 
     Attributes:
-        texts: Number of texts.
         dimensions: Elements of each vector; ``None`` for all that the model computes.
     """
 
@@ -164,7 +162,6 @@ class JobCompleted:
     """The answer is complete.
 
     Attributes:
-        attempt: The attempt that finished it.
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it, if one did.
         output: Digest of the output payload.
@@ -218,7 +215,6 @@ class JobAttached:
 
     Attributes:
         reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
-        request_id: The request that joined.
         trace: W3C ``traceparent`` of the span of that request.
     """
 

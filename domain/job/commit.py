@@ -133,8 +133,6 @@ class AttemptReport:
     """One delivery of a job that ended it or an attempt of it; its end is recorded.
 
     Attributes:
-        loaded: The job before the attempt.
-        ended_at: When its end was recorded.
         run: The attempt; ``None`` where the job ended before an attempt started.
         error: Code of the failure, if it failed.
     """

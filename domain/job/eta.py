@@ -55,7 +55,6 @@ class RunningJob:
     Attributes:
         priority: The queue that it came from.
         started_at: RFC 3339 instant of its first attempt.
-        cached_tokens: Part of it that the cache holds.
     """
 
     id: JobId
@@ -210,7 +209,6 @@ def seconds_until_room(
     """Return when enough jobs of a queue have started for another one to be accepted.
 
     Args:
-        waiting: Jobs that wait in it.
         limit: Most jobs that may wait in it.
 
     Returns:

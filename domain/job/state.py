@@ -72,7 +72,6 @@ class Job:
     Attributes:
         submitted: The acceptance; a retry removes its deadlines.
         correlation_id: Id of the request that started it.
-        created_at: Instant of the acceptance.
         accepted_position: Position of the acceptance in the log.
         position: Position of the latest event folded in.
         version: Number of folded events; the expected version of the next append.

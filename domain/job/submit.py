@@ -109,7 +109,6 @@ class JobSubmission:
         Args:
             job_id: The earlier job.
             reason: As in ``JobAttached``.
-            request_id: The repeated request.
             trace: W3C ``traceparent`` of that request.
 
         Raises:
@@ -184,7 +183,6 @@ def require_room(
     Args:
         memory_wait_s: They are refused while an earlier interactive job has waited for memory for
             so many seconds; 0: never.
-        model: The model that they are bound to.
         has_own_line: Whether jobs of a model wait apart from the others.
 
     Raises:

@@ -82,11 +82,7 @@ class CacheCheckpoint:
 
 
 def checkpoint_fingerprint(fingerprint: str) -> str:
-    """Return the fingerprint under which the checkpoints of a model are stored.
-
-    Args:
-        fingerprint: Block fingerprint of the model.
-    """
+    """Return the fingerprint under which the checkpoints of a model are stored."""
     return "sha256:" + sha256(f"{fingerprint} checkpoint".encode()).hexdigest()
 
 
@@ -111,9 +107,7 @@ def places(
     """Yield the places of checkpoints in the first ``stop`` tokens, the last one first.
 
     Args:
-        token_ids: The prompt.
         names: Hashes of its first whole blocks, at least those before ``stop``.
-        stop: Number of tokens to search.
     """
     for block in range((stop - 1) // block_tokens, -1, -1):
         start = block * block_tokens

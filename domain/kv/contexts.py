@@ -23,8 +23,6 @@ class Context:
         names: Hashes of its whole blocks, from the beginning of the context.
         start: Its first token whose keys and values it holds; at a block boundary.
         slots: Tokens from ``start`` on for which memory is reserved.
-        size_bytes: Memory that is reserved for it.
-        is_running: Whether it is a row.
         users: Copies that are being made from it; while there are any, it is not changed.
         is_saved: Whether the disk has all of it, or has it in its write queue.
         is_packed: Whether all of it that can be is stored in 8 bits; only while it is parked.
@@ -69,7 +67,6 @@ class KnownPrefix:
     """The beginning of a prompt that memory and disk have.
 
     Attributes:
-        names: Hashes of its whole blocks.
         pieces: Where its tokens are, in order and without gaps.
     """
 

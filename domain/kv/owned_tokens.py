@@ -121,7 +121,6 @@ def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:
     """Return the list of a context that runs, to which plain ids are appended.
 
     Args:
-        token_ids: The tokens of its prompt.
         held: The first of them, under the ids of the owner of the context that runs again.
     """
     own = cache_ids(token_ids)[: len(held)]

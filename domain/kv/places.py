@@ -15,12 +15,7 @@ NAMES_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBlocks:
-    """Which of some blocks a worker has, in the order in which they were named.
-
-    Attributes:
-        in_memory: Whether its memory has each block.
-        on_disk: Whether its disk has each block.
-    """
+    """Which of some blocks a worker has, in the order in which they were named."""
 
     worker: WorkerId
     in_memory: tuple[bool, ...]

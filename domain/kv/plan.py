@@ -60,7 +60,6 @@ class DeviceMemory:
     """Memory of a machine.
 
     Attributes:
-        memory_bytes: All of its memory.
         device_bytes: The part that weights, steps and contexts may take, never exceeded.
         usable_bytes: The part of ``device_bytes`` that is planned.
         source: What limits ``usable_bytes``.

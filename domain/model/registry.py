@@ -114,7 +114,6 @@ class ModelRegistry:
         """Return the name of the model to which a request with this model name belongs.
 
         Args:
-            name: The name in the request.
             embeds: Whether the request wants vectors; else it wants a text.
 
         Returns:

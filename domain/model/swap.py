@@ -34,7 +34,6 @@ class Configure:
 
     Attributes:
         place: The data directory of the worker.
-        model: Name of the configured model.
         choice: Id of the command that named the model explicitly; empty if none did.
         swap: Id of the swap that may follow.
     """

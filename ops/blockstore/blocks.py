@@ -106,7 +106,6 @@ class BlockMeta:
         hash: Name of the block, as ``domain.kv.hashing`` gives it.
         parent: Name of the block before it, ``None`` for the first of a context.
         fingerprint: Digest of the model that computed it, ``sha256:…``.
-        tokens: How many tokens it covers.
     """
 
     hash: BlockHash
@@ -197,10 +196,8 @@ class BlockInfo(NamedTuple):
     A tuple, because a scan makes one for each file.
 
     Attributes:
-        hash: Name of the block.
         parent: Name of the block before it, ``None`` for the first.
         model: First digits of the fingerprint it belongs to.
-        size_bytes: Length of the file.
         used_ns: Time of the last use (the file's mtime), in nanoseconds since 1970.
     """
 

@@ -115,7 +115,6 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
 
     Args:
         raw: The whole file.
-        name: The block that the file promises.
         fingerprint: What the loaded model computes with; ``None`` takes any.
     """
     try:

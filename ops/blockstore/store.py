@@ -126,7 +126,6 @@ class BlockStore:
 
         Args:
             parent: Name of a block, maybe of another fingerprint; ``None`` for first blocks.
-            fingerprint: That of the children.
             limit: Most blocks; the most recently used come first.
         """
         with self._lock:

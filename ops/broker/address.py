@@ -109,7 +109,6 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
 
     Args:
         settings: ``redis.url`` wins and is not waited for.
-        wait_s: How long to wait for the private broker.
 
     Raises:
         QueueUnavailable: It did not answer in time.

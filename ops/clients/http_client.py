@@ -39,12 +39,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadBody:
-    """A body that is sent in pieces.
-
-    Attributes:
-        content_type: Its media type.
-        pieces: The bytes, in order.
-    """
+    """A body that is sent in pieces."""
 
     content_type: str
     size_bytes: int

@@ -43,7 +43,6 @@ class ClientSetUp:
 
     Attributes:
         note: Where the lines belong.
-        code: The lines.
     """
 
     id: str

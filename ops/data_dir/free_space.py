@@ -95,7 +95,6 @@ class DiskFloor:
     """The space that the disk of the log keeps free.
 
     Attributes:
-        measure: Returns the free space of the disk, in bytes.
         free_min_bytes: Space below which new work is refused; 0 for any.
         cache_min_bytes: Space below which the worker deletes contexts from the disk.
         reserve: Held for the ends of running jobs; ``None`` where there is none.

@@ -129,7 +129,6 @@ def read_pages(
     Args:
         query: Its first column is ``key``.
         key: Orders the rows, which have different values of it.
-        rows_max: Most rows of a page.
         after: Below the first key.
     """
     while True:

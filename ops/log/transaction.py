@@ -73,7 +73,6 @@ class LogTransaction:
     Other processes write to the same log, so each transaction reads its rows again.
 
     Args:
-        connection: In a transaction that holds the write lock.
         batch: Every append that will be made.
         now: Returns the timestamp of new events; that of the last event where it is earlier.
 

@@ -57,7 +57,6 @@ def cumulated(
     Args:
         bounds_s: Upper bounds in seconds, without infinity.
         counts: Durations per bucket; the last bucket has no bound.
-        sum_s: Sum of the durations in seconds.
     """
     names = (*(str(float(bound)) for bound in bounds_s), INFINITE)
     totals = accumulate(counts)

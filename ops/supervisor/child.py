@@ -68,7 +68,6 @@ class Child:
         in which the parts stop.
 
         Args:
-            environment: Its whole environment.
             lifeline: Read end of the pipe that ends with the supervisor.
             put: Receives its output lines.
             waits_as: Run this command instead, which waits for ``activate``.
@@ -245,9 +244,6 @@ class StandbySlot:
         """Start a standby once the part has lived for ``standby_after_s``.
 
         Call it after each start of the part; a part that ends before has a cold successor.
-
-        Args:
-            environment: The standby's whole environment.
         """
         self.close()
         self._environment = environment

@@ -43,7 +43,6 @@ class BoundedFile:
 
     Args:
         stream: The stream. From now on it appends, so that its next line begins an emptied file.
-        file_bytes: Size at which the file is full.
     """
 
     def __init__(self, stream: TextIO, file_bytes: int) -> None:

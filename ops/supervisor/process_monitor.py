@@ -92,8 +92,6 @@ class ProcessMonitor:
     A part without a heartbeat for ``silence_max_s`` is killed, then restarted.
 
     Args:
-        launch: Starts one run of it.
-        on_start: Called after each start.
         on_give_up: Called once if the part must not be restarted.
     """
 

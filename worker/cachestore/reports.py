@@ -71,7 +71,6 @@ class ContextStarted:
     Attributes:
         label: The job id.
         names: Hashes of the whole blocks of its prompt.
-        block_tokens: Tokens in each block.
         restored_tokens: Tokens that were restored instead of computed.
         disk_tokens: Restored tokens that were read from the disk.
         diverged_at: Index of the first token that contradicts a stored context with the same
@@ -96,8 +95,6 @@ class ContextSaved:
 
     Attributes:
         label: The job id.
-        manifest: Its blocks on disk.
-        tokens: Tokens that these blocks hold.
     """
 
     label: str

@@ -86,7 +86,6 @@ class WriterStats:
 
     Attributes:
         queued: Blocks that wait or are being written.
-        queued_bytes: Bytes of their tensors in memory.
         dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
         paused: Whether the last write failed.
     """

@@ -58,7 +58,6 @@ class _Deadline:
     Args:
         drain_s: Seconds from now.
         hurried_s: Seconds from the request, at most.
-        is_hurried: Whether there is a request.
     """
 
     def __init__(self, drain_s: float, *, hurried_s: float, is_hurried: threading.Event) -> None:

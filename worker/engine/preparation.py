@@ -99,11 +99,7 @@ def checkpoints_of(task: GenerationTask) -> tuple[int, ...]:
 
 
 def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> Admission:
-    """Return the sequence of an attempt, as it is inserted into the batch.
-
-    Args:
-        arrival: Number of the attempt in order of arrival.
-    """
+    """Return the sequence of an attempt, as it is inserted into the batch."""
     prompt = task.prompt
     return Admission(
         tokens=extended(prompt.tokens, task.emitted),

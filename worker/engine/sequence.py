@@ -112,7 +112,6 @@ class Sequence:
         kept_tokens: Prompt tokens in whole blocks, which the cache keeps.
         reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
-        next_item: Number of the next stream item.
         emitted_at_end: Items that an earlier attempt emitted while ending; they are skipped.
         ended: Whether the outcome is decided; later tokens are ignored.
         unreleased: Deferred actions, until the log contains ``AttemptStarted``; ``None`` after the

@@ -101,7 +101,6 @@ class LogprobTracker:
         """Return the log probabilities of the ``last`` newest tokens that are not emitted yet.
 
         Args:
-            last: Number of tokens.
             ready: Log probabilities already taken for texts that wait to be emitted.
         """
         first = self._count - last

@@ -55,12 +55,7 @@ class IdleModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadedModel:
-    """A worker that has no model in memory, and takes no job.
-
-    Attributes:
-        card: The model that it had.
-        counts_wait: Returns whether prompts wait to be counted.
-    """
+    """A worker that has no model in memory, and takes no job."""
 
     worker: WorkerId
     pid: int

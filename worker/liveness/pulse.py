@@ -93,11 +93,7 @@ class WorkerMetrics:
 
 
 class TokenRate:
-    """The tokens that an engine generates per second, between two readings.
-
-    Args:
-        clock: Seconds.
-    """
+    """The tokens that an engine generates per second, between two readings."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

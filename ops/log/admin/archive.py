@@ -67,7 +67,6 @@ class Archived:
 
     Attributes:
         archive: The new archive; ``None`` if there was nothing to archive.
-        events: Events in its file.
         removed: Events deleted from the log, events of earlier archives among them.
     """
 

@@ -58,7 +58,6 @@ class GrammarWriter:
         """Return the grammar of an answer with a schema.
 
         Args:
-            rule: The rule of its schema.
             alternatives: Tags with which the answer may begin instead; the rest is free then.
             calls: The format and the tools of calls that may replace the answer, if the format
                 has a grammar.

@@ -55,8 +55,6 @@ class TrialVerdict:
 
     Attributes:
         refusal: Why the worker must not compile it, ``None`` if it may.
-        size_bytes: The memory that it took.
-        cpu_s: The CPU time that it took.
     """
 
     refusal: str | None

@@ -96,11 +96,7 @@ class TaggedGrammar:
         self.wider: dict[str, str] = {}
 
     def rules(self, tools: Sequence[Tool], end: str) -> list[str]:
-        """Return the rule ``calls``, which follows the start tag, and the rules that it refers to.
-
-        Args:
-            end: The tag after the calls.
-        """
+        """Return the rule ``calls``, which follows the start tag, and the rules it refers to."""
         named = []
         for number, tool in enumerate(tools):
             function = tool["function"]

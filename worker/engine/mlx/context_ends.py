@@ -44,7 +44,6 @@ class TrackedSequence:
         prompt_tokens: Tokens of the prompt, restored ones included.
         names: Hashes of the whole blocks of its prompt.
         label: Job id, for reports.
-        started_s: Clock time of its start.
         progressed: Position of the last checkpoint on the way through the answer.
         pauses: Positions of the prompt at which a checkpoint is made, with the reason.
         ends: Checkpoints that it made or inherited; they are thinned at its end.

@@ -62,7 +62,6 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: st
     """Return the fingerprint of KV blocks; only blocks with equal fingerprints may be mixed.
 
     Args:
-        model: The model's ``fingerprint``.
         kv_dtype: Dtype of keys and values, or their quantised storage format.
         layout: Version of the block layout, and its parameters.
     """

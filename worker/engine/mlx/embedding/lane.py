@@ -120,7 +120,6 @@ class VectorWork:
 
     Attributes:
         texts: Token ids of each text.
-        dimensions: Elements of each vector.
         memory_bytes: What the model takes.
         on_end: Gets the vectors or the failure; ``None`` after a cancellation. Ignores later ends.
         is_cancelled: Set by any thread.

@@ -207,7 +207,6 @@ class _OpenText:
 
     Attributes:
         index: Its place in the request.
-        done: Number of computed tokens.
         pooled: The first or the last hidden state so far, or the sum of all.
     """
 

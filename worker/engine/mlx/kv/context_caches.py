@@ -98,7 +98,6 @@ class ContextCaches:
         """Copy tokens of the full-attention layers; yields after each part.
 
         Args:
-            source: A context that holds the tokens.
             stop: The token after the last one; there is room for it.
         """
         first, last = start - source.start, stop - source.start

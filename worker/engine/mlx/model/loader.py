@@ -308,8 +308,6 @@ def from_hub(hub_id: str, fetch: Callable[..., str], *, what: str = "it", downlo
     Args:
         hub_id: For the message.
         fetch: Takes ``local_files_only``.
-        what: What is fetched, for the message.
-        downloads: Whether it may be downloaded.
 
     Raises:
         ModelLoadError: It is not found.

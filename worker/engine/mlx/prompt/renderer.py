@@ -178,7 +178,6 @@ class PromptRenderer:
 
         Args:
             turn: Index of the turn among the messages; not the last message.
-            encoding: As for ``render``.
 
         Returns:
             ``None`` if the template changes the turn's text, or refuses it.
@@ -257,7 +256,6 @@ class PromptRenderer:
 
         Args:
             text: The prompt, or its end.
-            tokens: Its length in tokens.
         """
         content = request.messages[-1].content.strip()
         if encoding >= PromptEncoding.MARKS_AS_TEXT:

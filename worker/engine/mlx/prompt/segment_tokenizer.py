@@ -370,10 +370,6 @@ _CUT_TOKENS_MAX: Final = 64
 def tokens_beyond(text: str, tokens_max: int, count: Callable[[Sequence[str]], int]) -> int | None:
     """Return an estimate of the number of tokens if the text has more than ``tokens_max``.
 
-    Args:
-        tokens_max: Most tokens that fit.
-        count: Returns the number of tokens of several texts.
-
     Returns:
         ``None`` if the text may fit.
     """
