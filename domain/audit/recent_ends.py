@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
@@ -187,27 +187,22 @@ class EndedJob:
         self.is_diagnosed = False
 
 
+@dataclass(slots=True, eq=False)
 class RecentEnds:
     """The last ended jobs; the caller holds a lock.
 
     The first call reads the jobs that were accepted last; later calls read the events since then.
 
-    Args:
+    Attributes:
         diagnose: Returns what a job found in the cache.
     """
 
-    def __init__(
-        self,
-        log: EventReader,
-        views: JobViews,
-        diagnose: Callable[[JobId], CacheDiagnosis | None],
-    ) -> None:
-        self._log = log
-        self._views = views
-        self._diagnose = diagnose
-        self._position: int | None = None
-        #: By job, the one that ended last at the end.
-        self._ended: OrderedDict[JobId, EndedJob] = OrderedDict()
+    log: EventReader
+    views: JobViews
+    diagnose: Callable[[JobId], CacheDiagnosis | None]
+    _position: int | None = field(default=None, init=False)
+    #: By job, the one that ended last at the end.
+    _ended: OrderedDict[JobId, EndedJob] = field(default_factory=OrderedDict, init=False)
 
     def latest(self, limit: int, owner: Owner | None = None) -> tuple[EndedJob, ...]:
         """Return the jobs that ended last, the latest first.
@@ -218,7 +213,7 @@ class RecentEnds:
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        head, position = self._log.head().position, self._position
+        head, position = self.log.head().position, self._position
         if position is None or head - position > BEHIND_MAX:
             self._begin()
             position = head
@@ -226,19 +221,19 @@ class RecentEnds:
         ended = reversed(self._ended.values())
         shown = [one for one in ended if owner is None or one.view.submitted.owner == owner][:limit]
         for job in [one for one in shown if not one.is_diagnosed][:DIAGNOSED_MAX]:
-            job.diagnosis, job.is_diagnosed = self._diagnose(job.view.id), True
+            job.diagnosis, job.is_diagnosed = self.diagnose(job.view.id), True
         return tuple(shown)
 
     def _begin(self) -> None:
         self._ended.clear()
-        views = [one for one in self._views.page(limit=KEPT_MAX).jobs if one.status.is_terminal]
+        views = [one for one in self.views.page(limit=KEPT_MAX).jobs if one.status.is_terminal]
         for view in sorted(views, key=lambda one: one.position):
             self._ended[view.id] = EndedJob(view)
 
     def _follow(self, position: int) -> int:
         is_behind = True
         while is_behind:
-            page = self._log.read_all(after=position, limit=PAGE_EVENTS, types=_TYPES)
+            page = self.log.read_all(after=position, limit=PAGE_EVENTS, types=_TYPES)
             for recorded in page[-KEPT_MAX:]:
                 self._add(JobId(recorded.stream))
             position = page[-1].position if page else position
@@ -247,7 +242,7 @@ class RecentEnds:
 
     def _add(self, job_id: JobId) -> None:
         self._ended.pop(job_id, None)
-        view = self._views.get(job_id)
+        view = self.views.get(job_id)
         if view is None or not view.status.is_terminal:
             return  # it was retried
         self._ended[job_id] = EndedJob(view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -107,26 +107,20 @@ def count_tokens(request: ChatRequest, engine: InferenceEngine) -> int:
         return error.tokens
 
 
+@dataclass(slots=True, eq=False)
 class PromptCounter:
     """The counts of one worker. Belongs to the thread that counts.
 
-    Args:
+    Attributes:
         engine: Counts once its model is loaded.
         load_length: Loads the tokenizer and returns a function from a request to the length of its
             prompt. Called for the first count before the model is loaded.
     """
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        *,
-        load_length: Callable[[], Callable[[ChatRequest], int]],
-        on_count: Callable[[], None],
-    ) -> None:
-        self._engine = engine
-        self._load_length = load_length
-        self._on_count = on_count
-        self._length: Callable[[ChatRequest], int] | None = None
+    engine: InferenceEngine
+    load_length: Callable[[], Callable[[ChatRequest], int]]
+    on_count: Callable[[], None]
+    _length: Callable[[ChatRequest], int] | None = field(default=None, init=False)
 
     def count(self, request: ChatRequest) -> int:
         """Return the length of a prompt in tokens.
@@ -135,12 +129,12 @@ class PromptCounter:
             InvalidRequest: The chat template refuses the messages.
             SemanticError: The tokenizer cannot be loaded, or the engine has failed.
         """
-        self._on_count()
+        self.on_count()
         try:
-            tokens = count_tokens(request, self._engine)
+            tokens = count_tokens(request, self.engine)
         except EngineLost:
             if self._length is None:
-                self._length = self._load_length()
+                self._length = self.load_length()
             try:
                 return self._length(request)
             except PromptTooLong as error:
