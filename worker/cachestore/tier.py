@@ -31,7 +31,6 @@ from worker.cachestore.read_ahead import (
     BlockRead,
     Continuation,
     ReadAhead,
-    ReadLimits,
     Targets,
 )
 from worker.cachestore.reports import Manifest, sealed
@@ -96,7 +95,6 @@ class DiskTier:
         on_event: OnStoreEvent = ignore,
         on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
-        read_limits: ReadLimits | None = None,
     ) -> None:
         self.storage = storage
         self._store = store
@@ -104,7 +102,7 @@ class DiskTier:
         self._on_event = on_event
         self._on_scanned = on_scanned
         self._writer = WriteBehind(store, clock=clock, on_event=on_event, limits=writer_limits)
-        self._read_ahead = ReadAhead(store, limits=read_limits)
+        self._read_ahead = ReadAhead(store)
         self._scanned = threading.Event()
         self._paused_since_s: float | None = None
         self._closed = threading.Event()

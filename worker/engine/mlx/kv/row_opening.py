@@ -7,6 +7,7 @@ other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -258,6 +259,7 @@ class RowOpener:
                 yield None
 
 
+@dataclass(slots=True, eq=False)
 class RowOpening:
     """One row that is being opened.
 
@@ -269,21 +271,14 @@ class RowOpening:
         tail: Name and end of the partial block that was read whole.
     """
 
-    def __init__(
-        self,
-        opener: RowOpener,
-        caches: ContextCaches,
-        token_ids: Sequence[int],
-        plan: StartPlan,
-    ) -> None:
-        self._opener = opener
-        self.caches = caches
-        self.token_ids = token_ids
-        self.plan = plan
-        self._steps: Steps | None = None
-        self.disk_tokens = 0
-        self.tail: tuple[BlockHash, int] | None = None
-        self.read: BlockRead | None = None
+    opener: RowOpener
+    caches: ContextCaches
+    token_ids: Sequence[int]
+    plan: StartPlan
+    _steps: Steps | None = field(default=None, init=False)
+    disk_tokens: int = field(default=0, init=False)
+    tail: tuple[BlockHash, int] | None = field(default=None, init=False)
+    read: BlockRead | None = field(default=None, init=False)
 
     def steps(self, slots: int) -> Steps:
         """Return the steps; their result is the number of restored tokens.
@@ -291,7 +286,7 @@ class RowOpening:
         Args:
             slots: Room of the row in tokens.
         """
-        self._steps = self._opener.run(self, slots)
+        self._steps = self.opener.run(self, slots)
         return self._steps
 
     def close(self) -> None:
