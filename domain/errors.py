@@ -102,7 +102,6 @@ class ModelNotLoaded(Conflict):
     """The request belongs to a registered model, and another one is loaded.
 
     Args:
-        model: The model of the request.
         loaded: The model that is loaded, if there is one.
     """
 
@@ -157,7 +156,6 @@ class AgentTurnConflict(Conflict):
     """The history of an agent is not where the caller thinks it is, or a turn of it is open.
 
     Args:
-        agent: Whose history.
         turn: How many turns it has.
         job: The job of the turn that is open, if one is.
     """
@@ -250,7 +248,6 @@ class DiskFull(LogUnavailable):
 
     Args:
         message: What is missing, and what frees some.
-        retry_after_s: When a new try is sensible, in seconds.
     """
 
     code = "disk_full"

@@ -205,7 +205,6 @@ class Usage:
     """Token counts of one job, or of several.
 
     Attributes:
-        cached_tokens: The part of it that came from the cache.
         completion_tokens: Of the answer, reasoning included.
         reasoning_tokens: The part of the answer that is reasoning, with the tags around it.
         kept_tokens: The part of the prompt that fills whole blocks kept for later.
@@ -273,9 +272,7 @@ class WaitingJob:
     """A job that a worker has handed to its engine, and that does not run.
 
     Attributes:
-        waiting_for: Why it does not run.
         position: Number of the engine's waiting jobs that start before it.
-        priority: Its queue.
     """
 
     id: JobId
@@ -330,7 +327,6 @@ class DraftFigures:
 
     Attributes:
         drafts: Drafts that were verified.
-        drafted_tokens: Tokens of these drafts.
         accepted_tokens: How many of them the model drew.
     """
 

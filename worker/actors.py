@@ -52,7 +52,6 @@ class Consumers:
     Args:
         broker: Delivers the messages; its actors are declared.
         threads: Most jobs of each queue in hand at once; default: the constants.
-        models: The models of this worker.
     """
 
     def __init__(
@@ -124,10 +123,7 @@ def declare_actors(
     Dramatiq's retries are off, because the domain counts attempts in the log.
 
     Args:
-        broker: Delivers the messages.
-        runner: The parts that run a job.
         draining: Once set, a job that needs another attempt is left for the next worker.
-        models: The models of this worker.
     """
     for priority in Priority:
         for queue in queues_of(priority, models):

@@ -68,7 +68,6 @@ class ServedModels:
     Attributes:
         model: The one that generates text.
         lane: Computes the vectors of the embedding models on the engine thread.
-        engines: The embedding models, by name.
     """
 
     model: ModelEntry
@@ -81,9 +80,7 @@ class CacheParts:
     """The parts that observe and persist the KV cache.
 
     Attributes:
-        recorder: Appends cache events to the log.
         tier: Stores blocks on the disk; ``None`` where blocks stay in memory.
-        gauge: Reads the sizes of memory and disk.
     """
 
     recorder: CacheEventRecorder
@@ -98,10 +95,7 @@ def open_cache(
 
     Args:
         stack: Closes both, the tier first.
-        settings: The worker's settings.
         worker: The stream of events that belong to no agent.
-        log: Receives the events.
-        logger: For the operator.
     """
     recorder = CacheEventRecorder(worker, log=log, ids=RandomIds(), clock=SystemClock())
     stack.enter_context(recorder)
@@ -158,12 +152,7 @@ def build_engine(
     """Return the engine, not started; ``start`` loads the model.
 
     Args:
-        settings: The worker's settings.
-        sink: Receives the stream items.
-        cache: Disk tier, recorder and gauge of the KV cache.
-        answers: Answers recorded in the log, so that prompts continue them.
         on_device_failure: Called before the engine dies of an error of the device.
-        watch: Notes the steps of the engine.
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
@@ -216,13 +205,7 @@ def served_models(settings: Settings, model: ModelEntry) -> ServedModels:
 
 
 def with_lanes(runner: JobRunner, models: ServedModels, turns: TurnScheduler) -> JobRunner:
-    """Return the runner, which runs the jobs of embedding models in their own turns.
-
-    Args:
-        runner: Runs all other jobs.
-        models: Has the embedding models.
-        turns: Has the turns of the lane.
-    """
+    """Return the runner, which runs the jobs of embedding models in their own turns."""
     assert turns.lane is not None, "the lane has turns of its own"
     lanes = {
         name: replace(runner, engine=engine, turns=turns.lane)
@@ -242,17 +225,7 @@ def build_runner(
     active: ActiveJobs,
     turns: TurnScheduler,
 ) -> JobRunner:
-    """Return what runs the delivered jobs of a worker.
-
-    Args:
-        log: The log, with the payloads.
-        engine: Generates the answers.
-        spans: Receives the spans of the attempts.
-        sink: Receives the items.
-        backlog: The items of earlier attempts.
-        active: The jobs that this process runs.
-        turns: The order in which waiting jobs start.
-    """
+    """Return what runs the delivered jobs of a worker."""
     return JobRunner(
         worker=worker,
         log=log,
@@ -287,11 +260,7 @@ def build_counter(
     """Return what counts the tokens of prompts.
 
     Args:
-        settings: The worker's settings.
-        model: The model of the engine.
         engine: Need not have loaded its model.
-        answers: As for ``build_engine``.
-        on_count: Called before each count.
     """
 
     def load_tokens() -> Callable[[ChatRequest], PromptTokens]:

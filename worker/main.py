@@ -73,7 +73,6 @@ def names_of_models(transformers: Any, scan: Callable[..., Any]) -> dict[Any, An
     """Return the public names of ``transformers.models``, by what they need and by module.
 
     Args:
-        transformers: The package, which has these names.
         scan: Its ``define_import_structure``, which keeps the last result of the same arguments.
     """
     found = scan(Path(transformers.__file__).parent / "models", prefix="models")

@@ -80,12 +80,7 @@ class Connections:
 
 
 class WorkerProcess:
-    """The running worker.
-
-    Args:
-        settings: The service's settings.
-        logger: For the operator.
-    """
+    """The running worker."""
 
     def __init__(self, settings: Settings, logger: Logger) -> None:
         self._settings = settings

@@ -89,12 +89,9 @@ def replay(
     """Compute an answer again.
 
     Args:
-        recording: The job's record in the log.
         weights: The model that gave the answer, on the thread that loaded it.
-        payloads: Stores request and answer.
         step_tokens: Most prompt tokens in one piece of prefill; see ``SoloRun``.
         verify: Whether to stop at the first difference; otherwise the whole answer is computed.
-        on_progress: Receives the progress.
 
     Raises:
         ReplayRefused: The answer cannot be computed, or its payloads are gone.
@@ -306,9 +303,7 @@ class Replayer:
 
     Attributes:
         log: The log, read-only.
-        models: Loads the models.
         step_tokens: Most prompt tokens in one piece of prefill, as of a worker.
-        write: Receives the output lines.
     """
 
     log: AsOfLog
@@ -375,9 +370,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
     """Replay the jobs of a command.
 
     Args:
-        settings: Names the log and the model.
         command: The object from standard input.
-        write: Receives the output lines.
 
     Raises:
         LogUnavailable: The log cannot be read.

@@ -112,9 +112,6 @@ class TurnScheduler:
 class WaitingTurn:
     """``domain.job.fair_scheduler.QueueTurn``.
 
-    Args:
-        scheduler: Grants or refuses the turn.
-
     Attributes:
         decided: Set once the turn is granted or refused.
         has_slot: Whether it is granted and not released; changes within ``changes``.

@@ -32,7 +32,6 @@ class Answer:
     """The reply for Robyn.
 
     Attributes:
-        status: HTTP status.
         headers: Without those of the framing.
         body: Whole, or iterated on Robyn's threads.
     """
@@ -43,11 +42,7 @@ class Answer:
 
 
 class Answering:
-    """Runs handlers.
-
-    Args:
-        shield: Has the access control, the limits and the logger.
-    """
+    """Runs handlers."""
 
     def __init__(self, shield: Shield) -> None:
         self._shield = shield
@@ -60,9 +55,7 @@ class Answering:
         """Run a handler.
 
         Args:
-            request: What it gets.
             exchange: Of the request; ended with the handler, or with the stream that it returns.
-            handler: Answers the request.
             pattern: Of its route; ``None`` for the handler of paths without one.
         """
         exchange.handling = asyncio.current_task()

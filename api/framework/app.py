@@ -38,7 +38,6 @@ def build_app(
 
     Args:
         routes: Methods, patterns and handlers; HEAD is answered wherever GET is.
-        shield: Has the exchanges of the requests, and the limits.
         on_startup: Awaited in the loop before Robyn accepts; must neither raise nor take long.
     """
     config = Config()

@@ -50,17 +50,12 @@ class Service:
     """The routes of a process, and the hooks around them.
 
     Attributes:
-        routes: Methods, patterns and handlers.
-        settings: The keys, the origins and the drain time.
         listener: The public socket, listening; see ``api.framework.listener``.
         on_start: Awaited in the event loop before the first client is accepted.
         on_stop: Awaited after the last reply, at most ``STOP_TIMEOUT_S``.
         on_listening: Called with the public address once clients are served.
-        logger: Records the life of the process.
         limits: Of connections, requests and replies; the routes that take uploads are added.
         draining: Set when the drain begins.
-        counts: Receives counts of connections and replies.
-        spans: Receives the spans of requests.
     """
 
     routes: Sequence[Route]

@@ -20,11 +20,7 @@ _NS_PER_S: Final = 1e9
 
 
 class RequestSpans:
-    """Exports the spans of requests.
-
-    Args:
-        sink: Receives them.
-    """
+    """Exports the spans of requests."""
 
     def __init__(self, sink: SpanSink) -> None:
         self._sink = sink
@@ -50,7 +46,6 @@ def spans_of_request(
 
     Args:
         request: With the marks that its handler has left.
-        exchange: Its names.
         end_ns: When its last byte was written, or its client had left.
     """
     marks = request.marks

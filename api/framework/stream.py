@@ -31,7 +31,6 @@ async def deliver(
         exchange: Ended when the source has ended.
         dialect: The error format of the client.
         limits: The bytes on their way, and how long the source may take to clean up.
-        logger: Records streams that fail.
     """
     pipe, error = exchange.pipe, None
     try:

@@ -139,16 +139,11 @@ class Exchange:
     """A request and its reply; belongs to the event loop of shield and handlers.
 
     Attributes:
-        request_id: Sent with the reply as ``request-id``.
-        trace: The span of the request.
         parent: The span of the client, if its request names one.
-        peer: Address of the client.
         head: Its head, once it has come.
         admitted: Its admission by access control.
-        share: Counts its body.
         body: The bytes of its body that have come.
         body_bytes: Their length, which stays when they are passed on.
-        body_bytes_max: Most of them.
         path: The path of the request, percent-decoded.
         name: Under which the handler finds it.
         request: What the handler got, once Robyn has called it.
@@ -157,7 +152,6 @@ class Exchange:
         ending: Set when the process must end its streams now.
         over: Set when the handler, and the source of its stream, have ended.
         cut: Cuts the connection of the client.
-        pipe: The way of its stream, if its reply is one.
         handling: The task of the handler, once Robyn has called it.
         streaming: The task that iterates the source of the stream.
     """
@@ -190,7 +184,6 @@ class Exchange:
 
         Args:
             samples: Whether the spans of a trace are exported, by its id.
-            peer: Address of the client.
         """
         trace = new_trace()
         if samples(trace.trace_id):

@@ -52,7 +52,6 @@ class ServerLimits:
             read the reply before the connection resets.
         linger_bytes_max: How many bytes are dropped that way.
         close_timeout_s: How long the iterator of a stream may take to clean up.
-        robyn_connect_timeout_s: Time to connect to Robyn.
         robyn_head_bytes_max: Of a head as Robyn gets it; it cuts connections from 128 KiB on.
     """
 
@@ -115,8 +114,6 @@ class BodyShare:
     Args:
         memory: Bytes of all bodies beyond the first ``FREE_BYTES`` of each; keys and addresses have
             shares of it.
-        address: From which the body comes.
-        caller: The holder of the key.
     """
 
     def __init__(self, memory: Shares, address: str, caller: Caller) -> None:
@@ -160,11 +157,7 @@ class BodyShare:
 
 
 class PeerCounts:
-    """Connections by peer, so that one peer cannot take all; belongs to one event loop.
-
-    Args:
-        limits: Most connections in all, of this machine, and of another one.
-    """
+    """Connections by peer, so that one peer cannot take all; belongs to one event loop."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits

@@ -61,7 +61,6 @@ def whole_reply(reply: Reply, headers: dict[str, str], *, bodiless: bool, close:
 
     Args:
         reply: Without header fields of a client's choice.
-        headers: As ``reply_headers`` returns them.
         bodiless: The request was HEAD.
         close: The connection ends after this reply.
     """

@@ -243,11 +243,6 @@ class RequestHead:
     def forwarded(self, target: RequestTarget, limits: ServerLimits, *, exchange: str) -> list[str]:
         """Return the lines that Robyn gets, without the length of the body.
 
-        Args:
-            target: The decoded target.
-            limits: The most bytes of them.
-            exchange: The value of ``EXCHANGE_HEADER``.
-
         Raises:
             BrokenFraming: They are too long.
         """

@@ -45,7 +45,6 @@ class RequestCounts:
     """What the shield has counted; written by its event loop, read by any thread.
 
     Attributes:
-        connections: Open connections.
         in_flight: Requests whose reply is not complete.
         replies: Replies by the pattern of the route and the status; bounded, since both are few.
     """
@@ -77,11 +76,7 @@ class Shield:
     Args:
         robyn: Loopback address of Robyn.
         unrouted: Replies to method and encoded path without a route, or raises.
-        access: Which requests are admitted.
-        limits: Sizes, times and counts.
-        logger: Records requests and failures.
         draining: Set by ``drain``, for others.
-        counts: Receives counts of connections and replies.
         samples: Whether the spans of a trace are exported, by its id.
     """
 
@@ -136,7 +131,6 @@ class Shield:
 
         Args:
             listener: Bound; stays open until ``drain``.
-            protocol: Makes the connection of a client.
         """
         _find_dead_peers(listener)
         loop = asyncio.get_running_loop()

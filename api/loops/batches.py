@@ -51,9 +51,7 @@ class BatchThread:
     """Advances every open batch step by step, until closed.
 
     Args:
-        driver: Runs a step.
         woken: Set when a batch has work.
-        logger: Records the first of several failing steps.
     """
 
     def __init__(self, driver: BatchDriver, *, woken: threading.Event, logger: Logger) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -33,13 +33,7 @@ SAMPLE_S: Final = 5.0
 
 
 class LiveRates:
-    """The rates of all workers and of each one; any thread may ask.
-
-    Args:
-        pulses: Heartbeats of the workers.
-        views: The jobs projection.
-        clock: The times of the samples.
-    """
+    """The rates of all workers and of each one; any thread may ask."""
 
     def __init__(self, pulses: WorkerPulses, views: JobViews, clock: Clock) -> None:
         self._pulses = pulses
@@ -124,43 +118,33 @@ class _Snapshot:
     full_s: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class LiveEta:
     """``domain.job.eta.EtaSource`` over the log and the turns that the workers report.
 
     Positions need a reachable broker. Times also need a ready worker and enough measured jobs.
 
-    Args:
+    Attributes:
         queue: Open jobs, and the measured durations of ended ones.
-        pulses: The turns of the workers.
         models: The models of the workers; jobs that wait for another model have no forecast.
         clock: The age of a forecast.
-        admission: Returns whether jobs are started.
     """
 
-    def __init__(
-        self,
-        queue: QueueViews,
-        pulses: WorkerPulses,
-        models: LoadedModels,
-        clock: Clock,
-        *,
-        admission: Callable[[], AdmissionState] = lambda: AdmissionState.OPEN,
-    ) -> None:
-        self._queue = queue
-        self._pulses = pulses
-        self._models = models
-        self._clock = clock
-        self._admission = admission
-        self._lock = threading.Lock()
-        self._last: _Snapshot | None = None
-        #: The pace, and when it was measured.
-        self._pace: tuple[Pace | None, float] | None = None
+    queue: QueueViews
+    pulses: WorkerPulses
+    models: LoadedModels
+    clock: Clock
+    admission: Callable[[], AdmissionState] = lambda: AdmissionState.OPEN
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _last: _Snapshot | None = field(default=None, init=False)
+    #: The pace, and when it was measured.
+    _pace: tuple[Pace | None, float] | None = field(default=None, init=False)
 
     def of(self, job_id: JobId) -> Forecast | None:
         """See ``EtaSource.of``."""
         snapshot = self._snapshot(job_id)
         found = snapshot.forecasts.get(job_id)
-        return None if found is None else found.after(self._clock.monotonic() - snapshot.at)
+        return None if found is None else found.after(self.clock.monotonic() - snapshot.at)
 
     def room_in_s(self, priority: Priority, *, waiting: int, limit: int) -> float | None:
         """See ``EtaSource.room_in_s``."""
@@ -168,9 +152,7 @@ class LiveEta:
         seconds = seconds_until_room(
             snapshot.forecasts.values(), priority, waiting=waiting, limit=limit
         )
-        return (
-            None if seconds is None else max(0.0, seconds - self._clock.monotonic() + snapshot.at)
-        )
+        return None if seconds is None else max(0.0, seconds - self.clock.monotonic() + snapshot.at)
 
     def full_s(self) -> float:
         """See ``EtaSource.full_s``."""
@@ -183,7 +165,7 @@ class LiveEta:
             return self._last
 
     def _is_usable(self, snapshot: _Snapshot, wanted: JobId | None) -> bool:
-        age_s = self._clock.monotonic() - snapshot.at
+        age_s = self.clock.monotonic() - snapshot.at
         if wanted is not None and wanted not in snapshot.forecasts:
             return (
                 len(snapshot.forecasts) > SHORT_QUEUE_JOBS and age_s < REST_FACTOR * snapshot.took_s
@@ -191,9 +173,9 @@ class LiveEta:
         return age_s < max(FRESH_S, REST_FACTOR * snapshot.took_s)
 
     def _forecast_all(self) -> _Snapshot:
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         try:
-            pulses = self._pulses.alive()
+            pulses = self.pulses.alive()
         except QueueUnavailable:
             return _Snapshot(forecasts={}, at=began, took_s=0.0)
         state = _turns_of(pulses)
@@ -203,30 +185,30 @@ class LiveEta:
                 queued=[
                     job
                     for priority in Priority
-                    for job in self._queue.queued(priority, limit=QUEUED_JOBS_MAX)
-                    if job.bound_model is None or not self._models.is_absent(job.bound_model)
+                    for job in self.queue.queued(priority, limit=QUEUED_JOBS_MAX)
+                    if job.bound_model is None or not self.models.is_absent(job.bound_model)
                 ],
-                running=[(job, self._age_s(job)) for job in self._queue.running(limit=RUNNING_MAX)],
+                running=[(job, self._age_s(job)) for job in self.queue.running(limit=RUNNING_MAX)],
                 waiting=[job for pulse in pulses for job in pulse.waiting],
-                is_paused=self._admission() is not AdmissionState.OPEN,
+                is_paused=self.admission() is not AdmissionState.OPEN,
                 pace=None if state is None else self._measured_pace(began),
             )
         )
         return _Snapshot(
             forecasts=forecasts,
             at=began,
-            took_s=self._clock.monotonic() - began,
+            took_s=self.clock.monotonic() - began,
             full_s=min((pulse.cache.full_s for pulse in pulses if pulse.cache), default=0.0),
         )
 
     def _measured_pace(self, now: float) -> Pace | None:
         if self._pace is None or now - self._pace[1] >= PACE_FRESH_S:
-            self._pace = pace_of(self._queue.measured(limit=MEASURED_JOBS)), now
+            self._pace = pace_of(self.queue.measured(limit=MEASURED_JOBS)), now
         return self._pace[0]
 
     def _age_s(self, job: RunningJob) -> float:
         begun = datetime.fromisoformat(job.started_at)
-        return (self._clock.now() - begun).total_seconds()
+        return (self.clock.now() - begun).total_seconds()
 
 
 def _turns_of(pulses: Iterable[WorkerPulse]) -> TurnState | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -21,36 +22,28 @@ from ops.observe.logs import Logger
 from ops.settings.settings import Settings
 
 
+@dataclass(slots=True, eq=False)
 class PeriodicTasks:
     """Awaits an action at once and then at an interval, until closed.
 
     An exception is logged, one of the same kind as the one before is not, and the next run comes as
     planned: the task outlives an unreachable log or broker and errors of the operating system.
 
-    Args:
+    Attributes:
         name: For the operator.
         interval_s: From the end of one run to the next.
         action: Awaited in each run; bounds its own time.
-        logger: Records failures.
     """
 
-    def __init__(
-        self,
-        name: str,
-        interval_s: float,
-        action: Callable[[], Awaitable[object]],
-        *,
-        logger: Logger,
-    ) -> None:
-        self._name = name
-        self._interval_s = interval_s
-        self._action = action
-        self._logger = logger
-        self._task: asyncio.Task[None] | None = None
+    name: str
+    interval_s: float
+    action: Callable[[], Awaitable[object]]
+    logger: Logger
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start in the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     async def close(self) -> None:
         """Stop, also in the middle of a run."""
@@ -62,18 +55,18 @@ class PeriodicTasks:
         failing: str | None = None
         while True:
             try:
-                await self._action()
+                await self.action()
             except SemanticError as error:
                 if failing != error.code:
-                    self._logger.warning("upkeep_failed", task=self._name, error=error.code)
+                    self.logger.warning("upkeep_failed", task=self.name, error=error.code)
                 failing = error.code
             except Exception as error:
                 if failing != type(error).__name__:
-                    self._logger.exception("upkeep_failed", task=self._name)
+                    self.logger.exception("upkeep_failed", task=self.name)
                 failing = type(error).__name__
             else:
                 failing = None
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
 
 
 #: Time between two looks for deletions whose texts are to be erased, in seconds.
@@ -86,7 +79,6 @@ def open_sweeper(settings: Settings, stack: ExitStack, *, places: BlockPlaces) -
     Args:
         settings: Where the log and the blocks are, and the rules.
         stack: Closes the connections.
-        places: The blocks of the workers.
     """
     keys, client = Keys(settings.redis.prefix), connect(resolve_broker_url(settings))
     stack.callback(client.close)

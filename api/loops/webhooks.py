@@ -57,9 +57,7 @@ class WebhookThread:
     """Reads the log and sends due webhooks, until closed.
 
     Args:
-        collector: Reads the log into the store of webhooks.
         sender: Makes the sender, in the event loop of the thread.
-        logger: Records failed deliveries, and the first of several failing steps.
         tries: Counts the tries by their outcome.
         at_once: Most tries and hanging lookups at the same time.
     """

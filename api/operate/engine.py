@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -163,11 +163,7 @@ def _worker(pulse: WorkerPulse) -> EngineWorker:
 
 
 def _figures(values: EngineValues) -> EngineFigures:
-    return {
-        "batch_window_ms": values.batch_window_ms,
-        "max_batch_size": values.max_batch_size,
-        "gap_max_ms": values.gap_max_ms,
-    }
+    return cast("EngineFigures", asdict(values))
 
 
 def _admission_operation(

@@ -42,7 +42,6 @@ class Finding:
 
     Attributes:
         text: ``ok``, a state, or the problem in one sentence.
-        level: What it means.
     """
 
     text: str = OK

@@ -47,8 +47,6 @@ class AgentTotals:
     ``OTHER`` stays there, so that no sum decreases.
 
     Args:
-        usage: The tables of usage.
-        clock: Now.
         agents_max: Agents with sums of their own; 0: agents have no samples of their own.
     """
 
@@ -116,16 +114,7 @@ _ENDS: Final = tuple(status for status in JobStatus if status.is_terminal)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMetrics:
-    """Reads tables of the log. Safe to use from any thread.
-
-    Attributes:
-        usage: Sums and histograms of ended jobs.
-        agents: The sums by agent.
-        queue: The open jobs.
-        controls: What operators have set.
-        clock: Now.
-        swaps: The ended swaps.
-    """
+    """Reads tables of the log. Safe to use from any thread."""
 
     log: EventLog
     usage: UsageViews
@@ -245,9 +234,6 @@ class FleetMetrics:
 
     A worker is labelled by its place, which the next worker of the data directory has too. While a
     place has no worker, its last totals stay, so that a sum over all places never decreases.
-
-    Args:
-        pulses: The living workers.
     """
 
     def __init__(self, pulses: WorkerPulses) -> None:
@@ -301,10 +287,7 @@ def add_figure(into: Readings, name: str, values: object, *, owner: str) -> None
     """Add the values of a family that a process has reported; unknown ones are ignored.
 
     Args:
-        into: Receives the samples.
-        name: Name of the family.
         values: Numbers by the value of the label that the family has beside its owner.
-        owner: The worker or process.
     """
     family = FAMILIES.get(name)
     if family is None or not family.labels or not isinstance(values, dict):
@@ -369,14 +352,7 @@ OWNER: Final = "api"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsService:
-    """Answers scrapes; nothing is computed between them.
-
-    Attributes:
-        app: This process.
-        log: Metrics that the log proves.
-        fleet: Metrics of the workers.
-        process: Memory and descriptors of this process.
-    """
+    """Answers scrapes; nothing is computed between them."""
 
     app: App
     log: LogMetrics
@@ -387,9 +363,6 @@ class MetricsService:
         """Return the text of a scrape and its content type; blocks.
 
         A source that is away lacks its samples, and ``scrape_source_up`` shows it.
-
-        Args:
-            accept: The header of the request.
         """
         readings = Readings()
         self._read_api(readings)

@@ -109,7 +109,6 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
     """Return the document.
 
     Args:
-        operations: All operations of the API.
         version: Of this software.
     """
     refs, definitions = _schemas(operations)
@@ -137,11 +136,7 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
 
 
 class OpenApiDocument:
-    """The document as JSON; the first call builds it, which takes half a second of a processor.
-
-    Args:
-        version: Of this software.
-    """
+    """The document as JSON; the first call builds it, which takes half a second of a processor."""
 
     def __init__(self, version: str) -> None:
         self._version = version

@@ -96,7 +96,6 @@ class SeenWorkers:
         """Return the workers that have died lately, each with the seconds since its last sign.
 
         Args:
-            alive: Those that live.
             now_s: On a monotonic clock.
         """
         self._last |= {pulse.worker: (pulse, now_s) for pulse in alive}
@@ -137,7 +136,6 @@ def rate_points(app: App, length_s: int, step_s: int) -> tuple[RatePoint, ...]:
 
     Args:
         length_s: How far it goes back, in seconds.
-        step_s: Length of a step, in seconds.
 
     Raises:
         LogUnavailable: The log cannot be read.

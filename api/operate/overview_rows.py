@@ -252,9 +252,7 @@ def worker_section(
     """Return the section of a worker.
 
     Args:
-        pulse: Its last report.
         age_s: Seconds since the report was first missing; 0 while it lives.
-        rates: Its rates of the last seconds.
     """
     is_ready = state in {"ready", "stuck"}
     return {
@@ -355,7 +353,6 @@ def running_row(
 
     Args:
         row: Its worker and figures; ``None`` until the worker reports it.
-        forecast: Its forecast, if it has one.
     """
     usage = view.usage
     figures = None if row is None else row[1]

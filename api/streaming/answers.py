@@ -29,7 +29,6 @@ async def abandoned_on_error(
     """Abandon and close open jobs if the block fails, since no reply reads them then.
 
     Args:
-        jobs: The jobs that the block makes a reply of.
         refusal: The reason of the cancellations if the block raises a ``SemanticError``.
     """
     try:
@@ -238,7 +237,6 @@ class JobStream(Generic[ItemT]):
 
     Args:
         items: The items; closed with this object.
-        encoder: The protocol.
         ping_s: Most seconds of silence.
         news: Awaited with each ping until the first item after ``Started``; may return an item
             that describes the wait.

@@ -46,9 +46,6 @@ class ItemMerge:
 
     Args:
         after: Last number that the reader has.
-        epoch: Epoch of that number.
-        items_max: Most items in the buffer.
-        bytes_max: Most bytes in the buffer.
 
     Attributes:
         items: What the reader has not taken yet.
@@ -179,8 +176,6 @@ class Feed:
     Attributes:
         source: Live and stored items; belongs to the event loop.
         backlog: The stored items, for calls that block.
-        records: Answers of jobs that have ended.
-        call: Runs what blocks.
         look_s: How long a stream stays silent before it reads the log, in seconds.
     """
 

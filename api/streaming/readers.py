@@ -119,10 +119,7 @@ class JobReaders:
     """Cancels a job when its last reader has left without the answer.
 
     Attributes:
-        connections: The readers of each job.
-        cancellation: Cancels jobs.
         background: Runs cancellations whose request has ended.
-        call: Runs what blocks.
         grace_s: How long a job waits for a new reader before it is cancelled, in seconds.
         pause: Waits that long.
     """
@@ -164,7 +161,6 @@ class JobReading:
 
     Args:
         job_id: The job; it has a reader from here on.
-        readers: Counts the connection.
     """
 
     def __init__(self, job_id: JobId, readers: JobReaders) -> None:

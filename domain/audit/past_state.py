@@ -43,7 +43,6 @@ class PastAgent:
     """An agent of the listed jobs.
 
     Attributes:
-        jobs: Its listed jobs.
         open_jobs: Those of them that had not ended.
         context_tokens: Length of its context that was saved last; ``None`` if none was.
     """
@@ -83,7 +82,6 @@ def read_past_state(log: EventLog, *, at: int | None, jobs_max: int) -> PastStat
 
     Args:
         at: The position; one behind the end of the log means its end, as ``None`` does.
-        jobs_max: Most jobs to return.
 
     Raises:
         LogUnavailable: The log cannot be read.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from domain.chat.divergence import Cause, PromptDivergence, find_divergence, shared_parts
 from domain.chat.request import ChatRequest
@@ -22,7 +22,6 @@ from domain.job.listing import JobViews
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
-from domain.log.record import LogHead, RecordedEvent
 from domain.values import Digest, JobId, Owner, StreamName
 
 #: Earlier jobs that a prompt is compared with.
@@ -36,7 +35,6 @@ class CacheDiagnosis:
     """How much of a prompt came from the cache, compared with the nearest earlier context.
 
     Attributes:
-        prompt_tokens: Length of the prompt.
         cached_tokens: Tokens from the cache; also the index of the first computed token.
         source: ``none``, ``ram`` or ``disk``.
         known_tokens: Tokens that the cache knew. Those after ``cached_tokens`` were computed again,
@@ -180,20 +178,6 @@ _ENDS: Final = tuple(one.__name__ for one in (JobCompleted, JobFailed, JobCancel
 _TYPES: Final = (*_ENDS, JobRetried.__name__)
 
 
-class EndLog(Protocol):
-    """The parts of ``EventLog`` that are read here."""
-
-    def head(self) -> LogHead:
-        """See ``EventLog.head``."""
-        ...
-
-    def read_all(
-        self, *, after: int = 0, limit: int = 100, types: Sequence[str] = ()
-    ) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.read_all``."""
-        ...
-
-
 class EndedJob:
     """A job that has ended, and what it found in the cache, once that is known."""
 
@@ -203,41 +187,33 @@ class EndedJob:
         self.is_diagnosed = False
 
 
+@dataclass(slots=True, eq=False)
 class RecentEnds:
     """The last ended jobs; the caller holds a lock.
 
     The first call reads the jobs that were accepted last; later calls read the events since then.
 
-    Args:
-        log: The event log.
-        views: The jobs projection.
+    Attributes:
         diagnose: Returns what a job found in the cache.
     """
 
-    def __init__(
-        self,
-        log: EndLog,
-        views: JobViews,
-        diagnose: Callable[[JobId], CacheDiagnosis | None],
-    ) -> None:
-        self._log = log
-        self._views = views
-        self._diagnose = diagnose
-        self._position: int | None = None
-        #: By job, the one that ended last at the end.
-        self._ended: OrderedDict[JobId, EndedJob] = OrderedDict()
+    log: EventReader
+    views: JobViews
+    diagnose: Callable[[JobId], CacheDiagnosis | None]
+    _position: int | None = field(default=None, init=False)
+    #: By job, the one that ended last at the end.
+    _ended: OrderedDict[JobId, EndedJob] = field(default_factory=OrderedDict, init=False)
 
     def latest(self, limit: int, owner: Owner | None = None) -> tuple[EndedJob, ...]:
         """Return the jobs that ended last, the latest first.
 
         Args:
-            limit: Most jobs.
             owner: Only jobs of this API key.
 
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        head, position = self._log.head().position, self._position
+        head, position = self.log.head().position, self._position
         if position is None or head - position > BEHIND_MAX:
             self._begin()
             position = head
@@ -245,19 +221,19 @@ class RecentEnds:
         ended = reversed(self._ended.values())
         shown = [one for one in ended if owner is None or one.view.submitted.owner == owner][:limit]
         for job in [one for one in shown if not one.is_diagnosed][:DIAGNOSED_MAX]:
-            job.diagnosis, job.is_diagnosed = self._diagnose(job.view.id), True
+            job.diagnosis, job.is_diagnosed = self.diagnose(job.view.id), True
         return tuple(shown)
 
     def _begin(self) -> None:
         self._ended.clear()
-        views = [one for one in self._views.page(limit=KEPT_MAX).jobs if one.status.is_terminal]
+        views = [one for one in self.views.page(limit=KEPT_MAX).jobs if one.status.is_terminal]
         for view in sorted(views, key=lambda one: one.position):
             self._ended[view.id] = EndedJob(view)
 
     def _follow(self, position: int) -> int:
         is_behind = True
         while is_behind:
-            page = self._log.read_all(after=position, limit=PAGE_EVENTS, types=_TYPES)
+            page = self.log.read_all(after=position, limit=PAGE_EVENTS, types=_TYPES)
             for recorded in page[-KEPT_MAX:]:
                 self._add(JobId(recorded.stream))
             position = page[-1].position if page else position
@@ -266,7 +242,7 @@ class RecentEnds:
 
     def _add(self, job_id: JobId) -> None:
         self._ended.pop(job_id, None)
-        view = self._views.get(job_id)
+        view = self.views.get(job_id)
         if view is None or not view.status.is_terminal:
             return  # it was retried
         self._ended[job_id] = EndedJob(view)

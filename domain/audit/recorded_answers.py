@@ -72,12 +72,7 @@ def _last(kind: type[_E], events: Sequence[object]) -> _E | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecords:
-    """The recorded jobs and their answers; everything here blocks.
-
-    Attributes:
-        payloads: Texts of requests and answers.
-        views: The jobs projection.
-    """
+    """The recorded jobs and their answers; everything here blocks."""
 
     log: EventLog
     payloads: PayloadStore

@@ -66,21 +66,10 @@ class Recording:
 
     Attributes:
         request: Digest of the canonical request.
-        model: Id of the model that answered.
-        fingerprint: Fingerprint of that model.
         worker: The worker of the last attempt.
         sampling: The sampling, seed included.
-        prompt_tokens: Length of the rendered prompt.
         prompt_hash: ``hash_ids`` of it; ``None`` if the log has none.
-        attempts: Number of attempts.
-        resumed_tokens: Tokens that earlier attempts had emitted.
-        cached_tokens: Prompt tokens from the cache.
-        completion_tokens: Length of the answer.
         thinking_limit: Tokens of reasoning after which it was closed.
-        encoding: How the prompt's text was encoded.
-        stop_reason: Why the answer ended.
-        stop_sequence: The stop text that ended it.
-        output: Digest of the stored answer.
         token_hash: ``hash_ids`` of the answer.
     """
 
@@ -93,7 +82,6 @@ class Recording:
     prompt_tokens: int
     prompt_hash: str | None
     attempts: int
-    resumed_tokens: int
     cached_tokens: int
     completion_tokens: int
     stop_reason: StopReason
@@ -125,8 +113,6 @@ class ReplayDivergence:
 
     Attributes:
         index: Index of the token in the answer, from 0; its length if only the ending differs.
-        stored: The token of the answer.
-        replayed: The token of the replay.
         gap: Difference of the two log-probabilities, replayed minus stored.
         draw_gap: By how much the stored token missed the draw, in log-probability at the request's
             temperature, noise included. A value as small as a rounding error means a near tie.
@@ -146,17 +132,12 @@ class Replayed:
     """The result of one replay.
 
     Attributes:
-        verdict: The result.
         message: One sentence for people.
         reason: Why it was refused.
-        model: Id of the model.
         fingerprint: Fingerprint of the model that answered.
         tokens: Number of equal tokens, or of replayed ones.
         token_hash: ``hash_ids`` of the replayed tokens.
-        attempts: Attempts of the answer.
         cached_tokens: Prompt tokens that the answer took from the cache; the replay computes all.
-        divergence: The first difference.
-        text: The text of the replay.
         took_ms: Duration in milliseconds, without loading the model.
         versions: Libraries of the replay.
         versions_then: Libraries of the worker that answered.
@@ -211,7 +192,6 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         prompt_tokens=last.prompt_tokens,
         prompt_hash=last.prompt_hash,
         attempts=last.attempt,
-        resumed_tokens=last.resumed_tokens,
         thinking_limit=last.thinking_limit,
         cached_tokens=completed.usage.cached_tokens,
         completion_tokens=completed.usage.completion_tokens,

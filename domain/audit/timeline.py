@@ -47,7 +47,6 @@ class TimelineStep:
         after_ms: Milliseconds since the acceptance.
         text: One line for people.
         took_ms: Duration in milliseconds, where it is known.
-        attempt: Number of the attempt, for a step of one.
         position: Position of the event in the log; ``None`` for a step that a worker measured
             between two events.
     """
@@ -70,7 +69,6 @@ class Timeline:
         ended: Whether the job has ended; repeated requests may still join it.
         total_ms: Milliseconds from acceptance to the last step.
         queued_ms: Part of ``total_ms`` in which the job waited for a worker.
-        attempts: Number of attempts.
     """
 
     job: JobId
@@ -316,7 +314,6 @@ class TimelineBar:
     """A stretch of time.
 
     Attributes:
-        kind: What it was spent on.
         attempt: The attempt, or the one that was waited for.
         from_ms: Its begin, in milliseconds since the acceptance.
         to_ms: Its end; ``None`` while it lasts.

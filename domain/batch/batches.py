@@ -51,10 +51,8 @@ class Page(Generic[T]):
 class BatchRecords:
     """Accepts, loads, cancels, deletes and lists batches; one per process.
 
-    Attributes:
-        log: The events of the batches.
-        views: Lists the batches.
-        ids: Ids of the new events.
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    recorded then.
     """
 
     log: EventLog
@@ -85,13 +83,8 @@ class BatchRecords:
 
         Args:
             batch_id: A fresh id.
-            submitted: The facts.
-            correlation_id: Id of the request.
             payloads: The lines, packed by ``domain.batch.jsonl``, unless they are stored already.
             is_checked: Whether the lines are checked as a whole, so that the batch starts at once.
-
-        Raises:
-            LogUnavailable: Nothing was accepted.
         """
         events = (submitted, BatchStarted()) if is_checked else (submitted,)
         drafts = [
@@ -107,7 +100,6 @@ class BatchRecords:
         """Refuse a new batch if too many are open.
 
         Args:
-            batches_max: Most open batches.
             owner: The API key whose share counts; ``None`` where no other key is in need of one.
 
         Raises:
@@ -138,7 +130,6 @@ class BatchRecords:
         Raises:
             BatchNotFound: It has no events, or was deleted.
             BatchNotEnded: From ``decide``.
-            LogUnavailable: Nothing was written.
         """
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             batch, last = self._load(batch_id)
@@ -174,7 +165,6 @@ class BatchRecords:
 
         Raises:
             BatchNotFound: There is no such batch.
-            LogUnavailable: Nothing was recorded.
         """
         return self.commit(batch_id, BatchCancelRequested())
 
@@ -184,7 +174,6 @@ class BatchRecords:
         Raises:
             BatchNotFound: There is no such batch.
             BatchNotEnded: The batch is open.
-            LogUnavailable: Nothing was recorded.
         """
         self.commit(batch_id, BatchDeleted())
 
@@ -200,7 +189,6 @@ class BatchRecords:
         """Return batches of some protocols, newest first.
 
         Args:
-            limit: Most rows.
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.
             owner: Only batches of this API key.
@@ -241,11 +229,7 @@ def fill_page(
 
     Args:
         type_name: Type of the first event of such a stream.
-        load: Returns the row of a stream.
-        limit: Most rows.
-        views: Lists the streams.
         after: The stream before the first one.
-        oldest_first: The order.
         owner: Only streams of this API key.
     """
 

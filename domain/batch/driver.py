@@ -130,14 +130,7 @@ class BatchDriver:
     """Runs all open batches to their end; one per process.
 
     Attributes:
-        batches: The batches and the status of their jobs.
-        files: Stores the result files.
         jobs: Whose the jobs are that lines name as the origin of their turns.
-        payloads: The lines.
-        submission: Accepts the lines as jobs.
-        cancellation: Cancels the jobs of a batch that ends early.
-        clock: The present, for the deadline of a batch.
-        protocol: Parses the lines.
         spread: How the lines of a round become jobs: in turn, or on several threads.
         window: Most lines of batches that may wait for a worker as jobs.
         attempts_max: Attempts of a line before it fails for good, and workers that may die on it.

@@ -22,10 +22,10 @@ from domain.values import Digest, Owner, StreamName, rfc3339
 class FileRecords:
     """Stores, loads, deletes and lists files; one per process.
 
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    recorded then.
+
     Attributes:
-        log: The events of the files.
-        views: Lists the files.
-        ids: Ids of the new events.
         clock: The present; a file that has expired is not found.
     """
 
@@ -53,11 +53,7 @@ class FileRecords:
         correlation_id: str,
         payloads: Mapping[Digest, bytes],
     ) -> StoredFile:
-        """Record a file with its content; an existing file of this id stays as it is.
-
-        Raises:
-            LogUnavailable: Nothing was recorded.
-        """
+        """Record a file with its content; an existing file of this id stays as it is."""
         draft = Draft(event_id=self.ids.event_id(), event=created, correlation_id=correlation_id)
         # The id of a result file follows from its batch: a try before a crash may have stored it.
         with suppress(ConcurrencyConflict):
@@ -69,7 +65,6 @@ class FileRecords:
 
         Raises:
             FileNotFound: There is no such file.
-            LogUnavailable: Nothing was recorded.
         """
         for tries_left in reversed(range(COMMIT_TRIES_MAX)):
             file = self.load(file_id)
@@ -96,10 +91,7 @@ class FileRecords:
         """Return files that have not expired, newest first by default.
 
         Args:
-            limit: Most rows.
             purposes: Only files of these purposes; all if empty.
-            after: The file before the first one.
-            oldest_first: The order.
             owner: Only files of this API key.
         """
         now = self._now()

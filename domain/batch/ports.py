@@ -60,7 +60,6 @@ class BatchViews(Protocol):
         """Return the jobs of lines by their numbers; lines without a job are left out.
 
         Args:
-            first: Number of the first line.
             limit: How many lines to look at.
         """
         ...
@@ -78,7 +77,6 @@ class BatchViews(Protocol):
 
         Args:
             type_name: Of an event that stands in a stream once, as its first.
-            limit: Most streams to return.
             after: The stream before the first one wanted, in the order asked for; with one that is
                 unknown nothing is found.
             oldest_first: The order; else newest first.
@@ -155,7 +153,6 @@ class StoredFile:
         version: Number of events folded.
         created: The facts; ``None`` only before the first event.
         created_at: RFC 3339 instant of its first event.
-        deleted: Whether its owner deleted it.
     """
 
     id: FileId

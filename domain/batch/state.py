@@ -64,12 +64,10 @@ class Batch:
         submitted: The acceptance; ``None`` only before the first event.
         created_at: When it was accepted.
         started_at: When its lines began to become jobs.
-        cancel_requested_at: When its cancellation was requested.
         finalizing_at: When the last line had ended.
         ended_at: When it ended, or failed.
         counts: The results of the lines, once it has ended.
         errors: Digest of the errors that were found in the lines.
-        deleted: Whether it was deleted.
     """
 
     id: BatchId

@@ -67,8 +67,6 @@ def find_divergence(
     """Return where ``now`` differs from ``before`` and its answer, ``None`` if it continues them.
 
     Args:
-        before: The earlier request.
-        now: The newer one.
         answered_by: The job that answered ``before``.
         same_agent: Whether both are of one agent: a shorter conversation of the same agent that
             begins with another text is the result of a compaction.
@@ -231,10 +229,7 @@ class RecordedAnswer:
     """A complete answer in the log.
 
     Attributes:
-        request: Digest of the request that it answers.
         fingerprint: Fingerprint of the model; the token ids are valid for this model only.
-        answer: The answer, with its token ids.
-        encoding: How the prompt was encoded that it answers.
     """
 
     job_id: JobId

@@ -69,10 +69,8 @@ class PreparedPrompt:
             not known.
         known_tokens: Tokens that the cache knew, also those after the checkpoint from which
             windows and states go on.
-        encoding: How its text was encoded.
         lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
         dimensions: Elements of each vector; 0 for none.
-        claim: Whose prompt it is.
     """
 
     tokens: tuple[int, ...]
@@ -107,9 +105,7 @@ class GenerationTask:
 
     Attributes:
         attempt: Number that goes on every item.
-        prompt: The rendered prompt.
         emitted: Token ids that earlier attempts emitted; generation continues after them.
-        first_item: Number of the first item to write.
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
         priority: Batch work waits for interactive work, and makes room for it.
@@ -140,8 +136,6 @@ class EmittedCall:
     """A tool call of an answer.
 
     Attributes:
-        id: The id in its items.
-        name: Name of the tool.
         arguments: A JSON object, or the beginning of one if the call is not complete.
         is_complete: Whether the call was generated to its end.
     """
@@ -157,7 +151,6 @@ class OutputRun:
     """Consecutive output of one kind.
 
     Attributes:
-        kind: The kind of output.
         length: Characters of text or reasoning, or number of tool calls.
         logprobs: Tokens of a text whose log-probabilities the answer has.
     """
@@ -175,7 +168,6 @@ class Outcome:
         next_item: Number that the terminal item gets.
         token_ids: Every generated id over all attempts, stop tokens excluded.
         text: The whole answer, stop text excluded.
-        thinking: The whole reasoning.
         calls: The tool calls, in order.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.
         vectors: Of the texts of a request for vectors.
@@ -185,7 +177,6 @@ class Outcome:
         usage: Token counts over all attempts.
         token_hash: SHA-256 over the ids, 4 bytes little-endian each.
         timings: ``queued_ms`` is left to the caller.
-        failure: The failure, if it failed.
     """
 
     next_item: int

@@ -164,7 +164,6 @@ class StreamItem:
     Attributes:
         n: Number from 0 without gaps over an epoch of the job; ``None`` for a transient item.
         attempt: The attempt that emitted it, from 1.
-        body: Its content.
         epoch: Epoch of its attempt; see ``Job.epoch``. Items of two epochs are of two answers.
     """
 

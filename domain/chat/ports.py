@@ -74,7 +74,6 @@ class InferenceEngine(Protocol):
         Args:
             encoding: How its text is encoded; a later attempt uses that of the first one.
             cache_owner: Only prompts with the same one share cached blocks with it.
-            claim: Whose prompt it is, and whether it is still wanted.
 
         Raises:
             PromptTooLong: The prompt leaves no room for one token.

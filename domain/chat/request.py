@@ -57,7 +57,6 @@ class ToolChoice:
     Attributes:
         mode: ``auto`` leaves it to the model, ``none`` forbids, ``any`` demands a call, ``tool``
             a call of ``name``.
-        name: The tool.
         parallel: Whether one answer may make several calls.
         allowed: Names of the tools that may be called; ``None`` for all. The others stay in the
             prompt, whose beginning is the same for every choice.

@@ -87,7 +87,6 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> object:
 
     Args:
         reference: ``#`` and a JSON pointer (RFC 6901).
-        root: The schema.
     """
     place: object = root
     for step in reference.removeprefix("#").split("/")[1:]:

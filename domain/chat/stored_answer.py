@@ -99,7 +99,6 @@ class StoredAnswer:
 
     Attributes:
         text: The visible text, without the stop text.
-        thinking: The reasoning.
         calls: The tool calls, in order.
         token_ids: All generated ids, without stop tokens; ``None`` where they are not known.
         logprobs: Of the tokens of ``text``; ``None`` where the request asks for none.

@@ -98,7 +98,6 @@ class EngineControl:
     """The folded stream.
 
     Attributes:
-        tuning: Values that replace the settings.
         admission: Which jobs are accepted and started.
         reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
@@ -162,9 +161,7 @@ def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int)
     """Return the state after an event.
 
     Args:
-        control: The state before.
         at: Its RFC 3339 instant.
-        version: Its version in the stream.
     """
     after = replace(control, version=version)
     match event:

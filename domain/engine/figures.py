@@ -21,11 +21,8 @@ class RowFigures:
     """A running sequence at one instant.
 
     Attributes:
-        phase: What the engine does for it.
         read_tokens: Those that are restored or computed.
-        cached_tokens: Those that came from the cache.
         generated_tokens: Tokens of the answer over all attempts.
-        max_tokens: Most tokens of the answer.
         tokens_per_s: Generated tokens per second of this attempt; ``None`` before the second one.
     """
 
@@ -46,8 +43,6 @@ class WorkCounts:
     Attributes:
         computed_tokens: Prompt tokens that were computed.
         prompt_tokens: Tokens of the prompts whose first token was generated.
-        cached_tokens: Those of them that came from the cache.
-        first_tokens: Number of these prompts.
         first_token_ms: Sum of their times to the first token, in milliseconds.
     """
 
@@ -97,7 +92,6 @@ class LiveFigures:
 
     Attributes:
         rows: Its running sequences.
-        counts: What it has done so far.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

@@ -31,10 +31,8 @@ from domain.ports import IdSource
 class EngineControls:
     """The stream ``engine`` of a log. May be used from any thread.
 
-    Attributes:
-        log: Holds the stream.
-        ids: Ids of the new events.
-        signals: Reach the workers after a change.
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing has
+    changed then.
     """
 
     log: EventLog
@@ -48,19 +46,11 @@ class EngineControls:
         )
 
     def current(self) -> EngineControl:
-        """Return the state as of now; reads only what is new in the log.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return the state as of now; reads only what is new in the log."""
         return self._stream.read()
 
     def admission(self) -> AdmissionState:
-        """Return which jobs are accepted and started.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return which jobs are accepted and started."""
         return self.current().admission
 
     def require_admission(self) -> None:
@@ -68,7 +58,6 @@ class EngineControls:
 
         Raises:
             Draining: The service drains.
-            LogUnavailable: The log cannot be read.
         """
         if self.admission() is AdmissionState.DRAINING:
             raise Draining("the service drains: it accepts no new jobs until it is resumed")
@@ -80,27 +69,16 @@ class EngineControls:
 
         Args:
             change: Returns the new values for the present ones.
-            correlation_id: The request.
 
         Raises:
             InvalidRequest: A value is out of its limits.
-            LogUnavailable: Nothing was changed.
         """
         return self._commit(lambda now: Tune(tuning=change(now.tuning)), correlation_id)
 
     def set_admission(
         self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str
     ) -> EngineControl:
-        """Pause, drain or resume, and nudge the workers.
-
-        Args:
-            admission: The wanted state.
-            reason: For other operators.
-            correlation_id: The request.
-
-        Raises:
-            LogUnavailable: Nothing was changed.
-        """
+        """Pause, drain or resume, and nudge the workers."""
         command = SetAdmission(admission=admission, reason=reason)
         return self._commit(lambda _: command, correlation_id)
 

@@ -26,8 +26,6 @@ class LoadedModels:
     Without any pulse, as while the service starts, no model counts as absent.
 
     Args:
-        pulses: Heartbeats of the workers.
-        clock: The age of what was read.
         swaps_on_demand: Whether jobs cause a swap to their model, so that all requests may wait.
     """
 

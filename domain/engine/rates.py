@@ -31,7 +31,6 @@ class Sample:
     Attributes:
         at_s: Seconds since 1970.
         counts: What each worker has done since it started.
-        running: Running jobs.
         queue_depth: Waiting jobs.
     """
 
@@ -48,9 +47,7 @@ class Rates:
     Attributes:
         tokens_per_s: Generated tokens.
         prompt_tokens_per_s: Computed tokens of prompts.
-        first_token_ms: Time to the first token, in milliseconds.
         cached_share: Share of the prompts that the cache held.
-        running: Running jobs.
         queue_depth: Waiting jobs.
     """
 

@@ -39,7 +39,6 @@ class TurnState:
     Attributes:
         slots: Jobs that may run at once.
         interactive_reserved: Slots that batch jobs may not take.
-        running: The jobs that have a slot.
         lines: The queues of agents with waiting jobs.
         passed_batch: Turns of interactive jobs since a batch job had one, while some waited.
     """
@@ -59,22 +58,17 @@ class ControlTopic(StrEnum):
 
 
 class ControlSignals(Protocol):
-    """Signals to the workers. They may be lost; the log holds the truth."""
+    """Signals to the workers. They may be lost; the log holds the truth.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def nudge_cancel(self, job_id: JobId) -> None:
-        """Signal that the cancellation of a job is recorded.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Signal that the cancellation of a job is recorded."""
         ...
 
     def nudge(self, topic: ControlTopic) -> None:
-        """Signal to all workers that a part of the log that they follow has changed.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Signal to all workers that a part of the log that they follow has changed."""
         ...
 
 
@@ -93,7 +87,6 @@ class WorkerPulse:
     """A heartbeat of a worker.
 
     Attributes:
-        pid: Its process id.
         state: Its phase, a value of ``WorkerState``; workers of other versions may have more.
         model: The served model, once it is ready.
         target: Registered name of the model that it has, loads or swaps to.
@@ -107,7 +100,6 @@ class WorkerPulse:
         slow_step: The step of its engine that takes long, in words; ``None`` if none does.
         rows: Its running sequences; ``None`` while no overview is watched.
         place: Identity of its data directory, which all workers of it have in turn.
-        host: Name of its machine.
         embeds: Names of the embedding models that it computes with, beside its model.
         metrics: Totals over all workers of the place and present values, by metric family and by
             the value of the label that the family has beside the worker.
@@ -153,28 +145,19 @@ class PulseReply:
 
 
 class WorkerPulses(Protocol):
-    """Heartbeats; one that is not renewed expires within seconds."""
+    """Heartbeats; one that is not renewed expires within seconds.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def beat(self, pulse: WorkerPulse) -> PulseReply:
-        """Renew the heartbeat of a worker.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Renew the heartbeat of a worker."""
         ...
 
     def watch(self) -> None:
-        """Ask the workers for their rows; the request expires within seconds.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Ask the workers for their rows; the request expires within seconds."""
         ...
 
     def alive(self) -> tuple[WorkerPulse, ...]:
-        """Return the workers that are alive.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Return the workers that are alive."""
         ...

@@ -43,9 +43,7 @@ class AgentTurnAdded:
     A turn whose job ended without an answer is replaced by the next one of the same number.
 
     Attributes:
-        agent: The agent.
         turn: Its number, from 1.
-        job: The job.
     """
 
     agent: AgentId
@@ -92,10 +90,6 @@ class AgentForgotten:
     """The texts of an agent were erased; the events of its jobs stay in the log.
 
     Attributes:
-        agent: The agent.
-        jobs: Number of its jobs.
-        payloads: Number of erased texts.
-        payload_bytes: Length of the erased texts together.
         shared: Number of texts that stay because jobs of other agents refer to them.
     """
 

@@ -50,7 +50,6 @@ class BatchSubmitted:
             ``openai-completions`` or ``openai-responses``.
         endpoint: The path that each line would be sent to alone.
         content: Digest of the lines' manifest (see ``domain.batch.jsonl``).
-        lines: Number of lines.
         expires_at: RFC 3339 instant after which no line may run.
         client_name: Digest of the text that names the client, for the operator.
         input_file: The file that the lines came in.
@@ -149,8 +148,6 @@ class WebhookGivenUp:
     Attributes:
         subject: The job or the batch that ended.
         event: Type of the message, for example ``job.completed``.
-        url: URL of the receiver.
-        attempts: Number of tries.
         status: HTTP status of the last answer, if there was one.
         error: Error of the last try.
     """

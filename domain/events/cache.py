@@ -35,9 +35,7 @@ class AgentCacheRestored:
     """A job of an agent reused the cached part of its context.
 
     Attributes:
-        job: The job.
         source: ``disk`` if any block was read from disk for this job, else ``ram``.
-        tokens: Reused tokens.
         disk_tokens: Those of them that were read from disk.
         prompt_tokens: Length of the prompt, including the tokens that earlier attempts emitted.
         took_ms: Duration of reading and assembling the blocks.
@@ -56,7 +54,6 @@ class AgentCacheMissed:
     """A job of an agent computed tokens of its context that had been saved.
 
     Attributes:
-        job: The job.
         reason: ``diverged`` (the prompt differs from there on), ``gone`` (the blocks were deleted)
             or ``model_changed``.
         at_token: Index of the first saved token that was computed again.
@@ -74,8 +71,6 @@ class AgentCacheEvicted:
     """The blocks that only the contexts of an agent used were deleted on request.
 
     Attributes:
-        agent: The agent.
-        blocks: Number of deleted blocks and checkpoints.
         reason: ``operator``.
     """
 
@@ -95,8 +90,6 @@ class CacheBlockRejected:
         worker: The worker that read it.
         block: Its name, 64 hex digits.
         reason: E.g. ``checksum``, ``truncated``, ``wrong_fingerprint``.
-        detail: Details of the defect.
-        size_bytes: Length of the file.
     """
 
     worker: WorkerId
@@ -124,7 +117,6 @@ class CachePersistencePaused:
     """Writing to disk failed: contexts stay in memory only, and generation continues.
 
     Attributes:
-        worker: The worker that writes.
         error: Name of the error number, e.g. ``ENOSPC``.
         message: Message of the operating system.
         retry_s: Seconds until the next try.
@@ -141,8 +133,6 @@ class CachePersistenceResumed:
     """Writing blocks to disk works again.
 
     Attributes:
-        worker: The worker that writes.
-        paused_s: Duration of the pause.
         dropped: Blocks that were not stored during the pause.
     """
 
@@ -161,8 +151,6 @@ class ModelWeightsChanged:
     Contexts of the earlier fingerprint are not reused.
 
     Attributes:
-        worker: The worker that loaded it.
-        model: Id of the model.
         before: Fingerprint of the last load.
         after: Fingerprint of this load.
     """

@@ -28,8 +28,6 @@ class JobSubmitted:
         model: The name the caller used.
         request: Digest of the canonical ``ChatRequest``.
         sampling: The values of the caller, with the drawn seed.
-        max_tokens: Most tokens to generate.
-        priority: Its queue.
         attempts_max: Attempts that may die or fail before the job fails for good.
         agent: Its agent, if known.
         client_name: Digest of the text that names the client (its User-Agent), for the operator.
@@ -84,7 +82,6 @@ class EmbeddingRequested:
     """The job computes vectors of texts; directly after its ``JobSubmitted``.
 
     Attributes:
-        texts: Number of texts.
         dimensions: Elements of each vector; ``None`` for all that the model computes.
     """
 
@@ -98,7 +95,6 @@ class AttemptStarted:
 
     Attributes:
         attempt: From 1, without gaps.
-        worker: The worker.
         model: Id of the model that answers.
         fingerprint: Digest of the weights and code that compute the answer.
         prompt_tokens: Length of the rendered prompt.
@@ -166,13 +162,10 @@ class JobCompleted:
     """The answer is complete.
 
     Attributes:
-        attempt: The attempt that finished it.
         stop_reason: Why the generation ended.
         stop_sequence: The stop text that ended it, if one did.
-        usage: Token counts.
         output: Digest of the output payload.
         token_hash: ``hash_ids`` of the generated tokens.
-        timings: Durations of its phases.
     """
 
     attempt: int
@@ -222,7 +215,6 @@ class JobAttached:
 
     Attributes:
         reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
-        request_id: The request that joined.
         trace: W3C ``traceparent`` of the span of that request.
     """
 

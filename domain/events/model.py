@@ -60,7 +60,6 @@ class ModelConfigured:
 
     Attributes:
         place: The data directory of the worker.
-        model: Name of the configured model.
         choice: Id of the command that named the model explicitly; empty if none did.
     """
 
@@ -74,7 +73,6 @@ class ModelSwapRequested:
     """The workers are to serve another model, or the same one anew.
 
     Attributes:
-        swap: Id of the swap.
         model: Name of the wanted model.
         before: The last model that served; ``None`` if none did.
         reason: What caused the swap, as in ``domain.model.wanted_model.SwapReason``.
@@ -112,7 +110,6 @@ class ModelSwapRolledBack:
     """The model of a swap cannot be served; the workers are to serve the one before.
 
     Attributes:
-        swap: Id of the swap.
         model: Name of the model that cannot be served.
         before: The model that is wanted now.
         reason: Why, in one sentence.

@@ -24,13 +24,7 @@ class JobCancellation:
     """Cancels jobs; one per process.
 
     Attributes:
-        log: Records the request, and the end of a waiting job.
         payloads: Has the answer of a job that ended before it could be cancelled.
-        queue: A waiting job is removed from it.
-        sink: Receives the terminal item of a waiting job.
-        backlog: The items that earlier attempts emitted.
-        signals: Nudge the worker of a running job.
-        ids: Ids of the new events.
     """
 
     log: EventLog
@@ -116,11 +110,8 @@ class JobRetry:
     """Puts ended jobs back into their queue; one per process.
 
     Attributes:
-        log: Records the retry.
         payloads: Has the request, unless it was erased.
-        queue: Receives the job.
         backlog: Drops the items of the attempts before.
-        ids: Ids of the new events.
     """
 
     log: EventLog

@@ -60,8 +60,6 @@ def commit(
 
     Args:
         proposal: The event, or a function from the state to it (``None`` for none).
-        log: The log of the job.
-        ids: Ids of the new events.
         payloads: Texts that the events refer to, by digest.
 
     Returns:
@@ -120,11 +118,7 @@ class AttemptRun:
     """An attempt that reached the engine.
 
     Attributes:
-        task: What the engine was given.
-        request: The request of the job.
-        model: The model that answered.
         submitted_at: When the engine got it.
-        outcome: How the generation ended.
     """
 
     task: GenerationTask
@@ -139,8 +133,6 @@ class AttemptReport:
     """One delivery of a job that ended it or an attempt of it; its end is recorded.
 
     Attributes:
-        loaded: The job before the attempt.
-        ended_at: When its end was recorded.
         run: The attempt; ``None`` where the job ended before an attempt started.
         error: Code of the failure, if it failed.
     """

@@ -36,9 +36,7 @@ class QueuedJob:
 
     Attributes:
         line: Its line; see ``line_of``.
-        priority: Its queue.
         request_bytes: Length of its canonical request; ``None`` if that was erased.
-        max_tokens: Most tokens to generate.
         bound_model: Registered model that must answer it.
     """
 
@@ -57,9 +55,6 @@ class RunningJob:
     Attributes:
         priority: The queue that it came from.
         started_at: RFC 3339 instant of its first attempt.
-        prompt_tokens: Length of its prompt.
-        cached_tokens: Part of it that the cache holds.
-        max_tokens: Most tokens to generate.
     """
 
     id: JobId
@@ -156,7 +151,6 @@ class Forecast:
     """The estimated start and end of an open job.
 
     Attributes:
-        priority: Its queue.
         position: Number of waiting jobs that start before it; ``None`` if it runs.
         waiting_for: Why it waits; ``None`` if it runs, or waits for its turn.
         start_s: Seconds until it starts; ``None`` if it runs, or nothing was measured.
@@ -187,7 +181,6 @@ class QueueSnapshot:
 
     Attributes:
         state: The state of the scheduler; its slots are the sequences that compute at once.
-        queued: The waiting jobs.
         running: The jobs whose attempt has begun, each with the seconds since then.
         waiting: Those of ``running`` that wait in an engine.
         is_paused: Whether no job is started; then no start is estimated.
@@ -216,9 +209,6 @@ def seconds_until_room(
     """Return when enough jobs of a queue have started for another one to be accepted.
 
     Args:
-        forecasts: The forecasts of the open jobs.
-        priority: The queue.
-        waiting: Jobs that wait in it.
         limit: Most jobs that may wait in it.
 
     Returns:

@@ -57,8 +57,6 @@ class TurnRequest:
 
     Attributes:
         line: Its line; see ``line_of``.
-        priority: Its queue.
-        suspicion: How it may run beside others.
         has_begun: Whether it goes on also while others are paused.
     """
 

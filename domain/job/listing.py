@@ -41,13 +41,9 @@ class JobViews(Protocol):
         """Return jobs newest first.
 
         Args:
-            limit: Most rows, from 1.
             before: Only jobs accepted before this one; an unknown id gives an empty page, and so
                 does one of another owner.
-            status: Only jobs in this status.
-            agent: Only jobs of this agent.
             model: Only jobs whose request names this model.
-            priority: Only jobs of this queue.
             since: Only jobs accepted at this instant (in the form of the log) or later.
             owner: Only jobs of this API key.
         """
@@ -96,7 +92,6 @@ class JobViews(Protocol):
         Args:
             accepted_before: Of the jobs that wait for their model, only those accepted before this
                 instant, and those whose attempt has begun.
-            limit: Most jobs.
         """
         ...
 

@@ -24,6 +24,8 @@ class JobQueue(Protocol):
 
     Jobs that are bound to a model wait in a line of that model, apart from all others: only
     workers that have the model take them.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
     """
 
     def enqueue(
@@ -37,12 +39,8 @@ class JobQueue(Protocol):
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Args:
-            priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...
 
@@ -57,16 +55,12 @@ class JobQueue(Protocol):
         """Take a job out of the queue before any worker took it; atomic.
 
         Args:
-            priority: Its queue.
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
 
         Returns:
             Whether it was waiting, or in the hands of a worker that is gone; ``False`` if a worker
             has or had it.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...
 
@@ -89,7 +83,10 @@ class ItemSink(Protocol):
 
 
 class ItemBacklog(Protocol):
-    """The stored items of a job, read in one go."""
+    """The stored items of a job, read in one go.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def require_writable(self) -> None:
         """Return if items can be stored: a broker may answer reads and refuse writes.
@@ -100,20 +97,13 @@ class ItemBacklog(Protocol):
         ...
 
     def read(self, job_id: JobId, *, after: int = -1) -> tuple[StreamItem, ...]:
-        """Return stored items of the newest epoch with a number above ``after``, in order.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Return stored items of the newest epoch with a number above ``after``, in order."""
         ...
 
     def forget(self, job_id: JobId, *, through: int) -> None:
         """Delete the stored items of a job whose answer begins anew.
 
         Later items of attempts up to ``through`` are dropped without an error.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...
 

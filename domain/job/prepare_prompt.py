@@ -54,12 +54,8 @@ def prepare_prompt(
     """Return the request and its prompt.
 
     Args:
-        digest: Digest of the request.
         before: The attempt whose answer is continued; its prompt is made again.
         cache_owner: As in ``JobSubmitted``.
-        claim: Whose prompt it is.
-        payloads: Stores the request.
-        engine: Renders the prompt.
         hold: Reads the payload as soon as there is room for what is made of it.
 
     Raises:

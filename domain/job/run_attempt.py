@@ -113,17 +113,6 @@ class JobRunner:
     """Runs delivered jobs; one per worker process.
 
     Attributes:
-        worker: This worker.
-        log: Records starts and ends of attempts.
-        payloads: Requests and answers.
-        engine: Generates the answers.
-        sink: Receives the items.
-        backlog: The items of earlier attempts.
-        clock: The present, for deadlines and waiting times.
-        ids: Ids of the new events.
-        running: The jobs that this process runs.
-        turns: The order in which waiting jobs start.
-        observer: Follows the attempts.
         hold_request: Reads a payload as soon as there is room for what is made of it.
         lanes: What runs the jobs that are bound to these models, in place of this runner.
     """

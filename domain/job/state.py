@@ -73,7 +73,6 @@ class Job:
     Attributes:
         submitted: The acceptance; a retry removes its deadlines.
         correlation_id: Id of the request that started it.
-        created_at: Instant of the acceptance.
         accepted_position: Position of the acceptance in the log.
         position: Position of the latest event folded in.
         version: Number of folded events; the expected version of the next append.
@@ -95,12 +94,9 @@ class Job:
         model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.
         hidden: Whether the caller deleted the answer.
-        stop_reason: Why the generation ended.
-        stop_sequence: The stop text that ended it.
         usage: Token counts; those expected of the latest attempt while it runs.
         timings: Durations of its phases; 0 if unknown.
         error: Code of the failure of the job, or of its latest attempt.
-        error_message: Message of that failure.
         output: Digest of the stored answer; partial if the job was stopped.
     """
 

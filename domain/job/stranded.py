@@ -52,10 +52,6 @@ class StrandedJobs:
     """Ends jobs whose model left; one per process.
 
     Attributes:
-        views: Lists the jobs.
-        models: The models of the live workers.
-        cancellation: Expires waiting jobs, and has the ports through which others fail.
-        clock: The present.
         absent_wait_max_s: Seconds since its acceptance after which a waiting job expires.
         absent_s: Seconds of absence before jobs that do not wait for a model fail.
         is_registered: Whether a model is registered; jobs of others need not wait.
@@ -168,13 +164,7 @@ class StrandedJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExpiry:
-    """Expires overdue jobs; one per process.
-
-    Attributes:
-        views: Lists the overdue jobs.
-        clock: The present.
-        cancellation: Ends a job.
-    """
+    """Expires overdue jobs; one per process."""
 
     views: JobViews
     clock: Clock
@@ -203,7 +193,6 @@ class JobReconciler:
     """Compares the unfinished jobs of the log with the queue; one per process.
 
     Attributes:
-        views: Lists the unfinished jobs.
         queue: Receives those that no queue and no worker holds.
     """
 

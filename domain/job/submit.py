@@ -53,7 +53,6 @@ class JobSubmission:
     Attributes:
         log: Committed before anything else.
         queue: May be unavailable; the job is accepted all the same.
-        ids: Ids of the new events.
     """
 
     log: EventLog
@@ -110,7 +109,6 @@ class JobSubmission:
         Args:
             job_id: The earlier job.
             reason: As in ``JobAttached``.
-            request_id: The repeated request.
             trace: W3C ``traceparent`` of that request.
 
         Raises:
@@ -183,14 +181,8 @@ def require_room(
     Callers that check at the same time may exceed the limit by their number.
 
     Args:
-        priority: The queue.
-        jobs_max: Most jobs that may wait in it.
-        views: Counts the waiting jobs.
-        eta: Estimates when a place becomes free.
-        jobs: Number of new jobs.
         memory_wait_s: They are refused while an earlier interactive job has waited for memory for
             so many seconds; 0: never.
-        model: The model that they are bound to.
         has_own_line: Whether jobs of a model wait apart from the others.
 
     Raises:

@@ -19,8 +19,6 @@ class EmittedPrefix:
     """The items that earlier attempts of the present epoch emitted.
 
     Attributes:
-        next_item: Number of the next item.
-        token_ids: The tokens that they carry.
         ended: Whether the last of them is terminal.
         logprobs: Their log-probabilities, by index of the token.
     """

@@ -61,8 +61,6 @@ class CacheCheckpoint:
         parent: Hash of the block before its tokens, ``None`` at the beginning of the context.
         token_ids: The tokens between that block and the position, one to a whole block.
         position: Number of tokens before it.
-        kind: Why it was made.
-        size_bytes: Size of its arrays.
         users: Copies and writes in progress.
         is_saved: Whether the disk has it, or has it in its write queue.
         used: Number of its last use.
@@ -84,11 +82,7 @@ class CacheCheckpoint:
 
 
 def checkpoint_fingerprint(fingerprint: str) -> str:
-    """Return the fingerprint under which the checkpoints of a model are stored.
-
-    Args:
-        fingerprint: Block fingerprint of the model.
-    """
+    """Return the fingerprint under which the checkpoints of a model are stored."""
     return "sha256:" + sha256(f"{fingerprint} checkpoint".encode()).hexdigest()
 
 
@@ -113,9 +107,7 @@ def places(
     """Yield the places of checkpoints in the first ``stop`` tokens, the last one first.
 
     Args:
-        token_ids: The prompt.
         names: Hashes of its first whole blocks, at least those before ``stop``.
-        stop: Number of tokens to search.
     """
     for block in range((stop - 1) // block_tokens, -1, -1):
         start = block * block_tokens
@@ -305,7 +297,6 @@ class Partings:
         """Compare a prompt with those before it, and remember it for the next one.
 
         Args:
-            prompt: Its tokens.
             names: Hashes of its first whole blocks, all but perhaps the last one.
             last_message: Position at which its last message begins; 0 if that is not known.
             client: Name of its tools and system prompt.

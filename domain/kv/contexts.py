@@ -23,8 +23,6 @@ class Context:
         names: Hashes of its whole blocks, from the beginning of the context.
         start: Its first token whose keys and values it holds; at a block boundary.
         slots: Tokens from ``start`` on for which memory is reserved.
-        size_bytes: Memory that is reserved for it.
-        is_running: Whether it is a row.
         users: Copies that are being made from it; while there are any, it is not changed.
         is_saved: Whether the disk has all of it, or has it in its write queue.
         is_packed: Whether all of it that can be is stored in 8 bits; only while it is parked.
@@ -69,9 +67,7 @@ class KnownPrefix:
     """The beginning of a prompt that memory and disk have.
 
     Attributes:
-        names: Hashes of its whole blocks.
         pieces: Where its tokens are, in order and without gaps.
-        tokens: Its length in tokens.
     """
 
     names: tuple[BlockHash, ...] = ()
@@ -99,7 +95,6 @@ class MemoryStats:
         evicted_blocks: Blocks ever freed for other contexts.
         held_bytes: The part of ``used_bytes`` that cannot be freed at once.
         live_bytes: The part of ``used_bytes`` that running sequences reserve.
-        weights_bytes: Size of the weights.
         ceiling_bytes: Most memory that weights, contexts and steps take.
     """
 
@@ -125,11 +120,7 @@ def nowhere(name: BlockHash) -> bool:
 
 
 class ContextIndex:
-    """Finds the contexts that hold a block. Not thread-safe.
-
-    Args:
-        hasher: Names the blocks of the model.
-    """
+    """Finds the contexts that hold a block. Not thread-safe."""
 
     def __init__(self, hasher: BlockHasher, block_tokens: int) -> None:
         self._hasher = hasher

@@ -54,11 +54,7 @@ def _tagged(token_ids: Iterable[int], owner: str, start: int) -> list[int]:
 
 
 class OwnedTokens(tuple[int, ...]):  # noqa: SLOT001 - the ids are cached in its dictionary
-    """Plain token ids, and the ids under which the cache knows them.
-
-    Attributes:
-        owner: The API key.
-    """
+    """Plain token ids, and the ids under which the cache knows them."""
 
     owner: str
 
@@ -80,7 +76,6 @@ class OwnedContext(list[int]):
 
     Args:
         held: Ids in the cache that it begins with.
-        owner: The API key.
     """
 
     def __init__(self, held: Iterable[int], owner: str) -> None:
@@ -126,7 +121,6 @@ def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:
     """Return the list of a context that runs, to which plain ids are appended.
 
     Args:
-        token_ids: The tokens of its prompt.
         held: The first of them, under the ids of the owner of the context that runs again.
     """
     own = cache_ids(token_ids)[: len(held)]

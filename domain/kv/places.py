@@ -15,12 +15,7 @@ NAMES_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBlocks:
-    """Which of some blocks a worker has, in the order in which they were named.
-
-    Attributes:
-        in_memory: Whether its memory has each block.
-        on_disk: Whether its disk has each block.
-    """
+    """Which of some blocks a worker has, in the order in which they were named."""
 
     worker: WorkerId
     in_memory: tuple[bool, ...]
@@ -28,16 +23,16 @@ class FoundBlocks:
 
 
 class BlockPlaces(Protocol):
-    """Finds and deletes blocks of the workers that have a model."""
+    """Finds and deletes blocks of the workers that have a model.
+
+    Its methods raise ``QueueUnavailable`` where the broker cannot be reached.
+    """
 
     def find(self, names: Sequence[BlockHash]) -> tuple[FoundBlocks, ...]:
         """Return what the workers have that answer in time; empty if none does.
 
         Args:
             names: At most ``NAMES_MAX``.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...
 
@@ -48,8 +43,5 @@ class BlockPlaces(Protocol):
 
         Args:
             names: At most ``NAMES_MAX``.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         ...

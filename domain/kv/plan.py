@@ -60,7 +60,6 @@ class DeviceMemory:
     """Memory of a machine.
 
     Attributes:
-        memory_bytes: All of its memory.
         device_bytes: The part that weights, steps and contexts may take, never exceeded.
         usable_bytes: The part of ``device_bytes`` that is planned.
         source: What limits ``usable_bytes``.
@@ -108,9 +107,6 @@ class ModelFootprint:
     """Memory that a model takes.
 
     Attributes:
-        weights_bytes: Size of the weights.
-        spec: Layers and sizes of the KV cache.
-        step: Working set of one step.
         context_length: Longest context that the model reads, in tokens.
     """
 
@@ -149,14 +145,12 @@ class MemoryPlan:
     Attributes:
         device_bytes: Memory that the GPU may use.
         usable_bytes: The part of it that is planned.
-        weights_bytes: Size of the weights.
         step_bytes: Working set of one step on a context of the planned length.
         kv_budget_bytes: What remains for contexts; 0 where nothing does.
         kv_token_bytes: Keys and values of one token in the layers with full attention.
         kv_fixed_bytes: Windows and states of one context of the planned length.
         agents: Contexts that take turns.
         context_tokens: Length of each.
-        context_bytes: Size of one context in memory.
         resident_contexts: Contexts that fit in memory together, at most ``agents``.
         longest_context_tokens: Longest context that fits alone, at most the model's own.
         disk_bytes: Block files of all contexts.
@@ -191,8 +185,6 @@ class ContextCosts:
     """What the contexts of a model share the memory with, and what they take.
 
     Attributes:
-        weights_bytes: Size of the weights.
-        step: Working set of one step.
         live_bytes: From the tokens of a context to the bytes of its caches, or of the budget that
             it needs.
         context_length: Longest context, in tokens.
@@ -212,7 +204,6 @@ def kv_budget(costs: ContextCosts, device: DeviceMemory, tokens: int) -> tuple[i
     Both are 0 where the weights and a step leave nothing.
 
     Args:
-        costs: Weights, caches and steps of the model.
         tokens: Usual length of a context.
     """
     assert tokens > 0, "a context has tokens"
@@ -228,12 +219,7 @@ def kv_budget(costs: ContextCosts, device: DeviceMemory, tokens: int) -> tuple[i
 
 
 def plan_memory(model: ModelFootprint, workload: Workload, device: DeviceMemory) -> MemoryPlan:
-    """Return the plan of a model on a device.
-
-    Args:
-        model: Weights, caches and steps of the model.
-        workload: Number and length of the contexts.
-    """
+    """Return the plan of a model on a device."""
     arithmetic = _Arithmetic(model, workload, device)
     tokens, context_bytes = workload.context_tokens, arithmetic.context_bytes
     fits = arithmetic.longest >= tokens

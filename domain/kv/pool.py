@@ -77,10 +77,7 @@ class BlockPool:
     ``stats`` may be called from any thread.
 
     Args:
-        fingerprint: Block fingerprint.
-        spec: Layers and sizes.
         budget_bytes: Limit of contexts, checkpoints and copies in flight together.
-        arrays: What the accounts are of.
         in_flight_bytes: The part of the budget for copies on their way to the disk.
         may_lose: Whether contexts that are not on the disk may be freed now.
         packs: Whether contexts are stored in 8 bits before they are freed.
@@ -311,7 +308,6 @@ class BlockPool:
 
         Args:
             context: Has at least ``position`` tokens, and names for its whole blocks.
-            kind: Why it is made.
             position: Number of tokens before it.
             make: Makes its arrays; called only for a new checkpoint that has room.
 
@@ -369,7 +365,6 @@ class BlockPool:
         """Free what a context of ``size_bytes`` more needs, or nothing; return whether it can.
 
         Args:
-            size_bytes: Bytes that are needed.
             lose: Whether contexts that are not on the disk are freed too.
             alone: Whether no other sequence runs; then ``withheld_bytes`` are available.
         """

@@ -115,7 +115,6 @@ class ReliefOrder:
     A holder changes only in ``changing``.
 
     Args:
-        index: The contexts in memory.
         block_bytes: Bytes of the full-attention layers in a block.
         packs: Whether contexts are stored in 8 bits before they are freed.
     """
@@ -239,7 +238,6 @@ class ReliefOrder:
         """Return what to free next; ``None`` if nothing can be freed.
 
         Args:
-            needed_bytes: Bytes to free.
             unsaved: Whether contexts and checkpoints that the disk does not have may be freed.
         """
         checkpoint = _least_recent(self._ends, unsaved=unsaved)

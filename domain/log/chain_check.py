@@ -37,10 +37,6 @@ class CheckedStretch:
 def check_stretch(log: EventLog, *, after: int, limit: int) -> CheckedStretch:
     """Check position, link and hash of the events after a position.
 
-    Args:
-        after: Position before the first event to check.
-        limit: Most events to check.
-
     Raises:
         LogUnavailable: The log cannot be read.
     """

@@ -31,11 +31,8 @@ State = TypeVar("State", bound=VersionedState)
 class FoldedStream(Generic[State]):
     """One stream of the log with its state. May be used from any thread.
 
-    Args:
-        log: Holds it.
-        ids: Ids of the new events.
-        initial: The state before the first event.
-        evolve: Returns the state after an event.
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written: nothing is
+    appended then.
     """
 
     def __init__(
@@ -54,11 +51,7 @@ class FoldedStream(Generic[State]):
         self._state = initial
 
     def read(self) -> State:
-        """Return the state as of now; reads only what is new in the log.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return the state as of now; reads only what is new in the log."""
         # A concurrent call may fold the same events; either result may be kept.
         state = self._state
         for recorded in self._log.load(self._stream, after_version=state.version):
@@ -72,14 +65,10 @@ class FoldedStream(Generic[State]):
         """Decide on the present state and append; decide again after a concurrent append.
 
         Args:
-            decide: Returns the events to append.
             correlation_id: The request that leads to them; by default the first event of them.
 
         Returns:
             Whether events were appended.
-
-        Raises:
-            LogUnavailable: Nothing was appended.
         """
         for tries_left in reversed(range(TRIES_MAX)):
             state = self.read()

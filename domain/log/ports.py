@@ -30,11 +30,12 @@ class EventReader(Protocol):
         """Return at most ``limit`` events with a position above ``after``, in order.
 
         Args:
-            after: Position before the first event wanted.
-            limit: Most events to return.
-            stream: Only this stream.
             types: Only events of these types; all if empty.
         """
+        ...
+
+    def head(self) -> LogHead:
+        """Return the last position and its hash."""
         ...
 
 
@@ -81,10 +82,6 @@ class EventLog(EventReader, Protocol):
 
     def latest(self, type_name: str) -> RecordedEvent | None:
         """Return the last event of a type, if there is one."""
-        ...
-
-    def head(self) -> LogHead:
-        """Return the last position and its hash."""
         ...
 
     def check_writable(self) -> None:

@@ -25,7 +25,6 @@ class Draft:
 
     Attributes:
         event_id: UUIDv7; appending it twice is a no-op.
-        event: The fact.
         correlation_id: The request that all of this belongs to.
         causation_id: The event that led to this one, if one did.
     """
@@ -42,13 +41,11 @@ class RecordedEvent:
 
     Attributes:
         position: Global, gapless, from 1.
-        stream: The stream that it belongs to.
         version: Place in that stream, from 1.
         type: Class name of the event.
         schema_version: Version of the shape of ``data``.
         data: The event as JSON values; a text that a client wrote stands there as its digest
             (``domain.log.codec.TEXT_FIELDS``).
-        event_id: Id of the draft.
         correlation_id: The request that all of this belongs to.
         causation_id: The event that led to this one, if one did.
         recorded_at: RFC 3339 instant in UTC with microseconds.
@@ -174,8 +171,6 @@ class EventFilter:
     """A filter of events; a field that is not set matches all.
 
     Attributes:
-        stream: Of this stream.
-        types: Of any of these types.
         agent: Of the jobs of this agent, or of the agent itself.
         since: Recorded at this RFC 3339 instant with microseconds or later.
         until: Recorded before this one.

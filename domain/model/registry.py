@@ -44,7 +44,6 @@ class ModelEntry:
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
-        kind: What it computes.
         pooling: Of an embedding model, where its files name none.
     """
 
@@ -115,7 +114,6 @@ class ModelRegistry:
         """Return the name of the model to which a request with this model name belongs.
 
         Args:
-            name: The name in the request.
             embeds: Whether the request wants vectors; else it wants a text.
 
         Returns:
@@ -171,7 +169,6 @@ class ModelFiles:
     """The files of a model on this machine.
 
     Attributes:
-        directory: Where they are.
         context_length: Longest sequence that the configuration allows, in tokens.
         written_at: Time of the last change of the weights.
         family: The architecture that the configuration names, "" if it names none.
@@ -190,9 +187,7 @@ class ModelPast:
 
     Attributes:
         card: Of its last load.
-        loaded_at: When that was.
         failure: Why its last load failed; ``None`` if it did not.
-        failed_at: When that was.
     """
 
     card: ModelCard | None = None
@@ -224,10 +219,7 @@ class ModelStatus:
     """A registered model as it is now.
 
     Attributes:
-        entry: Its registration.
-        state: What can be done with it.
         files: Its files; ``None`` if they are not here.
-        past: What the log holds of it.
         card: Of the worker that serves it, else of its last load.
     """
 
@@ -284,8 +276,6 @@ def take_stock(
     """Return the models: those that a worker serves first, else the one that was loaded last.
 
     Args:
-        registry: The registered models.
-        inspect: Returns the files of a model, if they are here.
         pasts: What the log holds, by the name of the model.
         serving: Models of live workers; those that are not registered are listed too.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -35,10 +36,6 @@ class ServingModels:
 
     A worker that was seen stays while the broker is away, and ``RENEWAL_S`` longer: it works on,
     and its heartbeat may have expired or got lost meanwhile.
-
-    Args:
-        pulses: The heartbeats.
-        clock: For the time after an outage.
     """
 
     def __init__(self, pulses: WorkerPulses, clock: Clock) -> None:
@@ -65,42 +62,33 @@ class ServingModels:
         ]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class ModelStock:
     """The registered models; every method blocks.
 
-    Args:
+    Attributes:
         log: The event log; read once, then from the last event on. ``None`` where there is none.
         serving: The models of the workers; ``None`` where no service runs.
-        registry: Returns the registered models.
-        inspect: Returns the files of a model, if they are here.
     """
 
-    def __init__(
-        self,
-        *,
-        log: EventReader | None,
-        serving: ServingModels | None,
-        registry: Callable[[], ModelRegistry],
-        inspect: InspectFiles,
-    ) -> None:
-        self._log = log
-        self._serving = serving
-        self.registry = registry
-        self._inspect = inspect
-        # One value, replaced as a whole, so that threads need no lock.
-        self._known: tuple[int, Mapping[str, ModelPast]] = (0, {})
+    log: EventReader | None
+    serving: ServingModels | None
+    registry: Callable[[], ModelRegistry]
+    inspect: InspectFiles
+    # One value, replaced as a whole, so that threads need no lock.
+    _known: tuple[int, Mapping[str, ModelPast]] = field(default=(0, {}), init=False)
 
     def all(self) -> tuple[ModelStatus, ...]:
         """Return every model, those that a worker serves first."""
-        serving = [] if self._serving is None else self._serving.cards()
+        serving = [] if self.serving is None else self.serving.cards()
         return take_stock(
-            self.registry(), inspect=self._inspect, pasts=self._pasts(), serving=serving
+            self.registry(), inspect=self.inspect, pasts=self._pasts(), serving=serving
         )
 
     def _pasts(self) -> Mapping[str, ModelPast]:
         position, pasts = self._known
-        while self._log is not None:
-            page = self._log.read_all(after=position, limit=_PAGE_EVENTS, types=PAST_EVENTS)
+        while self.log is not None:
+            page = self.log.read_all(after=position, limit=_PAGE_EVENTS, types=PAST_EVENTS)
             for recorded in page:
                 event = decode_recorded(recorded)
                 name, at = str(recorded.data["model"]), datetime.fromisoformat(recorded.recorded_at)

@@ -34,7 +34,6 @@ class Configure:
 
     Attributes:
         place: The data directory of the worker.
-        model: Name of the configured model.
         choice: Id of the command that named the model explicitly; empty if none did.
         swap: Id of the swap that may follow.
     """
@@ -155,9 +154,7 @@ def evolve(state: WantedModel, event: WantedModelEvent, *, at: str, version: int
     """Return the state after an event.
 
     Args:
-        state: The state before.
         at: Its RFC 3339 instant.
-        version: Its version in the stream.
     """
     after = replace(state, version=version)
     match event:

@@ -76,7 +76,6 @@ def next_model(
     """Return the model to swap to now; ``None`` to stay with the present one.
 
     Args:
-        rules: The limits.
         demands: Each model that jobs wait for.
         served_s: Seconds since the present model serves.
         is_busy: Whether jobs wait for the present model, or run.
@@ -93,9 +92,8 @@ def next_model(
 class ModelSwaps:
     """The wanted model of a log. May be used from any thread.
 
-    Attributes:
-        log: Holds the stream.
-        ids: Ids of the new events and swaps.
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written:
+    nothing has changed then.
     """
 
     log: EventLog
@@ -112,19 +110,11 @@ class ModelSwaps:
         return f"swap-{self.ids.event_id()}"
 
     def read(self, place: str = "") -> WantedModel:
-        """Return the wanted model of the worker of a place, or that of workers without their own.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return the wanted model of the worker of a place, or that of workers without one."""
         return self.read_all().at(place)
 
     def read_all(self) -> WantedModels:
-        """Return the wanted models of all places.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return the wanted models of all places."""
         return self._stream.read()
 
     def request(
@@ -143,10 +133,6 @@ class ModelSwaps:
             drain_s: Seconds that running jobs have to finish.
             place: The data directory of the only worker that is meant; empty for all workers.
             reason: What causes the swap; by default a request.
-            correlation_id: The request that led to it.
-
-        Raises:
-            LogUnavailable: Nothing was written.
         """
         reason = reason or SwapReason.REQUEST
         swap_id = self.new_id()
@@ -158,11 +144,7 @@ class ModelSwaps:
         return swap
 
     def request_on_demand(self, model: str) -> Swap | None:
-        """Record that jobs want a model; ``None`` while another swap is open.
-
-        Raises:
-            LogUnavailable: Nothing was written.
-        """
+        """Record that jobs want a model; ``None`` while another swap is open."""
         swap_id = self.new_id()
         command = RequestSwap(swap=swap_id, model=model, reason=SwapReason.ON_DEMAND)
         return self.apply(command).get(swap_id)
@@ -178,9 +160,6 @@ class ModelSwaps:
 
         Returns:
             The state after the append.
-
-        Raises:
-            LogUnavailable: Nothing was written.
         """
         self._stream.commit(
             lambda state: decide(state.at(place), command), correlation_id=correlation_id
@@ -200,16 +179,7 @@ FAILED_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemandSwaps:
-    """Swaps to models that jobs wait for; one per process.
-
-    Attributes:
-        views: Lists the jobs.
-        models: The models of the live workers.
-        swaps: The wanted model.
-        signals: Nudge the workers.
-        clock: The present.
-        rules: The limits.
-    """
+    """Swaps to models that jobs wait for; one per process."""
 
     views: JobViews
     models: LoadedModels

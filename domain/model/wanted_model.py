@@ -60,13 +60,10 @@ class Swap:
     """One swap.
 
     Attributes:
-        model: The wanted model.
         before: The last model that served; ``None`` if none did.
-        reason: What caused it.
         drain_s: Seconds that running jobs have to finish.
         version: Version of its request in the stream.
         place: The data directory of the only worker that is meant; empty for all workers.
-        state: Its phase.
         times: RFC 3339 instants at which it entered its states; of repeated loads the last.
         why: Why it rolled back.
         loading: Workers that have begun to load the model.
@@ -145,7 +142,6 @@ class WantedModel:
         """Return whether a worker has to end and start again.
 
         Args:
-            model: What it serves.
             since: ``since`` of the wanted model that it read before its load.
         """
         if self.model is None or self.since <= since:

@@ -25,9 +25,7 @@ class UsageFigures:
         expired: Jobs that ended at a deadline.
         attempts: Attempts that began.
         failed_attempts: Attempts that ended without an answer; dead workers record none.
-        cached_tokens: The part of them that came from the cache.
         completion_tokens: Of the answers, reasoning included.
-        reasoning_tokens: The part of the answers that is reasoning.
         kept_tokens: The part of the prompts in whole blocks that are kept.
         hits: Contexts of agents that were restored.
         ram_tokens: Restored tokens that were in memory.
@@ -156,7 +154,6 @@ class Histogram:
 
     Attributes:
         counts: Durations per bucket of ``BOUNDS_US``, not cumulated, and those above all bounds.
-        sum_us: Sum of the durations in microseconds.
     """
 
     counts: tuple[int, ...]

@@ -61,8 +61,6 @@ class UsageChange:
     """What an event adds.
 
     Attributes:
-        key: Whose sums change.
-        figures: What is added to them.
         durations: Durations in microseconds, for the histograms of the model.
     """
 

@@ -53,7 +53,6 @@ class UsageReport:
     """Sums of ended jobs.
 
     Attributes:
-        group: What the rows are.
         since: The first hour, e.g. ``2026-11-22T18``; ``None`` for the whole log.
         rows: Hours and days in order; agents and models with the most tokens first.
         total: The sums of all rows, also of those beyond the limit.
@@ -89,8 +88,6 @@ def report_usage(
     """Return the sums since an instant.
 
     Args:
-        views: The usage projection.
-        group: What to group by.
         since: RFC 3339 instant, of which the whole hour counts; ``None`` for the whole log.
         limit: Most rows: the latest hours or days, or the agents or models with the most tokens.
         owner: Only jobs of this API key.

@@ -50,18 +50,15 @@ class Webhook:
         id: The same on every try.
         subject: The job or the batch that ended.
         event: ``job.completed`` and so on.
-        url: URL of the receiver.
         host: Host and port of the URL; webhooks of one host and owner share places.
         position: Position of its event in the log.
         body: The message, byte for byte the same on every try.
         created_at: When the event was found.
-        state: Its status.
         attempts: Number of tries that were begun.
         next_at: When the next try is due; ``None`` once it has ended. During a try, when the try
             counts as dead.
         last_at: When the last try ended.
         status: HTTP status of the last answer.
-        error: Error of the last try.
         trace: W3C ``traceparent`` of the request of its subject, if that is known.
         owner: The API key of the request that named the URL; ``None`` for a URL of the settings.
     """
@@ -241,9 +238,7 @@ class WebhookStore(Protocol):
         """Return webhooks, newest first.
 
         Args:
-            limit: Most rows.
             before: The last one of the page before.
-            state: Only webhooks in this state.
             owner: Only webhooks whose URL a request of this API key named.
         """
         ...

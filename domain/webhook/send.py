@@ -63,10 +63,6 @@ class WebhookCollector:
     """Stores the webhooks of ends, and records their deliveries; one per process.
 
     Attributes:
-        log: Source of the ends; records webhooks that are given up.
-        store: Stores the webhooks.
-        ids: Ids of new events.
-        clock: The present, for the schedule of tries.
         describe_job: Returns the ``data`` of a job at its end.
         describe_batch: Returns the ``data`` of a batch.
         urls: Receivers of every end, besides the URL that a job names.
@@ -136,9 +132,7 @@ class WebhookCollector:
         """Begin tries of webhooks of a host that are due; see ``WebhookStore.claim``.
 
         Args:
-            due: The host and the owner.
             lease_s: Seconds after which an unsettled try counts as dead.
-            limit: Most tries to begin.
 
         Raises:
             LogUnavailable: The store cannot be written.
@@ -159,14 +153,7 @@ class WebhookCollector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRetry:
-    """Sends webhooks again on request; one per process.
-
-    Attributes:
-        log: Records the retry.
-        store: Stores the webhooks.
-        ids: Ids of new events.
-        clock: The present, when the next try is due.
-    """
+    """Sends webhooks again on request; one per process."""
 
     log: EventLog
     store: WebhookStore

@@ -106,7 +106,6 @@ class BlockMeta:
         hash: Name of the block, as ``domain.kv.hashing`` gives it.
         parent: Name of the block before it, ``None`` for the first of a context.
         fingerprint: Digest of the model that computed it, ``sha256:…``.
-        tokens: How many tokens it covers.
     """
 
     hash: BlockHash
@@ -152,8 +151,6 @@ class StoredBlock:
     The tensors are views into one buffer, which lives as long as any of them.
 
     Attributes:
-        meta: The metadata in its header.
-        token_ids: The tokens that it covers.
         payload: Its tensors; none where ``is_placed``.
         is_placed: Whether the tensors are in the memory of a ``BlockTarget``.
     """
@@ -199,11 +196,8 @@ class BlockInfo(NamedTuple):
     A tuple, because a scan makes one for each file.
 
     Attributes:
-        hash: Name of the block.
         parent: Name of the block before it, ``None`` for the first.
-        tokens: How many tokens it covers.
         model: First digits of the fingerprint it belongs to.
-        size_bytes: Length of the file.
         used_ns: Time of the last use (the file's mtime), in nanoseconds since 1970.
     """
 
@@ -309,7 +303,6 @@ class PersistencePaused:
 
     Attributes:
         error: Name of the error number, e.g. ``ENOSPC``.
-        message: The system's error message.
         retry_s: Seconds until the next block is tried.
     """
 
@@ -350,7 +343,6 @@ class ScanReport:
         models: Blocks by the first digits of their fingerprint.
         leftovers: Drafts of dead writers that were removed.
         foreign: Files that do not belong to the store; they stay.
-        took_ms: Duration in milliseconds.
     """
 
     blocks: int

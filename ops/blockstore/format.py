@@ -115,7 +115,6 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
 
     Args:
         raw: The whole file.
-        name: The block that the file promises.
         fingerprint: What the loaded model computes with; ``None`` takes any.
     """
     try:
@@ -322,7 +321,6 @@ def read_block(
     """Return the block in a file if it is valid and the one in the file's name.
 
     Args:
-        path: The file.
         info: The properties in its name.
         fingerprint: Of the model that computed it; ``None`` accepts any.
         target: Memory for the tensors; ``None`` for a buffer of their own.

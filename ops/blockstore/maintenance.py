@@ -153,8 +153,6 @@ def plan_gc(
     """Return which blocks to delete, by reason.
 
     Args:
-        found: The content of the store.
-        budget_bytes: Most bytes to leave.
         models: Models whose blocks and checkpoints are all deleted.
     """
     doomed = {*models, *(one for one, of in companions(found.blocks).items() if of in models)}

@@ -49,7 +49,6 @@ class BlockStore:
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
-        disk: Writes the files.
     """
 
     def __init__(
@@ -127,7 +126,6 @@ class BlockStore:
 
         Args:
             parent: Name of a block, maybe of another fingerprint; ``None`` for first blocks.
-            fingerprint: That of the children.
             limit: Most blocks; the most recently used come first.
         """
         with self._lock:
@@ -138,11 +136,6 @@ class BlockStore:
         """Return every block, least recently used first."""
         with self._lock:
             return list(self._index)
-
-    def orphans(self) -> list[BlockInfo]:
-        """Return blocks that no context can reach, because an ancestor is missing."""
-        with self._lock:
-            return self._index.orphans()
 
     def stats(self) -> StoreStats:
         """Return counters and sizes."""
@@ -156,10 +149,6 @@ class BlockStore:
             )
 
     # --- write -----------------------------------------------------------------------------
-
-    def put(self, block: NewBlock) -> PutOutcome:
-        """Store one block; see ``put_many``."""
-        return self.put_many([block])[0]
 
     def put_many(self, blocks: Sequence[NewBlock]) -> list[PutOutcome]:
         """Store blocks, parents before children; returns when they survive a power cut.
@@ -237,7 +226,6 @@ class BlockStore:
         """Evict the least recently used blocks until ``size_bytes`` fit into budget and disk.
 
         Args:
-            size_bytes: Bytes that shall fit.
             keep: Blocks that must stay; ``None`` to evict none.
         """
         missing_bytes = self._floor.missing_bytes(size_bytes)
@@ -283,7 +271,6 @@ class BlockStore:
         A file that fails a check is deleted, so that the block can be stored again.
 
         Args:
-            block_hash: Name of the block.
             fingerprint: Of the loaded model; blocks of other models are not returned.
             target: Memory for its tensors, which may change whatever is returned.
         """

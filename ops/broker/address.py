@@ -35,7 +35,6 @@ def send(url: str, *words: str) -> bytes:
 
     Args:
         url: ``unix://PATH`` or ``redis://HOST:PORT``.
-        words: The command and its arguments.
 
     Raises:
         OSError: The server cannot be reached, or closed the connection with an error.
@@ -110,7 +109,6 @@ def resolve_broker_url(settings: Settings, *, wait_s: float = BROKER_WAIT_S) -> 
 
     Args:
         settings: ``redis.url`` wins and is not waited for.
-        wait_s: How long to wait for the private broker.
 
     Raises:
         QueueUnavailable: It did not answer in time.

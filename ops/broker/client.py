@@ -168,10 +168,6 @@ class _Client(redis.Redis):
     """Keeps commands that wait off the few connections of those that return at once.
 
     A pool never closes a connection. Without a bound each burst of threads would leave more.
-
-    Args:
-        commands: Connections for commands that return at once.
-        blocking: For commands that wait.
     """
 
     def __init__(self, commands: redis.ConnectionPool, blocking: redis.Redis) -> None:
@@ -209,9 +205,7 @@ def release_blocked(client: redis.Redis, key: str, *, count: int = 1) -> None:
     """End the commands that block on a list besides their own; an unavailable broker ends them too.
 
     Args:
-        client: Made by ``connect``.
         key: From ``Keys.release``.
-        count: How many commands may block.
     """
     with suppress(redis.RedisError, OSError), client.pipeline(transaction=True) as pipeline:
         pipeline.rpush(key, *[b""] * count)

@@ -74,8 +74,6 @@ class ControlListener:
     """The worker's thread that receives notifications. A context manager.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         on_cancel: Called with the job of each cancellation; must return quickly.
         on_listening: Called after each subscription, also after a lost connection. Notifications
             may have been missed before, so the worker checks its running jobs in the log.

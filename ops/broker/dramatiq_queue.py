@@ -124,8 +124,6 @@ class BlockingRedisBroker(RedisBroker):
     It has no delay queues, since the log decides about retries, not Dramatiq.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         broker_id: Of a worker: the name of its unacked sets; unique among live workers, and the
             same over restarts of one worker, so that ``requeue_all_unacked`` finds the messages of
             its last run.

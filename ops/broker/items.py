@@ -63,8 +63,6 @@ class RedisItemSink:
     """``domain.job.ports.ItemSink``: one script call publishes a whole engine step.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         items_max: Items kept per job, approximately.
         ttl_s: How long a stream is kept after its terminal item, in seconds.
     """
@@ -190,7 +188,6 @@ class RedisItemHub:
 
     Args:
         client: Made by ``connect_async``; the hub closes it.
-        keys: Key names.
 
     Attributes:
         on_announced: Called for each announcement, of any job; must return at once.
@@ -297,8 +294,6 @@ class RedisItemEraser:
     """Erases the items of ended jobs.
 
     Args:
-        client: Made by ``connect``.
-        keys: Key names.
         is_private: Whether the broker belongs to the service. Its append-only file is rewritten,
             since the file has the items until then. Files of another broker stay as they are.
     """

@@ -76,8 +76,6 @@ class PrivateRedis:
     """A redis-server or valkey-server, and its process.
 
     Args:
-        server: The program.
-        directory: Where it keeps its data.
         socket: Path of its socket; only this user can connect.
     """
 

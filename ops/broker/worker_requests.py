@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final, Protocol, Self
 
@@ -60,13 +60,7 @@ def _replies(client: redis.Redis, key: str, timeout_s: float) -> Iterator[dict[s
 
 
 class RedisTokenCounter:
-    """``domain.job.prepare_prompt.TokenCounter``: a request to the worker.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        timeout_s: How long to wait for a reply, in seconds.
-    """
+    """``domain.job.prepare_prompt.TokenCounter``: a request to the worker."""
 
     def __init__(
         self, client: redis.Redis, keys: Keys, *, timeout_s: float = REPLY_TIMEOUT_S
@@ -202,28 +196,18 @@ class HasBlocks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class RedisBlockPlaces:
     """``domain.kv.places.BlockPlaces``.
 
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
+    Attributes:
         pulses: The living workers, whose replies are waited for.
-        timeout_s: Longest wait, in seconds.
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        keys: Keys,
-        pulses: WorkerPulses,
-        *,
-        timeout_s: float = REPLIES_S,
-    ) -> None:
-        self._client = client
-        self._keys = keys
-        self._pulses = pulses
-        self._timeout_s = timeout_s
+    client: redis.Redis
+    keys: Keys
+    pulses: WorkerPulses
+    timeout_s: float = REPLIES_S
 
     def find(self, names: Sequence[BlockHash]) -> tuple[FoundBlocks, ...]:
         """See ``BlockPlaces.find``."""
@@ -236,25 +220,19 @@ class RedisBlockPlaces:
 
     def _ask(self, action: str, names: Sequence[BlockHash]) -> list[dict[str, Any]]:
         assert len(names) <= NAMES_MAX, "a request has a limit"  # noqa: S101 - a contract of the caller
-        expected = sum(pulse.model is not None for pulse in self._pulses.alive())
+        expected = sum(pulse.model is not None for pulse in self.pulses.alive())
         if not expected:
             return []
         name = uuid.uuid4().hex
         message = {"kind": KIND, "do": action, "reply": name, "names": b"".join(names).hex()}
         with broker_errors():
-            self._client.publish(self._keys.control, json.dumps(message))
-            replies = _replies(self._client, self._keys.blocks_reply(name), self._timeout_s)
+            self.client.publish(self.keys.control, json.dumps(message))
+            replies = _replies(self.client, self.keys.blocks_reply(name), self.timeout_s)
             return list(islice(replies, expected))
 
 
 class BlockAnswers:
-    """The worker's replies to requests about its blocks.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        worker: This worker.
-    """
+    """The worker's replies to requests about its blocks."""
 
     def __init__(
         self, client: redis.Redis, keys: Keys, *, worker: WorkerId, blocks: HasBlocks

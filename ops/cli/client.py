@@ -34,8 +34,6 @@ class ServiceAccess:
 
     Attributes:
         data_dir: The data directory; it has the record of the running service.
-        host: The configured host.
-        port: The configured port.
         own_key: The API key that commands send.
     """
 

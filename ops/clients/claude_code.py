@@ -58,7 +58,6 @@ class ServedModel:
     """The loaded model as clients see it.
 
     Attributes:
-        id: Its name.
         context_length: In tokens, if known.
         follow: Patterns of names that follow the loaded model.
     """
@@ -93,7 +92,6 @@ def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> di
 
     Args:
         base_url: Without ``/v1``.
-        model: What is served.
         token: Sent as a bearer token; a real key goes by ``key_variable`` where it can.
     """
     variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
@@ -142,9 +140,7 @@ def arguments(given: Sequence[str], variables: Mapping[str, str], model: ServedM
     disables keys and helpers that the user keeps for other services.
 
     Args:
-        given: Arguments of the user.
         variables: Without a secret: every user of the machine can read the arguments of a process.
-        model: What is served.
     """
     if given and given[0] in _COMMANDS:
         return list(given)

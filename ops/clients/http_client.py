@@ -28,7 +28,6 @@ class Refused(Exception):
     """The service answered with an error.
 
     Attributes:
-        status: Status code of HTTP.
         body: The JSON object of the reply; empty if it has none.
     """
 
@@ -40,13 +39,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadBody:
-    """A body that is sent in pieces.
-
-    Attributes:
-        content_type: Its media type.
-        size_bytes: Its length.
-        pieces: The bytes, in order.
-    """
+    """A body that is sent in pieces."""
 
     content_type: str
     size_bytes: int
@@ -59,7 +52,6 @@ class HttpClient:
 
     Attributes:
         base_url: ``http://host:port``.
-        headers: Headers of each request.
         answer_s: Time limit of each read of a reply, in seconds.
     """
 

@@ -43,9 +43,7 @@ class ClientSetUp:
     """How to connect one client.
 
     Attributes:
-        title: Its name.
         note: Where the lines belong.
-        code: The lines.
     """
 
     id: str
@@ -62,7 +60,6 @@ def client_set_ups(
 
     Args:
         base_url: Of the service, without ``/v1``.
-        model: What is served.
         keyed: Whether the service needs a key; the lines then read it from ``SEMANTIC_API_KEY``.
     """
     return (

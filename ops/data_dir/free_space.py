@@ -20,11 +20,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Reserve:
-    """A file of a known size that is deleted when its space is needed. Any process may delete it.
-
-    Args:
-        path: Of the file; it need not exist.
-    """
+    """A file of a known size that any process may delete when its space is needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,11 +95,9 @@ class DiskFloor:
     """The space that the disk of the log keeps free.
 
     Attributes:
-        measure: Returns the free space of the disk, in bytes.
         free_min_bytes: Space below which new work is refused; 0 for any.
         cache_min_bytes: Space below which the worker deletes contexts from the disk.
         reserve: Held for the ends of running jobs; ``None`` where there is none.
-        reserve_bytes: Its size.
     """
 
     measure: Callable[[], int]

@@ -53,7 +53,6 @@ class LogFiles:
 
     Args:
         directory: Of the files; made with the first line.
-        limits: Of size and age; default: those of ``LogLimits``.
         open_file: Opens a file for appending; tests replace it.
         now_s: Seconds since 1970.
     """

@@ -1,4 +1,7 @@
-"""What each child of the supervisor does: heartbeats, the watch of its parent, and standby."""
+"""What each child of the supervisor does: heartbeats, the watch of its parent, and standby.
+
+What reads a descriptor raises ``OSError`` where its variable names no open one.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,6 @@ def take_heartbeat() -> Callable[[], None]:
     """Return a function that sends one heartbeat; without a supervisor it does nothing.
 
     The supervisor measures silence from the first heartbeat on.
-
-    Raises:
-        OSError: The variable names no open descriptor.
     """
     descriptor = _inherited(HEARTBEAT_ENV)
     if descriptor is None:
@@ -63,9 +63,6 @@ def watch_lifeline(on_lost: Callable[[], None]) -> bool:
 
     Returns:
         Whether the process has a supervisor.
-
-    Raises:
-        OSError: The variable names no open descriptor.
     """
     descriptor = _inherited(LIFELINE_ENV)
     if descriptor is None:
@@ -91,9 +88,6 @@ def wait_for_activation() -> bool:
 
     Returns:
         ``False`` if the process must end: it is not needed, or the supervisor has died.
-
-    Raises:
-        OSError: The variable names no open descriptor.
     """
     descriptor = _inherited(STANDBY_ENV)
     if descriptor is None:

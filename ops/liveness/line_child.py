@@ -13,7 +13,6 @@ class LineChild:
     """A running child with a pipe in each direction; the end of the block waits for its end.
 
     Args:
-        argv: What to run.
         env: Its whole environment; that of this process by default.
         own_session: Whether the terminal's Ctrl-C is kept away from it.
 

@@ -46,7 +46,6 @@ class VerifiedFile:
     """The extent of a file that verifies.
 
     Attributes:
-        events: How many events it holds.
         base: Position and hash before the first event; ``None`` for an empty file.
         head: Position and hash of the last event; ``None`` for an empty file.
         gaps: How often positions are missing between two events. A file with gaps shows that each
@@ -195,7 +194,6 @@ class ArchiveReport:
     """The result of verifying the archives.
 
     Attributes:
-        verified: How many files verify.
         missing: Names of files that are missing; their events could not be verified.
         erased: How many files retention has erased.
         reader_needed: Least reader version of the events in the files that verify.
@@ -395,7 +393,6 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
 
     Args:
         engine: From ``reader_engine``.
-        path: Its file.
         thinned_at: Position of the last archiving, which kept the last event of each type.
     """
     query = select(EVENTS.c.position, EVENTS.c.hash).where(
@@ -432,7 +429,6 @@ def _verify_streams(engine: Engine, last: int) -> None:
 
     Args:
         engine: From ``reader_engine``.
-        last: Last archived position.
     """
     streams = (
         select(EVENTS.c.stream, func.max(EVENTS.c.position))

@@ -3,6 +3,8 @@
 A log is a SQLite file (``sqlite_driver``) or a database of a PostgreSQL server
 (``postgres_driver``). Both drivers keep the same rules: a writing transaction holds the write lock
 of the whole log from its first statement on, and readers cannot write.
+
+What reads raises ``LogUnavailable`` where the database cannot be read.
 """
 
 from __future__ import annotations
@@ -95,11 +97,7 @@ def unavailable(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Return a connection of a reader engine.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return a connection of a reader engine."""
     try:
         with unavailable("the event log cannot be read"), engine.connect() as connection:
             yield connection
@@ -131,11 +129,7 @@ def read_pages(
     Args:
         query: Its first column is ``key``.
         key: Orders the rows, which have different values of it.
-        rows_max: Most rows of a page.
         after: Below the first key.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
     """
     while True:
         page = query.where(key > after).order_by(key).limit(rows_max)
@@ -150,11 +144,7 @@ def read_pages(
 
 @contextmanager
 def reading_rows(engine: Engine) -> Iterator[Session]:
-    """Return a session of a reader engine, whose queries return the rows of ``tables``.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return a session of a reader engine, whose queries return the rows of ``tables``."""
     with reading(engine) as connection, Session(connection) as session:
         yield session
 
@@ -170,9 +160,6 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     """Return a connection of a reader engine all of whose statements read one state.
 
     On SQLite the write-ahead log grows until the end of the block.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
     """
     with reading(engine) as connection:
         if connection.dialect.name == "sqlite":

@@ -123,7 +123,6 @@ class _Compiled:
     """A statement in the form that a dialect's driver takes.
 
     Attributes:
-        sql: The text.
         binds: Name of each parameter in order, and the conversion for a type that the driver does
             not take as it is.
         is_positional: Whether the driver takes parameters by position instead of by name.

@@ -65,11 +65,7 @@ _STREAM = HotStatement(
 
 
 class LogReader:
-    """The reading half of ``EventLog``, and ``PayloadStore``.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """The reading half of ``EventLog``, and ``PayloadStore``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

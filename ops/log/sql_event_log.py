@@ -34,7 +34,6 @@ class SqlEventLog(LogReader):
 
     Args:
         url: SQLAlchemy URL of the database.
-        clock: Stamps the events.
     """
 
     def __init__(self, url: str, *, clock: Clock) -> None:

@@ -73,7 +73,6 @@ class LogTransaction:
     Other processes write to the same log, so each transaction reads its rows again.
 
     Args:
-        connection: In a transaction that holds the write lock.
         batch: Every append that will be made.
         now: Returns the timestamp of new events; that of the last event where it is earlier.
 
@@ -218,8 +217,6 @@ def append_event(
         connection: In a transaction that holds the write lock.
         stream: Of any version.
         event: Its event id is its correlation id too.
-        clock: Stamps the event.
-        ids: Returns its event id.
     """
     event_id = ids.event_id()
     request = Append(

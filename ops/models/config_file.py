@@ -25,7 +25,6 @@ def add_table(file: Path, name: str, values: Mapping[str, Any]) -> None:
     """Append ``[models.NAME]`` to a file, which need not exist.
 
     Args:
-        file: The configuration file.
         name: A name without a table in this file.
         values: Strings, numbers, lists of strings, and mappings of those.
 

@@ -86,7 +86,6 @@ class RegistryReader:
         settings: The settings at the start of the process; ``[models]`` alone is read again.
         announced: Returns names of models that workers serve; those of other machines may stand in
             no file here.
-        load: Reads the settings again.
         now_s: Monotonic seconds.
     """
 

@@ -57,7 +57,6 @@ def cumulated(
     Args:
         bounds_s: Upper bounds in seconds, without infinity.
         counts: Durations per bucket; the last bucket has no bound.
-        sum_s: Sum of the durations in seconds.
     """
     names = (*(str(float(bound)) for bound in bounds_s), INFINITE)
     totals = accumulate(counts)
@@ -140,7 +139,6 @@ def render(
     """Return the text, and its content type.
 
     Args:
-        readings: The samples.
         accept: The header of the request; without one the text is that of Prometheus.
         aliases: Whether families with a vLLM metric of the same meaning are repeated under its
             name.

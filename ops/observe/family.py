@@ -44,10 +44,8 @@ class Family:
 
     Attributes:
         name: Without ``PREFIX``; of a counter with ``_total``.
-        kind: Its type.
         unit: What one of its values counts, in the plural.
         help: One sentence.
-        source: Where the values come from.
         labels: Names of the labels of each sample.
         vllm: Name of the vLLM metric with the same meaning, without ``ALIAS_PREFIX``; empty if
             there is none.

@@ -20,9 +20,7 @@ def open_spans(settings: TracingSettings, *, part: str, logger: Logger) -> SpanS
     """Return the sink for the spans of a process; close it.
 
     Args:
-        settings: Whether and where spans are exported.
         part: The process: ``api`` or ``worker``.
-        logger: Records a receiver that fails.
     """
     if settings.endpoint is None or os.environ.get(DISABLED_ENV, "").lower() == "true":
         return NoSpans()

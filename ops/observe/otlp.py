@@ -41,7 +41,6 @@ class OtlpSpans:
 
     Args:
         exporter: Sends batches; may block and raise.
-        logger: Records a receiver that fails.
         part: The process: ``api`` or ``worker``.
         version: Of this software.
         sample_ratio: Part of the new traces whose spans are exported, in [0, 1].

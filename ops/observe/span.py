@@ -27,11 +27,9 @@ class Span:
 
     Attributes:
         name: Low-cardinality name.
-        context: Its trace and id.
         parent_id: Id of its parent; ``None`` for the first span of a trace.
         start_ns: Nanoseconds since the epoch.
         end_ns: The same.
-        kind: Its role.
         attributes: Values by name; those that are ``None`` are left out.
         links: Spans of other attempts or traces that it belongs to.
         error: Code of the failure, if it failed.

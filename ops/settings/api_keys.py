@@ -87,7 +87,6 @@ def scopes_of(keys: Iterable[ApiKey], given: Mapping[str, KeyScope]) -> dict[str
     The key of the supervisor is ``admin`` and does not count.
 
     Args:
-        keys: All keys.
         given: The scopes of the settings, by name.
     """
     names = [key.name for key in keys if key.name != SUPERVISOR_KEY]

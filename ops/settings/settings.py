@@ -60,7 +60,6 @@ class _TomlFile(TomlConfigSettingsSource):
     """Settings of a TOML file.
 
     Args:
-        path: The file.
         required: Whether a file that does not exist is an error.
         content: Its content where that was read already: what was compared with a digest.
         only: The one group to take from it; all without one.

@@ -24,7 +24,6 @@ class CheckpointSigner:
     Args:
         settings: Location of the log and its checkpoints.
         logger: Receives an error if the log is behind its last checkpoint.
-        interval_s: Seconds between two checkpoints.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ops.liveness.child import HEARTBEAT_ENV, LIFELINE_ENV, STANDBY_ENV
 from ops.observe.logs import Logger
@@ -68,8 +69,6 @@ class Child:
         in which the parts stop.
 
         Args:
-            part: The part to start.
-            environment: Its whole environment.
             lifeline: Read end of the pipe that ends with the supervisor.
             put: Receives its output lines.
             waits_as: Run this command instead, which waits for ``activate``.
@@ -162,7 +161,6 @@ class Child:
         """Send SIGTERM, wait, and kill the whole session if the process did not end.
 
         Args:
-            grace_s: How long to wait.
             hurry: Once set, ``HURRY_GRACE_S`` at most.
 
         Returns:
@@ -218,43 +216,32 @@ def _close(*descriptors: int | None) -> None:
 STANDBY_RETRY_S = 60.0
 
 
+@dataclass(slots=True, eq=False)
 class StandbySlot:
     """Holds at most one standby. Belongs to one event loop.
 
-    Args:
+    Attributes:
         part: The part, which has a ``standby_argv``.
         launch: Starts a standby with this environment.
         on_change: Called with the standby that waits now, or ``None``.
-        logger: Receives the standby's ends.
     """
 
-    def __init__(
-        self,
-        part: Part,
-        *,
-        launch: Callable[[Part, Mapping[str, str]], Child],
-        on_change: Callable[[Child | None], None],
-        logger: Logger,
-    ) -> None:
-        self._part = part
-        self._launch = launch
-        self._on_change = on_change
-        self._logger = logger
-        self._child: Child | None = None
-        self._environment: Mapping[str, str] = {}
-        self._task: asyncio.Task[None] | None = None
+    part: Part
+    launch: Callable[[Part, Mapping[str, str]], Child]
+    on_change: Callable[[Child | None], None]
+    logger: Logger
+    _child: Child | None = field(default=None, init=False)
+    _environment: Mapping[str, str] = field(default_factory=dict, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def refill(self, environment: Mapping[str, str]) -> None:
         """Start a standby once the part has lived for ``standby_after_s``.
 
         Call it after each start of the part; a part that ends before has a cold successor.
-
-        Args:
-            environment: The standby's whole environment.
         """
         self.close()
         self._environment = environment
-        self._task = asyncio.create_task(self._keep(), name=f"standby of {self._part.name}")
+        self._task = asyncio.create_task(self._keep(), name=f"standby of {self.part.name}")
 
     def take(self, environment: Mapping[str, str]) -> Child | None:
         """Activate the standby and return it, if there is one that fits.
@@ -270,7 +257,7 @@ class StandbySlot:
         self._release()
         if child is None or not child.activate(environment):
             return None
-        self._logger.info("activated the standby", of=self._part.name, to_pid=child.pid)
+        self.logger.info("activated the standby", of=self.part.name, to_pid=child.pid)
         return child
 
     def close(self) -> None:
@@ -289,19 +276,19 @@ class StandbySlot:
     def _set(self, child: Child | None) -> None:
         if child is not self._child:
             self._child = child
-            self._on_change(child)
+            self.on_change(child)
 
     async def _keep(self) -> None:
-        await asyncio.sleep(self._part.standby_after_s)
+        await asyncio.sleep(self.part.standby_after_s)
         while True:
             try:
-                child = self._launch(self._part, self._environment)
+                child = self.launch(self.part, self._environment)
             except OSError as error:
-                self._logger.warning("no standby", of=self._part.name, why=str(error))
+                self.logger.warning("no standby", of=self.part.name, why=str(error))
             else:
                 self._set(child)
                 returncode = await child.wait()
                 self._set(None)
                 child.discard()
-                self._logger.warning("the standby ended", of=self._part.name, returncode=returncode)
+                self.logger.warning("the standby ended", of=self.part.name, returncode=returncode)
             await asyncio.sleep(STANDBY_RETRY_S)

@@ -51,7 +51,6 @@ def unit_of(settings: Settings, *, home: Path, search_path: str) -> MachineUnit:
 
     Args:
         settings: The settings; the file and the data directory are named in the command.
-        home: Home directory of the user.
         search_path: ``PATH`` at the installation.
     """
     options = ["--data-dir", str(settings.data_dir.expanduser().absolute())]
@@ -209,14 +208,7 @@ def run_command(argv: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineService:
-    """The installed service of one user.
-
-    Attributes:
-        manager: The service manager.
-        home: Home directory of the user.
-        run: Runs a command of the service manager.
-        user_id: Number of the user.
-    """
+    """The installed service of one user."""
 
     manager: Manager
     home: Path

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Final, Protocol, TextIO
 
@@ -43,7 +44,6 @@ class BoundedFile:
 
     Args:
         stream: The stream. From now on it appends, so that its next line begins an emptied file.
-        file_bytes: Size at which the file is full.
     """
 
     def __init__(self, stream: TextIO, file_bytes: int) -> None:
@@ -128,35 +128,29 @@ class LineWriter:
             is_last = self._closing.wait(self._retry_s)
 
 
+@dataclass(frozen=True, slots=True)
 class PartOutput:
     """Where the output lines of the parts go.
 
-    Args:
+    Attributes:
         writer: To the terminal.
         show: Returns a line of a part, as the terminal shows it.
         files: To the log files.
     """
 
-    def __init__(
-        self,
-        writer: LineWriter,
-        show: Callable[[str, str], str],
-        *,
-        files: LineWriter,
-    ) -> None:
-        self._writer = writer
-        self._show = show
-        self._files = files
+    writer: LineWriter
+    show: Callable[[str, str], str]
+    files: LineWriter
 
     def put(self, part: str, line: str) -> None:
         """Take a line of a part, without its end; safe from any thread, never waits."""
-        self._files.put(json_line(part, line))
-        self._writer.put(self._show(part, line))
+        self.files.put(json_line(part, line))
+        self.writer.put(self.show(part, line))
 
     def close(self) -> None:
         """Write what is queued, within a time limit."""
-        self._files.close()
-        self._writer.close()
+        self.files.close()
+        self.writer.close()
 
 
 def pump(source: IO[bytes], name: str, put: Callable[[str], None]) -> threading.Thread:

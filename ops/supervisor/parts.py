@@ -42,7 +42,6 @@ class Part:
 
     Attributes:
         name: Short name; it prefixes the part's lines on the terminal.
-        argv: Its command.
         grace_s: Seconds it has to end after SIGTERM.
         silence_max_s: Longest pause between two heartbeats, in seconds; 0 disables the check.
         standby_argv: Command of its standby, which becomes the part once it is activated; empty
@@ -147,7 +146,6 @@ def settings_environment(settings: Settings, user_models: Mapping[str, Any]) -> 
     when it changes.
 
     Args:
-        settings: The effective settings.
         user_models: ``[models]`` of the user's file when the settings were read.
     """
     absolute = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
@@ -166,7 +164,6 @@ def child_environment(
     Args:
         inherited: The supervisor's own; spellings of our variables in other cases are dropped,
             since names are read without regard to case.
-        settings: The effective settings.
         extra: Variables of this child that override all others.
         user_models: ``[models]`` of the user's file when the settings were read; default: as it is
             now.

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from ops.observe.logs import Logger
 
@@ -24,27 +25,21 @@ def awake_command(platform: str = sys.platform) -> tuple[str, ...]:
     return ("caffeinate", "-i", "-w", str(os.getpid())) if platform == "darwin" else ()
 
 
+@dataclass(slots=True, eq=False)
 class PowerAssertion:
     """Holds a process that prevents sleep for as long as jobs run.
 
-    Args:
+    Attributes:
         command: The process; it ends on SIGTERM.
         runs_jobs: Returns whether jobs run; ``None`` if that is not known now.
         logger: Receives a command that does not exist.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        runs_jobs: Callable[[], Awaitable[bool | None]],
-        logger: Logger,
-    ) -> None:
-        self._command = command
-        self._runs_jobs = runs_jobs
-        self._logger = logger
-        self._holder: asyncio.subprocess.Process | None = None
-        self._idle_looks = 0
+    command: Sequence[str]
+    runs_jobs: Callable[[], Awaitable[bool | None]]
+    logger: Logger
+    _holder: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _idle_looks: int = field(default=0, init=False)
 
     @property
     def is_held(self) -> bool:
@@ -61,7 +56,7 @@ class PowerAssertion:
 
     async def look(self) -> bool:
         """Hold or release the assertion once; return ``False`` where it cannot be held."""
-        runs_jobs = await self._runs_jobs()
+        runs_jobs = await self.runs_jobs()
         if runs_jobs:
             self._idle_looks = 0
             return self.is_held or await self._hold()
@@ -72,9 +67,9 @@ class PowerAssertion:
 
     async def _hold(self) -> bool:
         try:
-            self._holder = await asyncio.create_subprocess_exec(*self._command)
+            self._holder = await asyncio.create_subprocess_exec(*self.command)
         except OSError as error:
-            self._logger.warning("the system may sleep while jobs run", why=str(error))
+            self.logger.warning("the system may sleep while jobs run", why=str(error))
             return False
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ops.exit_codes import FINAL, ExitCode
 from ops.observe.logs import Logger
@@ -86,37 +86,25 @@ def _after_planned_exit(short_lives: int, planned: int) -> Restart | GiveUp:
 WATCH_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class ProcessMonitor:
     """Starts a part, and restarts it whenever it ends before ``stop``.
 
     A part without a heartbeat for ``silence_max_s`` is killed, then restarted.
 
-    Args:
-        part: The part to keep alive.
-        launch: Starts one run of it.
-        on_start: Called after each start.
+    Attributes:
         on_give_up: Called once if the part must not be restarted.
-        logger: Receives ends and restarts.
     """
 
-    def __init__(
-        self,
-        part: Part,
-        *,
-        launch: Callable[[Part], Child],
-        on_start: Callable[[Child], None],
-        on_give_up: Callable[[Part, GiveUp], None],
-        logger: Logger,
-    ) -> None:
-        self.part = part
-        self.child: Child | None = None
-        self.restarts = 0
-        self._launch = launch
-        self._on_start = on_start
-        self._on_give_up = on_give_up
-        self._logger = logger
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
+    part: Part
+    launch: Callable[[Part], Child]
+    on_start: Callable[[Child], None]
+    on_give_up: Callable[[Part, GiveUp], None]
+    logger: Logger
+    child: Child | None = field(default=None, init=False)
+    restarts: int = field(default=0, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> Child:
         """Start the part and return its first run.
@@ -135,11 +123,11 @@ class ProcessMonitor:
         if self._task is not None:
             self._task.cancel()
         if self.child is not None and not await self.child.stop(self.part.grace_s, hurry):
-            self._logger.warning("killed: it did not end in time", of=self.part.name)
+            self.logger.warning("killed: it did not end in time", of=self.part.name)
 
     def _launch_next(self) -> Child:
-        self.child = self._launch(self.part)
-        self._on_start(self.child)
+        self.child = self.launch(self.part)
+        self.on_start(self.child)
         return self.child
 
     async def _run(self, child: Child) -> None:
@@ -158,10 +146,10 @@ class ProcessMonitor:
                 returncode, lived_s=lived_s, short_lives=last.short_lives, planned=last.planned
             )
             if isinstance(decision, GiveUp):
-                self._on_give_up(self.part, decision)
+                self.on_give_up(self.part, decision)
                 return
             is_planned = returncode in PLANNED
-            (self._logger.info if is_planned else self._logger.warning)(
+            (self.logger.info if is_planned else self.logger.warning)(
                 "ended, starting it again",
                 of=self.part.name,
                 returncode=returncode,
@@ -175,7 +163,7 @@ class ProcessMonitor:
                 child = self._launch_next()
             except OSError as error:
                 crashed = GiveUp(ExitCode.CRASHED, f"it cannot be started: {error}")
-                self._on_give_up(self.part, crashed)
+                self.on_give_up(self.part, crashed)
                 return
 
     async def _kill_when_silent(self, child: Child) -> None:
@@ -188,5 +176,5 @@ class ProcessMonitor:
             elif silent_s is not None:
                 silent_s += WATCH_S
         if limit_s:
-            self._logger.error("no sign of life, killing it", of=self.part.name, silent_s=silent_s)
+            self.logger.error("no sign of life, killing it", of=self.part.name, silent_s=silent_s)
             child.kill()

@@ -32,9 +32,7 @@ class PartRecord:
     """A started part.
 
     Attributes:
-        pid: Its process.
         created: Start time of the process by the system's account; distinguishes a reused pid.
-        restarts: Number of its restarts.
     """
 
     pid: int
@@ -62,7 +60,6 @@ class ServeRecord:
         broker_url: Broker of the parts; ``None`` until it is known.
         model: The name of the model; ``None`` until it is loaded.
         ready: Whether every part has come up.
-        parts: By name.
     """
 
     pid: int

@@ -68,12 +68,8 @@ class Supervisor:
 
     Args:
         settings: The effective settings, with the real port.
-        parts: The parts to run.
         record: The first record for ``semantic status``.
         prepare: Upgrades the tables of the event log; called in a thread.
-        banner: Writes to the terminal.
-        logger: Writes to the log.
-        output: Takes the output lines of the parts.
         extra_environment: Further variables for every part.
     """
 

@@ -7,7 +7,6 @@ import base64
 import binascii
 import os
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -78,12 +77,8 @@ class HttpWebhookSender:
 
     Args:
         secret: ``whsec_…``; several, with spaces between them, while one is replaced.
-        clock: Stamps the attempts.
         allow_hosts: Hosts that may have any address.
         timeout_s: Limit of a whole attempt, from resolving the name to the response headers.
-        user_agent: Value of the header.
-        resolver: Returns the addresses of a host.
-        tls: Trusted certificates; those of httpx by default.
     """
 
     def __init__(
@@ -95,7 +90,6 @@ class HttpWebhookSender:
         timeout_s: float = TIMEOUT_S,
         user_agent: str = "semantic",
         resolver: Resolve = resolve,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._signers = [standardwebhooks.Webhook(one) for one in secret.split()]
         self._clock = clock
@@ -110,7 +104,6 @@ class HttpWebhookSender:
         # A kept connection could serve another name, for which it was not checked.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
-            verify=True if tls is None else tls,
             follow_redirects=False,
             trust_env=False,
             timeout=timeout_s,

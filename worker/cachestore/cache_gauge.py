@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from domain.kv.contexts import MemoryStats
@@ -48,29 +48,23 @@ class HasMemory(Protocol):
 _Runner = TypeVar("_Runner", bound=HasMemory)
 
 
+@dataclass(slots=True, eq=False)
 class CacheGauge:
     """Reads the sizes of memory and disk.
 
-    Args:
+    Attributes:
         tier: The disk; ``None`` where blocks stay in memory.
         on_evicted: Receives the blocks evicted from memory since the last reading, and their bytes.
         clock: Seconds.
     """
 
-    def __init__(
-        self,
-        tier: DiskTier | None,
-        on_evicted: Callable[[int, int], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._tier = tier
-        self._on_evicted = on_evicted
-        self._runner: HasMemory | None = None
-        self._evicted = 0
-        self._clock = clock
-        #: When each job was first seen to wait for memory.
-        self._waits_since_s: dict[JobId, float] = {}
+    tier: DiskTier | None
+    on_evicted: Callable[[int, int], None]
+    clock: Callable[[], float] = time.monotonic
+    _runner: HasMemory | None = field(default=None, init=False)
+    _evicted: int = field(default=0, init=False)
+    #: When each job was first seen to wait for memory.
+    _waits_since_s: dict[JobId, float] = field(default_factory=dict, init=False)
 
     def watch(self, runner: _Runner) -> _Runner:
         """Read the memory of this runner from now on; returns the runner."""
@@ -79,7 +73,7 @@ class CacheGauge:
 
     def record_waiting(self, waiting: Iterable[WaitingJob]) -> None:
         """Record which jobs wait in the engine now; call it before each reading."""
-        now_s, known = self._clock(), self._waits_since_s
+        now_s, known = self.clock(), self._waits_since_s
         self._waits_since_s = {
             job.id: known.get(job.id, now_s)
             for job in waiting
@@ -94,8 +88,8 @@ class CacheGauge:
         blocks = memory.blocks
         evicted, self._evicted = memory.evicted_blocks - self._evicted, memory.evicted_blocks
         if evicted > 0:
-            self._on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
-        now_s = self._clock()
+            self.on_evicted(evicted, evicted * (memory.used_bytes // max(1, blocks)))
+        now_s = self.clock()
         full_since_s = min(self._waits_since_s.values(), default=now_s)
         figures = CacheFigures(
             ram_blocks=blocks,
@@ -107,9 +101,9 @@ class CacheGauge:
             weights_bytes=memory.weights_bytes,
             ceiling_bytes=memory.ceiling_bytes,
         )
-        if self._tier is None:
+        if self.tier is None:
             return figures
-        disk = self._tier.figures()
+        disk = self.tier.figures()
         return replace(
             figures,
             disk=disk.state.value,
@@ -124,7 +118,7 @@ class CacheGauge:
 
     def find_blocks(self, names: Sequence[BlockHash]) -> tuple[list[bool], list[bool]]:
         """Return whether memory and disk have each block; from any thread."""
-        cache, tier = self._blocks(), self._tier
+        cache, tier = self._blocks(), self.tier
         in_memory = [cache is not None and name in cache.pool for name in names]
         return in_memory, [tier is not None and tier.contains(name) for name in names]
 
@@ -132,15 +126,15 @@ class CacheGauge:
         """Delete blocks in memory and on disk; from any thread."""
         if (cache := self._blocks()) is not None:
             cache.forget(names)
-        elif self._tier is not None:
-            self._tier.forget(names)
+        elif self.tier is not None:
+            self.tier.forget(names)
 
     def _blocks(self) -> HeldBlocks | None:
         return None if self._runner is None else self._runner.prefix_cache
 
     def counted(self) -> Figures:
         """Return what the caches of this process have done so far, by metric family."""
-        counted: Figures = {} if self._tier is None else self._tier.counted()
+        counted: Figures = {} if self.tier is None else self.tier.counted()
         if self._runner is None:
             return counted
         memory, drafts = self._runner.memory(), self._runner.drafts

@@ -25,7 +25,6 @@ class Continuation:
     Attributes:
         parent: Hash of that block, ``None`` at the start.
         token_ids: The tokens that follow, at most one block.
-        fingerprint: Block fingerprint.
         known_tokens: Tokens that memory covers already; only a block that covers more is read.
     """
 
@@ -150,11 +149,7 @@ class BlockRead:
 
 
 class ReadAhead:
-    """A bounded number of reads, and the threads that serve them in turns.
-
-    Args:
-        limits: Bounds.
-    """
+    """A bounded number of reads, and the threads that serve them in turns."""
 
     def __init__(self, store: BlockStore, *, limits: ReadLimits | None = None) -> None:
         self._store = store

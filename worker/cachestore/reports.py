@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
-from domain.events.cache import AgentCacheSaved
+from domain.events.cache import AgentCacheMissed, AgentCacheSaved
 from domain.kv.hashing import BlockHash
+from domain.values import JobId
 from worker.cachestore.writer import WriteBehind
 
 
@@ -17,7 +19,6 @@ class Manifest:
     """The blocks of one context.
 
     Attributes:
-        fingerprint: Block fingerprint.
         blocks: Hashes of the whole blocks, in order.
         tail: Hash of the last, partial block, ``None`` if there is none.
         checkpoints: Names of the checkpoints that were made on the way. They are files of the same
@@ -69,9 +70,7 @@ class ContextStarted:
 
     Attributes:
         label: The job id.
-        fingerprint: Block fingerprint.
         names: Hashes of the whole blocks of its prompt.
-        block_tokens: Tokens in each block.
         restored_tokens: Tokens that were restored instead of computed.
         disk_tokens: Restored tokens that were read from the disk.
         diverged_at: Index of the first token that contradicts a stored context with the same
@@ -96,8 +95,6 @@ class ContextSaved:
 
     Attributes:
         label: The job id.
-        manifest: Its blocks on disk.
-        tokens: Tokens that these blocks hold.
     """
 
     label: str
@@ -118,24 +115,16 @@ def ignore(report: ContextReport) -> None:
 MISSED_TOKENS_MIN = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """The fields are those of ``AgentCacheMissed``."""
-
-    reason: str
-    at_token: int
-    missed_tokens: int
-
-
-def miss_of(started: ContextStarted, saved: AgentCacheSaved | None) -> Miss | None:
+def miss_of(started: ContextStarted, saved: AgentCacheSaved | None) -> AgentCacheMissed | None:
     """Return what a job missed of its agent's last saved context.
 
     ``None`` if the agent has no saved context, or the prompt ends inside it.
     """
     if saved is None:
         return None
+    missed = partial(AgentCacheMissed, job=JobId(started.label))
     if saved.fingerprint != started.fingerprint:
-        return Miss("model_changed", 0, saved.tokens)
+        return missed(reason="model_changed", at_token=0, missed_tokens=saved.tokens)
     size = started.block_tokens
     common = _common_blocks(started, saved)
     diverges = common < min(len(started.names), len(saved.blocks))
@@ -150,9 +139,13 @@ def miss_of(started: ContextStarted, saved: AgentCacheSaved | None) -> Miss | No
         shared_tokens = first_difference
     if common * size - started.restored_tokens >= MISSED_TOKENS_MIN:
         at_token = started.restored_tokens
-        return Miss("gone", at_token, shared_tokens - at_token)
+        return missed(reason="gone", at_token=at_token, missed_tokens=shared_tokens - at_token)
     if first_difference is not None and saved.tokens - first_difference >= MISSED_TOKENS_MIN:
-        return Miss("diverged", first_difference, saved.tokens - first_difference)
+        return missed(
+            reason="diverged",
+            at_token=first_difference,
+            missed_tokens=saved.tokens - first_difference,
+        )
     return None
 
 

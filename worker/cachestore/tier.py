@@ -31,7 +31,6 @@ from worker.cachestore.read_ahead import (
     BlockRead,
     Continuation,
     ReadAhead,
-    ReadLimits,
     Targets,
 )
 from worker.cachestore.reports import Manifest, sealed
@@ -64,7 +63,6 @@ class TierFigures:
 
     Attributes:
         state: Whether blocks are written at the moment.
-        store: Counters of the store.
         queued: Blocks that wait to be written.
         dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
     """
@@ -83,12 +81,9 @@ class DiskTier:
 
     Args:
         store: Not scanned yet; the tier is its only user from now on.
-        clock: For the pauses after a failure.
         storage: The format in which callers encode their blocks.
         on_event: Receives pauses and resumptions of persistence.
         on_scanned: Receives the result of the scan, on the scanning thread.
-        writer_limits: Bounds of the write-behind.
-        read_limits: Bounds of the read-ahead.
     """
 
     def __init__(
@@ -100,7 +95,6 @@ class DiskTier:
         on_event: OnStoreEvent = ignore,
         on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
-        read_limits: ReadLimits | None = None,
     ) -> None:
         self.storage = storage
         self._store = store
@@ -108,7 +102,7 @@ class DiskTier:
         self._on_event = on_event
         self._on_scanned = on_scanned
         self._writer = WriteBehind(store, clock=clock, on_event=on_event, limits=writer_limits)
-        self._read_ahead = ReadAhead(store, limits=read_limits)
+        self._read_ahead = ReadAhead(store)
         self._scanned = threading.Event()
         self._paused_since_s: float | None = None
         self._closed = threading.Event()

@@ -71,7 +71,6 @@ class WriterLimits:
         group_blocks: Most blocks that share one round of syncs.
         retry_min_s: Pause after a first disk failure, in seconds; doubles with each in a row. Also
             the pause after a block for which the store has no room.
-        retry_max_s: Longest pause.
     """
 
     queue_blocks: int = 256
@@ -87,7 +86,6 @@ class WriterStats:
 
     Attributes:
         queued: Blocks that wait or are being written.
-        queued_bytes: Bytes of their tensors in memory.
         dropped: Blocks that were accepted and not stored: the disk failed or the store was full.
         paused: Whether the last write failed.
     """
@@ -124,10 +122,7 @@ class WriteBehind:
     No method waits for the disk, except ``flush`` and ``close``.
 
     Args:
-        store: Receives the blocks.
-        clock: For the pauses after a failure.
         on_event: Receives pauses and resumptions of persistence, on the writing thread.
-        limits: Bounds.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from domain.errors import ConcurrencyConflict, LogUnavailable
 from domain.events.model import ModelServed, ModelSwapAdvanced
@@ -29,41 +30,34 @@ from ops.settings.settings import Settings
 from worker.engine.ports import ModelLoadError
 
 
+@dataclass(slots=True, eq=False)
 class SwapFollower:
     """The part of one worker in the swaps of the log. May be used from any thread.
 
-    Args:
-        swaps: The wanted model in the log.
-        registry: Returns the registered models.
+    Its methods raise ``LogUnavailable`` where the log cannot be read or written.
+
+    Attributes:
         first: The configured model.
         check: Raises ``ModelLoadError`` for a model that this machine cannot load, as far as that
             is known without a load.
-        logger: For the operator.
     """
 
-    def __init__(
-        self,
-        worker: WorkerId,
-        *,
-        swaps: ModelSwaps,
-        registry: Callable[[], ModelRegistry],
-        first: ModelEntry,
-        check: Callable[[ModelEntry], None],
-        logger: Logger,
-    ) -> None:
-        self._worker = worker
-        self._swaps = swaps
-        self._registry = registry
-        self._first = first
-        self._check = check
-        self._logger = logger
-        self._lock = threading.Lock()
-        self._place = ""
-        #: ``WantedModel.since`` at the start of this worker.
-        self._since = 0
-        #: The swap for which this worker loads its model, and later the one for which it ends.
-        self._swap: Swap | None = None
-        self.model = first
+    worker: WorkerId
+    swaps: ModelSwaps
+    registry: Callable[[], ModelRegistry]
+    first: ModelEntry
+    check: Callable[[ModelEntry], None]
+    logger: Logger
+    model: ModelEntry = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _place: str = field(default="", init=False)
+    #: ``WantedModel.since`` at the start of this worker.
+    _since: int = field(default=0, init=False)
+    #: The swap for which this worker loads its model, and later the one for which it ends.
+    _swap: Swap | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self.first
 
     def choose(self, *, place: str, choice: str, previous: WorkerId | None) -> ModelEntry:
         """Return the model to load: the wanted one of the log.
@@ -72,15 +66,12 @@ class SwapFollower:
             place: The data directory of this worker.
             choice: Id of the command that named the configured model; empty if none did.
             previous: The worker before this one in the same place.
-
-        Raises:
-            LogUnavailable: The log cannot be read or written.
         """
         self._place = place
         if previous is not None:
             self._apply(RecordLoss(worker=previous))
         configured = Configure(
-            place=place, model=self._first.name, choice=choice, swap=self._swaps.new_id()
+            place=place, model=self.first.name, choice=choice, swap=self.swaps.new_id()
         )
         state = self._apply(configured)
         swap = state.open_swap
@@ -88,8 +79,8 @@ class SwapFollower:
             state = self._apply(RollBack(swap=swap.id, why=why))
         entry = self._entry(state.model)
         if entry is None:
-            self._logger.warning("model_not_registered", model=state.model, serves=self._first.name)
-            entry = self._first
+            self.logger.warning("model_not_registered", model=state.model, serves=self.first.name)
+            entry = self.first
         self.model, self._since, self._swap = entry, state.since, state.open_swap
         return entry
 
@@ -98,30 +89,19 @@ class SwapFollower:
         return self._swap is None and model == self.model.name
 
     def begin_load(self) -> None:
-        """Record that the load begins; a worker that dies in it is counted.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
-        """
+        """Record that the load begins; a worker that dies in it is counted."""
         if self._swap is not None:
             self._apply(self._phase(self._swap, SwapState.LOADING))
 
     def has_loaded(self) -> None:
-        """Record that this worker serves its model, which ends the swap.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
-        """
-        self._apply(ModelServed(worker=self._worker, model=self.model.name))
+        """Record that this worker serves its model, which ends the swap."""
+        self._apply(ModelServed(worker=self.worker, model=self.model.name))
 
     def has_failed(self, why: str) -> bool:
         """Roll back the swap whose model could not be loaded.
 
         Returns:
             Whether another model is wanted now, so that the worker must start again.
-
-        Raises:
-            LogUnavailable: The log cannot be written.
         """
         if self._swap is None:
             return False
@@ -132,19 +112,16 @@ class SwapFollower:
         """Return the swap for which this worker has to end, if there is one.
 
         A model that cannot be loaded here is refused before the present one is given up.
-
-        Raises:
-            LogUnavailable: The log cannot be read or written.
         """
         with self._lock:
-            state = self._swaps.read(self._place)
+            state = self.swaps.read(self._place)
             if not self._must_restart(state):
                 return None
             swap = state.open_swap
             if swap is not None and swap.state is SwapState.REQUESTED:
                 why = self._why_not(swap)
                 if why is not None:
-                    self._logger.warning("swap_refused", model=swap.model, why=why)
+                    self.logger.warning("swap_refused", model=swap.model, why=why)
                     state = self._apply(RollBack(swap=swap.id, why=why))
             if not self._must_restart(state):
                 return None
@@ -161,10 +138,10 @@ class SwapFollower:
         try:
             self._apply(self._phase(self._swap, phase))
         except (LogUnavailable, ConcurrencyConflict) as error:
-            self._logger.warning("phase_not_recorded", phase=phase, why=error.message)
+            self.logger.warning("phase_not_recorded", phase=phase, why=error.message)
 
     def _apply(self, command: SwapCommand) -> WantedModel:
-        return self._swaps.apply(command, place=self._place)
+        return self.swaps.apply(command, place=self._place)
 
     def _must_restart(self, state: WantedModel) -> bool:
         return state.must_restart(self.model.name, since=self._since)
@@ -174,30 +151,24 @@ class SwapFollower:
         if entry is None:
             return f"{swap.model} is not registered on the worker's machine"
         try:
-            self._check(entry)
+            self.check(entry)
         except ModelLoadError as error:
             return error.message
         return None
 
     def _entry(self, name: str | None) -> ModelEntry | None:
-        if name == self._first.name:
-            return self._first
-        return None if name is None else self._registry().get(name)
+        if name == self.first.name:
+            return self.first
+        return None if name is None else self.registry().get(name)
 
     def _phase(self, swap: Swap, phase: SwapState) -> ModelSwapAdvanced:
-        return ModelSwapAdvanced(swap=swap.id, worker=self._worker, phase=phase)
+        return ModelSwapAdvanced(swap=swap.id, worker=self.worker, phase=phase)
 
 
 def follower_of(
     settings: Settings, worker: WorkerId, *, log: EventLog, logger: Logger
 ) -> SwapFollower:
-    """Return the follower of a worker with these settings.
-
-    Args:
-        settings: The worker's settings.
-        log: Holds the wanted model.
-        logger: For the operator.
-    """
+    """Return the follower of a worker with these settings."""
 
     def check(model: ModelEntry) -> None:
         if model.kind is ModelKind.EMBEDDING:

@@ -54,13 +54,7 @@ class WorkerTuning:
     """What operators have changed, as this worker has applied it.
 
     Args:
-        controls: Reads the changes.
         settings: Values where operators have changed none.
-        turns: The turns of the jobs.
-        logger: For the operator.
-
-    Attributes:
-        control: The changes that are applied.
 
     Raises:
         LogUnavailable: The log cannot be read.
@@ -117,11 +111,7 @@ class LogWatch:
     """The readers of the log in a worker that has a model.
 
     Attributes:
-        client: Connection to the broker.
-        keys: Key names.
-        active: The jobs of this worker.
         follow_model: Ends the worker if the log wants another model.
-        blocks: Answers requests about the blocks of this worker.
     """
 
     log: SqlEventLog

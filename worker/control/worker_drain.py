@@ -40,7 +40,6 @@ class PlannedExit:
     """An end after which the worker is started again.
 
     Attributes:
-        code: Exit code, the reason.
         drain_s: Seconds that running jobs have to finish.
     """
 
@@ -59,7 +58,6 @@ class _Deadline:
     Args:
         drain_s: Seconds from now.
         hurried_s: Seconds from the request, at most.
-        is_hurried: Whether there is a request.
     """
 
     def __init__(self, drain_s: float, *, hurried_s: float, is_hurried: threading.Event) -> None:
@@ -82,8 +80,6 @@ class WorkerDrain:
     """Gives running generations time to finish; the next worker takes the rest.
 
     Attributes:
-        engine: Runs the generations.
-        consumers: Take the jobs.
         stop_s: Seconds that generations have once the process is asked to stop.
         is_asked_to_stop: Set by a signal; it shortens the drain of a planned exit.
         on_saving: Called once no generation runs, before contexts are saved.
@@ -155,7 +151,6 @@ class RestartAlone:
 
         Args:
             code: Of the run that has ended; its locks and files are closed.
-            logger: For the operator.
         """
         if self._is_supervised or code not in PLANNED:
             return code

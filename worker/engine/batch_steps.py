@@ -33,14 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BatchSteps:
-    """The steps of one runner. Only the engine thread uses it.
-
-    Args:
-        runner: Computes the sequences of the batch.
-        scheduler: Holds the sequences that run and wait.
-        emitter: Receives tokens, progress and failures.
-        clock: For timings.
-    """
+    """The steps of one runner. Only the engine thread uses it."""
 
     def __init__(
         self,

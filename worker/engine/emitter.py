@@ -62,7 +62,6 @@ class Outbox:
     of ``interval_s`` share one. The first item and the end of a generation are published at once.
 
     Args:
-        sink: Publishes the items.
         deliver: Gives a generation its outcome.
         interval_s: Seconds between two publishes; 0 publishes after each engine step.
     """
@@ -181,8 +180,6 @@ class Emitter:
     Any thread may call ``emit``, ``advance``, ``end`` and ``release``, which never block.
 
     Args:
-        sink: Publishes the items.
-        clock: For the retries of the outbox.
         remove: Asks the engine to remove a generation whose text has ended.
         on_ended: Called once per generation, after its handle has the outcome.
         on_death: Called if a defect ends the thread.

@@ -67,15 +67,11 @@ class BatchEngine:
 
     Args:
         runner_factory: Makes the runner, on the engine thread.
-        sink: Publishes the items.
-        clock: For timings and retries.
         max_batch_size: Most generations that run at once; ``FairQueue`` orders the others.
         stream_interval_s: Seconds between two publishes of items; the first and the last item of a
             generation are published at once.
-        batch_window_s: Length of the ``BatchWindow``, in seconds.
         on_device_failure: Called on the engine thread before it dies of an error of the device;
             its memory cannot be trusted, so the process has to end.
-        watch: Notes the steps of the engine thread.
     """
 
     def __init__(

@@ -81,7 +81,6 @@ class Admission:
         first_index: Index of the first new token in the generation; the sampler's randomness
             depends on it.
         max_new_tokens: Most tokens to generate, at least 1.
-        sampling: Sampling parameters.
         label: The job's id, for logs.
         arrival: Number of the sequence in order of arrival; the youngest is preempted first.
         constraint: Masks the tokens that may not come next; has accepted all tokens so far.
@@ -120,7 +119,6 @@ class TokenLikelihood(NamedTuple):
     """Log probabilities at one position, before temperature, filters and masks; natural logarithms.
 
     Attributes:
-        logprob: Log probability of the sampled token.
         top: Pairs of token id and log probability, most likely first, equal ones by ascending id.
             Where equal ones compete for the last place, any of them may be reported.
     """
@@ -134,7 +132,6 @@ class Admitted:
     """A sequence that joined the batch.
 
     Attributes:
-        uid: Identifies the sequence in the batch.
         cached_tokens: Length of the prefix that is expected from the cache. ``StepResult.restored``
             has the true length once the sequence is ready.
         block_tokens: Tokens in a cache block; 0 if the runner keeps no blocks.
@@ -150,9 +147,6 @@ class Fault:
     """A sequence that failed without affecting the others; it is no longer in the batch.
 
     Attributes:
-        uid: Identifies the sequence in the batch.
-        error: The cause.
-        retryable: Whether another attempt may succeed.
         is_shared: Whether several prompts were computed in the pass that failed, so that the cause
             may be another one. The engine inserts each again with ``Admission.is_alone``.
         is_restore: Whether cached tokens could not be restored. The engine inserts the sequence
@@ -201,7 +195,6 @@ class CachedPrefix(NamedTuple):
     """The longest prefix of a prompt that is in the cache.
 
     Attributes:
-        tokens: Its length in tokens.
         source: ``none``, ``ram``, or ``disk`` if at least one block is on disk only.
         resident: How many of the tokens are in memory.
         known: Tokens of which the full-attention layers are in the cache. More than ``tokens``
@@ -218,7 +211,6 @@ class RenderedPrompt(NamedTuple):
     """A request as the token ids that the model reads.
 
     Attributes:
-        tokens: Token ids of the prompt.
         opened: Text at the end of the prompt that is the beginning of the answer, such as the
             start of a forced tool call.
         echoed: The whole prompt as text, if the client wants the answer to begin with it.
@@ -251,7 +243,6 @@ class LoadedModel:
     """The parts of a loaded model that any thread may use.
 
     Attributes:
-        card: Its public description.
         think_tags: Tags around its reasoning, if it uses tags.
         render: Turns a request into a prompt; raises ``InvalidRequest``.
         opens_thinking: Whether a prompt ends inside a reasoning section.
@@ -259,7 +250,6 @@ class LoadedModel:
         channel_format: How it delimits the messages of an answer, if it writes several (as gpt-oss
             does); ``think_tags`` do not apply then.
         dropped: Markers around its text that are removed, for models with ``think_tags``.
-        detokenizer: Makes a fresh detokenizer.
         sampling: Default sampling parameters; the seed is ignored.
         cached_prefix: Looks up how much of a prompt is in the cache now.
         constraint: Makes the constraint of the answer to a prompt, ``None`` if every token is
@@ -285,11 +275,7 @@ class LoadedModel:
     vocabulary: int | None = None
 
     def parser(self, prompt: PreparedPrompt, stop: tuple[str, ...] = ()) -> AnswerParser:
-        """Return the parser of the answer to ``prompt``, before its first token.
-
-        Args:
-            stop: Stop sequences.
-        """
+        """Return the parser of the answer to ``prompt``, before its first token."""
         tags = None if prompt.is_raw else self.think_tags
         calls = None
         if self.tool_format is not None and prompt.tools:

@@ -27,10 +27,7 @@ def prepare(
     """Render and tokenise a request. Safe to call from any thread.
 
     Args:
-        model: The model that reads the prompt.
-        encoding: How the prompt's text is encoded.
         cache_owner: Only prompts with the same one share cached blocks with it.
-        claim: Whose prompt it is, and whether it is still wanted.
 
     Raises:
         PromptTooLong: The prompt leaves no room for a token of the answer.
@@ -112,13 +109,7 @@ def checkpoints_of(task: GenerationTask) -> tuple[int, ...]:
 
 
 def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> Admission:
-    """Return the sequence of an attempt, as it is inserted into the batch.
-
-    Args:
-        task: The attempt.
-        model: The model that answers.
-        arrival: Number of the attempt in order of arrival.
-    """
+    """Return the sequence of an attempt, as it is inserted into the batch."""
     prompt = task.prompt
     is_scored = prompt.is_scored and not task.emitted  # an earlier attempt emitted the values
     return Admission(

@@ -81,9 +81,6 @@ class LimitedReasoning:
 
     Args:
         limit: Most tokens of reasoning; a closing tag is complete even if it exceeds the limit.
-        ending: The tokens that end reasoning.
-        model: The model that answers.
-        end_ids: Tokens that end a turn.
         inner: The constraint of the rest of the answer, if any.
     """
 
@@ -189,12 +186,7 @@ class LimitedReasoning:
 def with_reasoning_limit(
     model: LoadedModel, encode: Callable[[str], tuple[int, ...]], end_ids: frozenset[int]
 ) -> LoadedModel:
-    """Return a model whose constraints end reasoning at the limit of the request.
-
-    Args:
-        encode: Tokenises a text.
-        end_ids: Tokens that end a turn.
-    """
+    """Return a model whose constraints end reasoning at the limit of the request."""
     if model.channel_format is not None:
         tag, ending = model.channel_format.ends[0], _channel_ending(model.channel_format, encode)
         calling = _channel_ending(model.channel_format, encode, calls=True)
@@ -232,8 +224,6 @@ def _channel_ending(
     """Return the ending of a message of reasoning.
 
     Args:
-        channel_format: The format of the answer.
-        encode: Tokenises a text.
         calls: Whether tools may be called; with channels, the model then chooses the next one.
     """
     tag = encode(channel_format.ends[0])

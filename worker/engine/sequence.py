@@ -103,9 +103,6 @@ class Sequence:
     Attributes:
         task: The prompt, and what earlier attempts emitted.
         assembler: Turns token ids into items; has replayed the tokens of earlier attempts.
-        handle: The caller's handle.
-        times: When the generation reached each phase.
-        admission: What the runner computes.
         context_length: The model's context length in tokens, which decides the stop reason.
         uid: Identifies the sequence in the runner while it is in the batch.
         decoded: Tokens generated since ``admission`` was made.
@@ -118,7 +115,6 @@ class Sequence:
             computed; the engine thread sets them before it sends the first token.
         reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
-        next_item: Number of the next stream item.
         emitted_at_end: Items that an earlier attempt emitted while ending; they are skipped.
         ended: Whether the outcome is decided; later tokens are ignored.
         unreleased: Deferred actions, until the log contains ``AttemptStarted``; ``None`` after the

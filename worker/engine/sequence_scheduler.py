@@ -44,8 +44,6 @@ class SequenceScheduler:
 
     Args:
         places: Most sequences that run at once.
-        window_s: Length of the ``BatchWindow``, in seconds.
-        cached_prefix: Returns how much of a prompt is in the cache now.
         on_progress: Reports the place of a waiting sequence.
         on_failure: Ends a sequence that the runner refuses.
     """

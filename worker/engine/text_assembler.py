@@ -33,7 +33,6 @@ class LogprobTracker:
     and reasoning, and tokens without bytes, are discarded.
 
     Args:
-        token_bytes: The bytes that a token adds to the text.
         recorded: Log probabilities that earlier attempts recorded, by index of the token.
         keeps_all: Whether tokens without bytes, and the one that ends the answer, are part of it.
     """
@@ -67,7 +66,6 @@ class LogprobTracker:
         """Add the next token.
 
         Args:
-            token: Its id.
             likelihood: ``None`` for a token of an earlier attempt.
             text: Text that the token completes; empty inside a character.
         """
@@ -126,7 +124,6 @@ class LogprobTracker:
         """Return the log probabilities of the ``last`` newest tokens that are not emitted yet.
 
         Args:
-            last: Number of tokens.
             ready: Log probabilities already taken for texts that wait to be emitted.
         """
         first = self._count - last

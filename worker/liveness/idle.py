@@ -31,7 +31,6 @@ class IdleModel:
 
     Args:
         ttl_s: Seconds after the last use from which on the model is due to be unloaded; 0: never.
-        active: The jobs that the worker runs.
         clock: Seconds; stands still while the machine sleeps.
     """
 
@@ -56,17 +55,7 @@ class IdleModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadedModel:
-    """A worker that has no model in memory, and takes no job.
-
-    Attributes:
-        pid: Its process id.
-        card: The model that it had.
-        pulses: Stores the pulses in the broker.
-        starts_jobs: Returns whether operators let jobs be started.
-        counts_wait: Returns whether prompts wait to be counted.
-        metrics: Totals and values for the metrics of the service.
-        embeds: Names of its embedding models.
-    """
+    """A worker that has no model in memory, and takes no job."""
 
     worker: WorkerId
     pid: int

@@ -34,7 +34,6 @@ class WorkerMetrics:
     stays.
 
     Args:
-        place: Identity of the data directory.
         file: Holds the totals of the workers before.
         clock: Seconds.
     """
@@ -94,11 +93,7 @@ class WorkerMetrics:
 
 
 class TokenRate:
-    """The tokens that an engine generates per second, between two readings.
-
-    Args:
-        clock: Seconds.
-    """
+    """The tokens that an engine generates per second, between two readings."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -127,18 +122,10 @@ class PulseReporter:
     """Publishes one pulse for each call of ``beat``, with the rows while an overview is watched.
 
     Attributes:
-        pulses: Stores the pulses in the broker.
         engine: The engine; a dead one ends the process.
-        gauge: Reads the sizes of memory and disk.
-        turns: Returns the queue turns.
-        tuning: The values of the engine, and whether jobs are started.
         on_forgotten: Called when the broker had lost the last pulse, and so may have lost jobs.
-        state: Returns the phase of the process.
-        logger: For the operator.
         target: Returns the registered name of the model that this worker has, loads or swaps to.
-        metrics: Totals and values for the metrics of the service.
         last_model: The model that is being loaded again, if it was unloaded.
-        embeds: Names of its embedding models.
     """
 
     worker: WorkerId

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -31,7 +32,6 @@ class LastStepFile:
 
     Args:
         path: E.g. ``<data_dir>/worker.step``.
-        worker: The worker that computes the steps.
     """
 
     def __init__(self, path: Path, worker: WorkerId) -> None:
@@ -91,49 +91,39 @@ CHECK_S = 1.0
 GIVE_UP_S = 20.0
 
 
+@dataclass(slots=True, eq=False)
 class StuckStepGuard:
     """Checks the engine's step; a stuck one ends the process.
 
     The generations of the step fail as by a death of the worker; those that wait in the engine
     return to the queue without a counted failure.
 
-    Args:
-        watch: The watch of the engine.
+    Attributes:
         file: Keeps the step for the next worker, which appends ``WorkerLost``.
         on_stuck: Ends the process once the attempts have ended.
-        logger: For the operator.
     """
 
-    def __init__(
-        self,
-        watch: StepWatch,
-        engine: BatchEngine,
-        file: LastStepFile,
-        *,
-        on_stuck: Callable[[], None],
-        logger: Logger,
-    ) -> None:
-        self._watch = watch
-        self._engine = engine
-        self._file = file
-        self._on_stuck = on_stuck
-        self._logger = logger
-        self._is_stuck = False
+    watch: StepWatch
+    engine: BatchEngine
+    file: LastStepFile
+    on_stuck: Callable[[], None]
+    logger: Logger
+    _is_stuck: bool = field(default=False, init=False)
 
     def check(self) -> None:
         """Check once; call every ``CHECK_S``."""
-        stuck = self._watch.check(CHECK_S, crowding=crowding())
+        stuck = self.watch.check(CHECK_S, crowding=crowding())
         if stuck is None or self._is_stuck:
             return
         self._is_stuck = True
-        self._file.mark_stuck()
-        self._logger.critical("step_stuck", why=stuck.message, age_s=round(stuck.age_s))
+        self.file.mark_stuck()
+        self.logger.critical("step_stuck", why=stuck.message, age_s=round(stuck.age_s))
         # The log or the broker may be what hangs.
         end = threading.Timer(GIVE_UP_S, os._exit, args=(int(ExitCode.STUCK),))
         end.daemon = True
         end.start()
-        self._engine.abandon(stuck.message)
-        self._on_stuck()
+        self.engine.abandon(stuck.message)
+        self.on_stuck()
 
 
 def crowding() -> float:

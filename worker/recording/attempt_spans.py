@@ -157,8 +157,6 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
     """Yield the spans of a report; none if its trace is not sampled.
 
     Args:
-        report: The attempt, and the job before it.
-        losses: Of the workers of lost attempts.
         has_texts: Whether the spans carry prompt and answer.
     """
     job = report.loaded.job
@@ -376,7 +374,6 @@ class JobObserver:
     """``AttemptObserver`` of a worker.
 
     Args:
-        spans: Receives the spans of sampled traces.
         log: Knows when the workers of lost attempts were found dead.
     """
 

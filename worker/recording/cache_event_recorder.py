@@ -14,7 +14,6 @@ import structlog
 
 from domain.errors import ConcurrencyConflict, JobNotFound, SemanticError
 from domain.events.cache import (
-    AgentCacheMissed,
     AgentCacheRestored,
     AgentCacheSaved,
     CacheBlockRejected,
@@ -59,10 +58,6 @@ class RetryQueue(Generic[_Item]):
 
     An item is retried after ``RetryLater`` and after a ``SemanticError``, up to ``TRIES_MAX``
     times. Any other exception is a defect: it is logged, and the item is dropped.
-
-    Args:
-        handle: Handles one item.
-        monotonic_s: The clock.
     """
 
     def __init__(
@@ -183,9 +178,6 @@ class CacheEventRecorder:
 
     Args:
         worker: Its stream receives the events that belong to no agent.
-        log: Receives the events.
-        ids: Generates the events' ids.
-        clock: For retries.
     """
 
     def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource, clock: Clock) -> None:
@@ -267,14 +259,7 @@ class CacheEventRecorder:
             )
         miss = miss_of(report, self._last_saved(agent))
         if miss is not None:
-            events.append(
-                AgentCacheMissed(
-                    job=job,
-                    reason=miss.reason,
-                    at_token=miss.at_token,
-                    missed_tokens=miss.missed_tokens,
-                )
-            )
+            events.append(miss)
         self._append_agent(agent, loaded, events)
 
     def _record_saved(self, report: ContextSaved) -> None:

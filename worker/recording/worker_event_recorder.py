@@ -23,8 +23,6 @@ class WorkerEventRecorder:
 
     Args:
         worker: The worker; also the name of the stream.
-        log: Receives the events.
-        ids: Generates the events' ids.
     """
 
     def __init__(self, worker: WorkerId, *, log: EventLog, ids: IdSource) -> None:

@@ -54,7 +54,7 @@ WEBHOOK_OPERATIONS: Final = (
         "GET /v1/webhooks",
         list_webhooks,
         id="listWebhooks",
-        summary="List app, newest first",
+        summary="List webhooks, newest first",
         parameters=(_LIMIT, _BEFORE, _STATE),
         reply=WebhookList,
     ),

@@ -56,7 +56,6 @@ class Erasers:
     """Erases what the log's database does not hold.
 
     Attributes:
-        items: Erases the stream items of jobs.
         blocks: Deletes blocks, and returns how many files were deleted.
         client: The broker; ``None`` where no service runs and the broker is private.
         is_served: Whether a service runs.
@@ -141,7 +140,6 @@ def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json
         settings: Name the log and the rules.
         text_days: In place of ``retention.text_days``.
         dry_run: Print how much is stored, the rules and what would go; erase nothing.
-        as_json: Print JSON.
     """
     if dry_run:
         _show(settings, text_days, as_json=as_json)

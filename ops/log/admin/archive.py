@@ -67,7 +67,6 @@ class Archived:
 
     Attributes:
         archive: The new archive; ``None`` if there was nothing to archive.
-        events: Events in its file.
         removed: Events deleted from the log, events of earlier archives among them.
     """
 
@@ -86,8 +85,6 @@ def archive_log(url: str, *, before: str, clock: Clock, ids: IdSource) -> Archiv
 
     Args:
         before: RFC 3339 instant with microseconds.
-        clock: Stamps the event that records the archive.
-        ids: Returns the id of that event.
 
     Raises:
         CorruptLog: The events to archive do not verify; nothing has changed.
@@ -212,7 +209,6 @@ class AsOfLog(LogReader):
     """A log reader that also finds archived streams; a service may write to the log meanwhile.
 
     Args:
-        engine: From ``reader_engine``.
         url: Of the log, beside which its archives lie.
     """
 

@@ -34,7 +34,6 @@ class Restored:
     """The result of a restore.
 
     Attributes:
-        head: The head of the restored log.
         kept: Path of the previous database; ``None`` if there was none.
     """
 
@@ -118,7 +117,6 @@ def verify_copy(
     """Verify all that a copy holds; see ``verify_whole_log``.
 
     Args:
-        path: The copy.
         archives_of: URL of the log beside which the archives lie, if not that of the copy.
         signed_hashes: By position, from signed checkpoints; positions beyond the copy are ignored.
         progress: Called after each page of events.

@@ -58,7 +58,6 @@ def verify_log(
 
     Args:
         engine: From ``reader_engine``.
-        progress: Called after each page.
         signed_hashes: By position, from signed checkpoints.
 
     Raises:
@@ -178,8 +177,6 @@ class VerifiedPayloads:
     """What was verified.
 
     Attributes:
-        payloads: Number of payloads.
-        size_bytes: Their total size.
         erased: References to payloads that were erased.
     """
 

@@ -107,7 +107,6 @@ class Erased:
     """The result of erasing an agent; the caller erases the items and the blocks.
 
     Attributes:
-        event: The event that was appended.
         jobs: Jobs whose items the broker may still have.
         blocks: Names of blocks on disk that only this agent's contexts used, 64 hex digits each.
     """
@@ -122,10 +121,7 @@ class Doomed:
     """Texts that no owner needs, as one read of the log found them.
 
     Attributes:
-        found: The owners of the texts.
-        cut: What retention overtakes.
         sizes: Length in bytes of each text, by digest.
-        jobs: The jobs that refer to them.
         kept_bytes: Length of all other texts together.
     """
 
@@ -145,9 +141,7 @@ def find_doomed(found: TextMap, sizes: Mapping[str, int], cut: RetentionCut) -> 
     """Return the stored texts that no owner needs under a cut.
 
     Args:
-        found: The owners.
         sizes: Of all stored texts, read after ``found``.
-        cut: What retention overtakes.
     """
     owners = found.owners
     kept = owners.kept(cut)
@@ -210,9 +204,6 @@ def erase_agent(
     A second call erases later texts, and completes a call whose process was killed.
 
     Args:
-        agent: Whose texts.
-        clock: Stamps the events.
-        ids: Returns their ids.
         is_served: Whether a service runs on the log, which must not wait long.
 
     Raises:

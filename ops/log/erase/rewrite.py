@@ -28,9 +28,7 @@ def rewrite(file: Path, *, driver: str, wait_max_s: float) -> None:
     """Rewrite a database so that no page has a byte of a deleted row; ends with this process.
 
     Args:
-        file: The database.
         driver: Name of the DB-API module.
-        wait_max_s: How long to wait for another writer.
 
     Raises:
         RewriteFailed: Another process held the file, or it is damaged, or there is no space.

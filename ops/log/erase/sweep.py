@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -110,7 +110,6 @@ class SweepPlan:
     """What a sweep erases.
 
     Attributes:
-        doomed: Texts.
         blocks: Names of blocks that only deleted agents used, 64 hex digits each.
         items: Jobs whose items the broker may still have.
         archives: Files of old events.
@@ -133,7 +132,6 @@ def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> 
     """Return the rules in seconds and bytes.
 
     Args:
-        settings: The group.
         text_days: In place of the setting of this name.
     """
     text_days = settings.text_days if text_days is None else text_days
@@ -144,35 +142,23 @@ def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> 
     )
 
 
+@dataclass(slots=True, eq=False)
 class TextSweeper:
     """Erases texts, items, blocks and archives.
 
     What a sweep reads of the log takes some kilobytes of memory for each job.
-
-    Args:
-        clock: The present.
-        ids: Ids of the new events.
-        erase_items: Erases the items of jobs.
-        erase_blocks: Deletes blocks in memory and on disk.
     """
 
-    def __init__(
-        self,
-        url: str,
-        rules: RetentionRules,
-        *,
-        clock: Clock,
-        ids: IdSource,
-        erase_items: ItemsEraser,
-        erase_blocks: BlocksEraser,
-    ) -> None:
-        self._url = url
-        self._rules = rules
-        self._clock = clock
-        self._ids = ids
-        self._erase_items = erase_items
-        self._erase_blocks = erase_blocks
-        self._reader = reader_engine(url)
+    url: str
+    rules: RetentionRules
+    clock: Clock
+    ids: IdSource
+    erase_items: ItemsEraser
+    erase_blocks: BlocksEraser
+    _reader: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = reader_engine(self.url)
 
     def close(self) -> None:
         """Close the connections."""
@@ -184,23 +170,23 @@ class TextSweeper:
         Raises:
             LogUnavailable: The log cannot be read.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         is_recorded = last_deletion(self._reader) > last_sweep(self._reader)[0]
-        found, sizes = read_text_map(self._reader, self._url), stored_sizes(self._reader)
+        found, sizes = read_text_map(self._reader, self.url), stored_sizes(self._reader)
         cut = RetentionCut()
-        if self._rules.text_age_s is not None or self._rules.text_bytes_max is not None:
-            oldest = timedelta(seconds=self._rules.text_age_s or 0)
-            before = rfc3339(now - oldest) if self._rules.text_age_s is not None else None
+        if self.rules.text_age_s is not None or self.rules.text_bytes_max is not None:
+            oldest = timedelta(seconds=self.rules.text_age_s or 0)
+            before = rfc3339(now - oldest) if self.rules.text_age_s is not None else None
             cut = RetentionCut(ended_before=before, expired_by=rfc3339(now))
-        if self._rules.text_bytes_max is not None:
-            most = self._rules.text_bytes_max
+        if self.rules.text_bytes_max is not None:
+            most = self.rules.text_bytes_max
             cut = cut_to_size(found.owners, sizes, most, cut, now=rfc3339(now))
         doomed, gone = find_doomed(found, sizes, cut), self._gone_agents(found)
         theirs = {job.id for job in found.owners.jobs.values() if job.agent in gone}
         ended = theirs.intersection(found.owners.released(cut))
         return SweepPlan(
             doomed=doomed,
-            blocks=own_blocks(self._reader, self._url, gone),
+            blocks=own_blocks(self._reader, self.url, gone),
             items=tuple(JobId(job) for job in sorted(ended.union(doomed.jobs))),
             archives=self._old_archives(),
             is_recorded=is_recorded,
@@ -216,10 +202,10 @@ class TextSweeper:
         with unavailable("not all is erased", OSError):
             plan = self.plan()
             # The log comes last: a sweep that ends before is repeated.
-            self._erase_items(plan.items)
-            self._erase_blocks(plan.blocks)
+            self.erase_items(plan.items)
+            self.erase_blocks(plan.blocks)
             if plan.erases_rows:
-                erase_texts(self._url, plan.doomed, clock=self._clock, ids=self._ids)
+                erase_texts(self.url, plan.doomed, clock=self.clock, ids=self.ids)
             for archive in plan.archives:
                 self._erase_archive(archive)
         return plan
@@ -234,7 +220,7 @@ class TextSweeper:
             LogUnavailable: A reader keeps the write-ahead log: call again.
         """
         if last_erasure(self._reader)[1]:
-            remove_traces(self._url, is_served=is_served)
+            remove_traces(self.url, is_served=is_served)
 
     def _gone_agents(self, found: TextMap) -> Mapping[str, int]:
         """Return the agents deleted since the last sweep that left nothing, with a position.
@@ -255,9 +241,9 @@ class TextSweeper:
 
     def _old_archives(self) -> tuple[LogArchived, ...]:
         """Return archives to erase; also one that a killed sweep has not unlinked."""
-        if self._rules.archive_age_s is None:
+        if self.rules.archive_age_s is None:
             return ()
-        before = rfc3339(self._clock.now() - timedelta(seconds=self._rules.archive_age_s))
+        before = rfc3339(self.clock.now() - timedelta(seconds=self.rules.archive_age_s))
         made = {
             event.data["last_position"]
             for event in LogReader(self._reader).walk(
@@ -266,19 +252,19 @@ class TextSweeper:
         }
         return tuple(
             one
-            for one in file_archives(self._reader, self._url)
-            if one.last_position in made and archive_path(self._url, one).exists()
+            for one in file_archives(self._reader, self.url)
+            if one.last_position in made and archive_path(self.url, one).exists()
         )
 
     def _erase_archive(self, archive: LogArchived) -> None:
         """Record that an archive goes, then delete its file."""
         if archive.file not in erased_archives(self._reader):
-            engine = writer_engine(self._url)
+            engine = writer_engine(self.url)
             with disposed(engine), writing(engine, FAILURE) as connection:
                 event = ArchiveErased(file=archive.file, last_position=archive.last_position)
-                append_event(connection, LOG_STREAM, event, clock=self._clock, ids=self._ids)
-        archive_path(self._url, archive).unlink(missing_ok=True)
-        sync_directory(directory_of(self._url))
+                append_event(connection, LOG_STREAM, event, clock=self.clock, ids=self.ids)
+        archive_path(self.url, archive).unlink(missing_ok=True)
+        sync_directory(directory_of(self.url))
 
 
 #: A sweep reads the whole log: the next one comes after this many times what that took.
@@ -290,37 +276,25 @@ Sweep = Callable[[ItemsEraser, BlocksEraser], bool]
 _Given = TypeVar("_Given")
 
 
+@dataclass(slots=True, eq=False)
 class PacedSweeps:
-    """Sweeps when something was deleted, or when a rule is due.
+    """Sweeps when something was deleted, or when a rule is due."""
 
-    Args:
-        clock: The present.
-        sweep: Sweeps once.
-        erase_items: Erases the items of jobs.
-        erase_blocks: Deletes blocks in memory and on disk.
-    """
+    url: str
+    rules: RetentionRules
+    clock: Clock
+    sweep: Sweep
+    erase_items: ItemsEraser
+    erase_blocks: BlocksEraser
+    _reader: Engine = field(init=False)
+    _swept_at: float | None = field(default=None, init=False)
+    _took_s: float = field(default=0.0, init=False)
+    _waited_s: float = field(default=0.0, init=False)
+    #: Whether files of the database may have what was deleted; a process before may have died.
+    _has_traces: bool = field(init=False)
 
-    def __init__(
-        self,
-        url: str,
-        rules: RetentionRules,
-        *,
-        clock: Clock,
-        sweep: Sweep,
-        erase_items: ItemsEraser,
-        erase_blocks: BlocksEraser,
-    ) -> None:
-        self._url = url
-        self._rules = rules
-        self._clock = clock
-        self._sweep = sweep
-        self._erase_items = erase_items
-        self._erase_blocks = erase_blocks
-        self._reader = reader_engine(url)
-        self._swept_at: float | None = None
-        self._took_s = 0.0
-        self._waited_s = 0.0
-        #: Whether files of the database may have what was deleted; a process before may have died.
+    def __post_init__(self) -> None:
+        self._reader = reader_engine(self.url)
         self._has_traces = last_erasure(self._reader)[1] > 0
 
     def close(self) -> None:
@@ -340,12 +314,12 @@ class PacedSweeps:
             self._remove_traces()
 
     def _run_sweep(self) -> None:
-        started_s, self._waited_s = self._clock.monotonic(), 0.0
+        started_s, self._waited_s = self.clock.monotonic(), 0.0
         try:
-            is_erased = self._sweep(self._timed(self._erase_items), self._timed(self._erase_blocks))
+            is_erased = self.sweep(self._timed(self.erase_items), self._timed(self.erase_blocks))
             self._has_traces = self._has_traces or is_erased
         finally:
-            self._swept_at = self._clock.monotonic()
+            self._swept_at = self.clock.monotonic()
             # Waits for the broker do not count: they cost the log nothing.
             self._took_s = self._swept_at - started_s - self._waited_s
 
@@ -353,9 +327,9 @@ class PacedSweeps:
         """Return an eraser whose time is not counted as that of the sweep."""
 
         def erase_timed(given: _Given) -> None:
-            started_s = self._clock.monotonic()
+            started_s = self.clock.monotonic()
             erase(given)
-            self._waited_s += self._clock.monotonic() - started_s
+            self._waited_s += self.clock.monotonic() - started_s
 
         return erase_timed
 
@@ -363,18 +337,18 @@ class PacedSweeps:
         position, waiting = last_sweep(self._reader)
         is_deleted = last_deletion(self._reader) > position
         if self._swept_at is None:
-            return is_deleted or self._rules.is_on or waiting > 0
-        passed_s = self._clock.monotonic() - self._swept_at
+            return is_deleted or self.rules.is_on or waiting > 0
+        passed_s = self.clock.monotonic() - self._swept_at
         if passed_s < PACE * self._took_s:
             return False
         if is_deleted:
             return True
         return (waiting > 0 and passed_s >= WAITING_S) or (
-            self._rules.is_on and passed_s >= self._rules.interval_s
+            self.rules.is_on and passed_s >= self.rules.interval_s
         )
 
     def _remove_traces(self) -> None:
-        started_s = self._clock.monotonic()
-        remove_traces(self._url, is_served=True)
-        self._took_s += self._clock.monotonic() - started_s
+        started_s = self.clock.monotonic()
+        remove_traces(self.url, is_served=True)
+        self._took_s += self.clock.monotonic() - started_s
         self._has_traces = False

@@ -1,4 +1,7 @@
-"""Reads which streams of the log refer to which texts, and which owners are still there."""
+"""Reads which streams of the log refer to which texts, and which owners are still there.
+
+What reads raises ``LogUnavailable`` where the database or an archive cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +104,6 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     Args:
         engine: From ``reader_engine``.
         url: Of the log; archives are read only with it.
-
-    Raises:
-        LogUnavailable: The database or an archive cannot be read.
     """
     with reading(engine) as connection:
         # First, so that whatever changes during the reads is at a later position.
@@ -240,11 +240,7 @@ def _add_archived(
 
 
 def last_erasure(engine: Engine) -> tuple[RetentionCut, int]:
-    """Return what retention has overtaken so far, and the position of the last erasure.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return what retention has overtaken so far, and the position of the last erasure."""
     query = (
         select(EVENTS.c.position, EVENTS.c.data)
         .where(EVENTS.c.type.in_((AgentForgotten.__name__, TextsErased.__name__)))
@@ -262,11 +258,7 @@ def last_erasure(engine: Engine) -> tuple[RetentionCut, int]:
 
 
 def stored_sizes(engine: Engine) -> dict[str, int]:
-    """Return the length in bytes of each stored text, by digest.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return the length in bytes of each stored text, by digest."""
     digest = PAYLOADS.c.digest
     query = select(digest, PAYLOADS.c.bytes)
     pages = read_pages(engine, query, digest, rows_max=_PAGE_ROWS, after="")
@@ -274,10 +266,6 @@ def stored_sizes(engine: Engine) -> dict[str, int]:
 
 
 def erased_archives(engine: Engine) -> frozenset[str]:
-    """Return the names of the archives that were erased.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return the names of the archives that were erased."""
     wanted = EventFilter(types=(ArchiveErased.__name__,))
     return frozenset(event.data["file"] for event in LogReader(engine).walk(wanted))

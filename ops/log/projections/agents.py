@@ -20,12 +20,7 @@ from ops.log.tables import AGENTS, JOBS
 
 
 class AgentFold:
-    """The events of some agents, folded when they are written: no event of an agent is refused.
-
-    Args:
-        connection: In the transaction that appends or reads the events.
-        rows: Of the projection's table.
-    """
+    """The events of some agents, folded when they are written: no event of an agent is refused."""
 
     def __init__(self, connection: Connection, rows: RecordTable) -> None:
         self._connection = connection
@@ -80,11 +75,7 @@ _LATEST_JOBS = HotStatement(
 
 
 class SqlAgentViews:
-    """Queries the agents projection.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Queries the agents projection."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

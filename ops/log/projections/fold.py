@@ -115,7 +115,6 @@ class ProjectionFold:
 
     Args:
         connection: In the transaction that appends or reads the events.
-        projections: Where to fold.
         jobs: The jobs of the events to fold, and those that the events name.
     """
 

@@ -35,8 +35,6 @@ class JobFold:
     """The rows of some jobs: read first, folded in memory, written at the end.
 
     Args:
-        connection: In the transaction that appends or reads the events.
-        rows: Of the projection's table.
         jobs: The jobs of the events to fold, and those that the events name.
     """
 
@@ -190,11 +188,7 @@ def _page(filters: tuple[str, ...], *, has_cursor: bool) -> HotStatement:
 
 
 class SqlJobViews:
-    """Queries the jobs projection, and the sizes of requests for estimates.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Queries the jobs projection, and the sizes of requests for estimates."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -37,12 +37,7 @@ _TYPES: Final = frozenset({FileCreated.__name__, BatchSubmitted.__name__})
 
 
 class OwnerFold:
-    """The owners that some events name, written at the end.
-
-    Args:
-        connection: In the transaction that appends or reads the events.
-        insertion: Into the projection's table.
-    """
+    """The owners that some events name, written at the end."""
 
     def __init__(self, connection: Connection, insertion: HotStatement) -> None:
         self._connection = connection
@@ -71,11 +66,7 @@ _JOB_PREFIX = "job-"
 
 
 class SqlOwners:
-    """Looks up owners.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Looks up owners."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -101,11 +92,7 @@ _WAITING = select(JOBS.c.bound_model, func.count()).group_by(JOBS.c.bound_model)
 
 
 class SqlBatchViews:
-    """Queries batches, files and the jobs of batches.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Queries batches, files and the jobs of batches."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

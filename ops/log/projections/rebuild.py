@@ -96,9 +96,6 @@ _log = logging.getLogger(__name__)
 def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
     """Rebuild the projections; safe to repeat, and while other processes write.
 
-    Args:
-        progress: Called after each transaction.
-
     Returns:
         The position up to which events are folded in.
 
@@ -116,9 +113,6 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
 
 def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
     """Bring the projections up to date, or rebuild those of another version.
-
-    Args:
-        progress: Called after each transaction.
 
     Raises:
         LogUnavailable: The database cannot be written.

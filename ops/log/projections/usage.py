@@ -61,7 +61,6 @@ class UsageFold:
     """The additions of some events: summed in memory, written at the end.
 
     Args:
-        connection: In the transaction that appends or reads the events.
         tables: Sums by hour, model, agent and owner; sums by model; histograms by model.
     """
 
@@ -114,11 +113,7 @@ _GROUPS = {
 
 
 class SqlUsageViews:
-    """Queries the usage projection.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Queries the usage projection."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

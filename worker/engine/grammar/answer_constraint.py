@@ -70,7 +70,6 @@ class AnswerConstraint:
     """``Constraint`` that follows an ``AnswerPlan``.
 
     Args:
-        plan: The grammars of the answer's parts.
         detokenizer: A fresh one.
     """
 

@@ -28,8 +28,6 @@ class ChannelGrammarWriter:
     """Writes Lark grammars for one channel format.
 
     Args:
-        channel_format: The format of the model family.
-        writer: Writes the rules of schemas.
         tag: Returns a marker as a grammar writes it: by token id, or as text.
     """
 
@@ -98,8 +96,6 @@ class ChannelPlan:
     """The grammars of the messages of an answer.
 
     Attributes:
-        channel_format: The format of the answer.
-        end_ids: Tokens that end the answer.
         opened: The beginning of a call at the end of the prompt.
         first: Makes a matcher of the first header; ``None`` if the answer has no schema.
         later: The same for later headers, from their start marker on.
@@ -121,7 +117,6 @@ class ChannelConstraint:
     """``Constraint`` that follows a ``ChannelPlan``.
 
     Args:
-        plan: The grammars of the answer's messages.
         detokenizer: A fresh one.
     """
 
@@ -226,24 +221,13 @@ class ChannelConstraint:
         self.is_free = True
 
 
+@dataclass(frozen=True, slots=True)
 class ChannelConstraints:
-    """Makes the constraints of one model's answers. Safe to use from any thread.
+    """Makes the constraints of one model's answers. Safe to use from any thread."""
 
-    Args:
-        library: The grammars for the model's vocabulary.
-        detokenizer: Makes a fresh detokenizer.
-        channel_format: The model's channel format.
-    """
-
-    def __init__(
-        self,
-        library: GuidanceGrammars,
-        detokenizer: Callable[[], Detokenizer],
-        channel_format: ChannelFormat,
-    ) -> None:
-        self._library = library
-        self._detokenizer = detokenizer
-        self._format = channel_format
+    library: GuidanceGrammars
+    detokenizer: Callable[[], Detokenizer]
+    channel_format: ChannelFormat
 
     def constraint(self, prompt: PreparedPrompt) -> Constraint | None:
         """Return the constraint of the answer to a prompt, ``None`` if all tokens are allowed.
@@ -253,14 +237,14 @@ class ChannelConstraints:
         """
         has_schema = prompt.answer_schema is not None and not prompt.opened
         # If headers make no calls, a grammar can only enforce the tool's name of a forced call.
-        is_named = self._format.message in prompt.opened
+        is_named = self.channel_format.message in prompt.opened
         by_name = bool(prompt.opened) and not is_named
-        calls = bool(prompt.tools) and (bool(self._format.call_prefix) or by_name)
+        calls = bool(prompt.tools) and (bool(self.channel_format.call_prefix) or by_name)
         if not has_schema and not calls:
             return None
-        grammars = self._library.of(prompt.claim)
+        grammars = self.library.of(prompt.claim)
         schemas = GrammarWriter(grammars.refusal, grammars.tag)
-        writer = ChannelGrammarWriter(self._format, schemas, grammars.tag)
+        writer = ChannelGrammarWriter(self.channel_format, schemas, grammars.tag)
         if calls:
             require_exact_schemas(prompt, partial(schemas.why_wider, None))
         try:
@@ -276,7 +260,7 @@ class ChannelConstraints:
             _log.warning("answer_unconstrained")  # the reason quotes the schema
             return None
         plan = ChannelPlan(
-            channel_format=self._format,
+            channel_format=self.channel_format,
             end_ids=grammars.end_ids,
             opened=prompt.opened,
             first=first,
@@ -284,7 +268,7 @@ class ChannelConstraints:
             free_mask=_all_but(grammars.end_ids, first()) if first is not None else None,
             call=call,
         )
-        return ChannelConstraint(plan, self._detokenizer())
+        return ChannelConstraint(plan, self.detokenizer())
 
 
 def _all_but(ids: Collection[int], matcher: GuidanceMatcher) -> bytes:

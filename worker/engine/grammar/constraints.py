@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -38,9 +39,6 @@ class GrammarWriter:
     Args:
         refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
         tag: Returns a tag as a grammar writes it: by token id, or as text.
-
-    Attributes:
-        schemas: Writes the rules of schemas.
     """
 
     def __init__(self, refusal: Callable[[str], str | None], tag: Callable[[str], str]) -> None:
@@ -61,7 +59,6 @@ class GrammarWriter:
         """Return the grammar of an answer with a schema.
 
         Args:
-            rule: The rule of its schema.
             alternatives: Tags with which the answer may begin instead; the rest is free then.
             calls: The format and the tools of calls that may replace the answer, if the format
                 has a grammar.
@@ -160,7 +157,6 @@ def require_exact_schemas(prompt: PreparedPrompt, why_wider: Callable[[Tool], st
     """Refuse a prompt if a strict tool's schema cannot be enforced exactly.
 
     Args:
-        prompt: The prompt with its tools.
         why_wider: Returns why a tool's grammar allows more than its schema, ``None`` if it is
             exact.
 
@@ -190,34 +186,24 @@ def answer_rule(writer: GrammarWriter, prompt: PreparedPrompt) -> str:
     return rule
 
 
+@dataclass(frozen=True, slots=True)
 class Constraints:
     """Makes the constraints of one model's answers. Safe to use from any thread.
 
     Answers with a schema are constrained, and tool calls of families with a grammar: from the start
     tag on if the model may call a tool, from the first token on if it must.
 
-    Args:
-        library: The grammars for the model's vocabulary.
-        detokenizer: Makes a fresh detokenizer.
+    Attributes:
         opens_thinking: Whether a prompt ends inside a reasoning section.
         tags: The model's reasoning tags, if it has any.
         tool_format: How the model writes calls, if it can.
     """
 
-    def __init__(
-        self,
-        library: GuidanceGrammars,
-        detokenizer: Callable[[], Detokenizer],
-        opens_thinking: Callable[[Sequence[int]], bool],
-        *,
-        tags: ThinkTags | None,
-        tool_format: ToolFormat | None,
-    ) -> None:
-        self._library = library
-        self._detokenizer = detokenizer
-        self._opens_thinking = opens_thinking
-        self._tags = tags
-        self._tool_format = tool_format
+    library: GuidanceGrammars
+    detokenizer: Callable[[], Detokenizer]
+    opens_thinking: Callable[[Sequence[int]], bool]
+    tags: ThinkTags | None
+    tool_format: ToolFormat | None
 
     def constraint(self, prompt: PreparedPrompt) -> Constraint | None:
         """Return the constraint of the answer to a prompt, ``None`` if all tokens are allowed.
@@ -225,16 +211,16 @@ class Constraints:
         Raises:
             InvalidRequest: A strict schema cannot be enforced.
         """
-        tool_format = self._tool_format if prompt.tools else None
+        tool_format = self.tool_format if prompt.tools else None
         has_grammar = tool_format is not None and tool_format.has_grammar
         is_opened = bool(prompt.opened)
         if not has_grammar and (prompt.answer_schema is None or is_opened):
             return None
-        grammars = self._library.of(prompt.claim)
+        grammars = self.library.of(prompt.claim)
         writer = GrammarWriter(grammars.refusal, grammars.tag)
         if has_grammar and tool_format is not None:
             require_exact_schemas(prompt, partial(writer.why_wider, tool_format))
-        thinking = self._tags is not None and not is_opened and self._opens_thinking(prompt.tokens)
+        thinking = self.tags is not None and not is_opened and self.opens_thinking(prompt.tokens)
         try:
             call: Callable[[], GuidanceMatcher] | None = None
             if has_grammar and tool_format:
@@ -249,7 +235,7 @@ class Constraints:
             return None
         plan = AnswerPlan(
             end_ids=grammars.end_ids,
-            tags=self._tags,
+            tags=self.tags,
             thinking=thinking,
             opened=prompt.opened,
             answer=answer,
@@ -258,7 +244,7 @@ class Constraints:
             is_bare=tool_format is not None and tool_format.is_bare,
             free_tags=free_tags,
         )
-        return AnswerConstraint(plan, self._detokenizer())
+        return AnswerConstraint(plan, self.detokenizer())
 
     def _answer(
         self,
@@ -273,8 +259,8 @@ class Constraints:
         has_grammar = tool_format is not None and tool_format.has_grammar
         free_tags = tool_format.starts if tool_format is not None and not has_grammar else ()
         others = free_tags
-        if self._tags is not None and prompt.thinking and not thinking:
-            others = (*free_tags, self._tags.start)
+        if self.tags is not None and prompt.thinking and not thinking:
+            others = (*free_tags, self.tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
         return writer.answer(rule, alternatives=others, calls=calls), free_tags
 

@@ -55,8 +55,6 @@ class TrialVerdict:
 
     Attributes:
         refusal: Why the worker must not compile it, ``None`` if it may.
-        size_bytes: The memory that it took.
-        cpu_s: The CPU time that it took.
     """
 
     refusal: str | None
@@ -71,7 +69,6 @@ class GrammarProbe:
 
     Args:
         tokenizer_json: The tokenizer, as the ``tokenizers`` library serialises it.
-        end_ids: Tokens that end a turn.
     """
 
     def __init__(self, tokenizer_json: str, end_ids: Collection[int]) -> None:

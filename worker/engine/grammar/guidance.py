@@ -51,7 +51,6 @@ class GuidanceMatcher:
 
     Args:
         matcher: A fresh one.
-        vocabulary: Tokenises text.
     """
 
     def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
@@ -102,8 +101,6 @@ class GuidanceGrammars:
     """The compiled grammars of one model, and the refused ones. Safe to use from any thread.
 
     Args:
-        vocabulary: The vocabulary of the loaded model.
-        end_ids: Tokens that end a turn.
         probe: Compiles each grammar first, in another process.
     """
 
@@ -209,12 +206,7 @@ class GuidanceGrammars:
 
 
 class RequestGrammars:
-    """The grammars of one request, with a limit on the time that all of them take together.
-
-    Args:
-        library: Has the grammars of all requests.
-        claim: Whose request it is.
-    """
+    """The grammars of one request, with a limit on the time that all of them take together."""
 
     def __init__(self, library: GuidanceGrammars, claim: Claim) -> None:
         self._library = library

@@ -81,8 +81,6 @@ class TaggedGrammar:
     """Writes the rules of the calls of some tools, in the syntax of one model family.
 
     Args:
-        syntax: The syntax of the family.
-        rules: Writes the rules of JSON schemas.
         tag: Returns a tag as a grammar writes it: by token id, or as text.
     """
 
@@ -98,12 +96,7 @@ class TaggedGrammar:
         self.wider: dict[str, str] = {}
 
     def rules(self, tools: Sequence[Tool], end: str) -> list[str]:
-        """Return the rule ``calls``, which follows the start tag, and the rules that it refers to.
-
-        Args:
-            tools: The tools that may be called.
-            end: The tag after the calls.
-        """
+        """Return the rule ``calls``, which follows the start tag, and the rules it refers to."""
         named = []
         for number, tool in enumerate(tools):
             function = tool["function"]

@@ -303,7 +303,6 @@ class SchemaRules:
         Args:
             schema: The part; a value that is no schema allows everything.
             root: The whole schema, which references point into.
-            types: The JSON types to allow.
         """
         inner = schema if isinstance(schema, Mapping) else {}
         named = _SHARED if has_reference(inner) else ()

@@ -245,10 +245,7 @@ class RowAllocator:
 
     Args:
         network: An mlx-lm model.
-        store: The contexts in memory.
-        planner: Plans how rows start.
         saver: Saves contexts; ``None`` without a disk.
-        monotonic_s: The clock.
     """
 
     def __init__(
@@ -279,8 +276,6 @@ class RowAllocator:
 
         Args:
             tokens: The prompt.
-            running: Number of sequences that run.
-            is_cold: Whether the start restores nothing.
         """
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes

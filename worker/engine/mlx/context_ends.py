@@ -44,7 +44,6 @@ class TrackedSequence:
         prompt_tokens: Tokens of the prompt, restored ones included.
         names: Hashes of the whole blocks of its prompt.
         label: Job id, for reports.
-        started_s: Clock time of its start.
         progressed: Position of the last checkpoint on the way through the answer.
         pauses: Positions of the prompt at which a checkpoint is made, with the reason.
         ends: Checkpoints that it made or inherited; they are thinned at its end.
@@ -97,8 +96,6 @@ class ContextEnds:
     """Makes and thins checkpoints. Belongs to the engine thread.
 
     Args:
-        store: The contexts in memory.
-        planner: Finds checkpoints on the disk.
         saver: Saves them; ``None`` without a disk.
     """
 
@@ -130,7 +127,6 @@ class ContextEnds:
 
         Args:
             token_ids: Its prompt without the last token, as the cache knows it.
-            plan: What it starts from.
             admission: Has the positions where messages begin.
         """
         if not self._spec.has_ends:

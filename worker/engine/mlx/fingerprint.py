@@ -45,7 +45,6 @@ def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
     The directory's own path is not part of the digest, so a copy has the same fingerprint.
 
     Args:
-        model_dir: The model's directory.
         cache_file: Caches the digests of files, so that weights are not read at each start;
             ``None`` to read every file.
     """
@@ -63,7 +62,6 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: st
     """Return the fingerprint of KV blocks; only blocks with equal fingerprints may be mixed.
 
     Args:
-        model: The model's ``fingerprint``.
         kv_dtype: Dtype of keys and values, or their quantised storage format.
         layout: Version of the block layout, and its parameters.
     """
@@ -154,8 +152,6 @@ def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, compu
     """Return the fingerprint that the blocks of a model share.
 
     Args:
-        model: Fingerprint of the model.
-        spec: Layers and sizes of a block.
         kv_dtype: Element format on the disk; see ``BlockCodec``.
         computation: What computes the blocks; see ``computation_of``.
     """

@@ -55,12 +55,10 @@ class PrefixCache:
 
     Args:
         network: An mlx-lm model.
-        fingerprint: The model's fingerprint.
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         ram_storage: The form of parked contexts under pressure.
         on_context: Receives reports of restored and saved contexts; must not block.
-        monotonic_s: The clock.
 
     Raises:
         UnsupportedCache: The model's caches cannot be cut into blocks and restored.

@@ -38,7 +38,6 @@ class SoloRun:
 
     Args:
         weights: The model; used on the thread that loaded it.
-        sampling: Sampling parameters.
         step_tokens: Prompt tokens computed in one piece.
         constraint: Restricts the answer from its first token on; ``None`` for no restriction.
     """
@@ -127,7 +126,6 @@ class ModelHandles:
     Attributes:
         source: The configured model, which is tried first.
         registry: The registered models, of which an answer may have the name.
-        answers: Answers recorded in the log, so that prompts continue them.
         only: Whether only the configured model may be used.
     """
 

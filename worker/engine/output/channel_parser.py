@@ -89,7 +89,6 @@ class ChannelHeader:
     """The header of one message, as far as the model has written it.
 
     Args:
-        channel_format: The format of the header.
         is_started: Whether a start marker precedes it; the role follows then.
     """
 
@@ -207,8 +206,6 @@ class ChannelParser(AnswerParser):
     Words between messages are answer text. Stop sequences apply to answer text only.
 
     Args:
-        channel_format: The format of the answer.
-        stop: Stop sequences.
         calls: How to read tool calls; ``None`` treats them as text.
     """
 

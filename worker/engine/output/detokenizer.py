@@ -57,11 +57,7 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """``Detokenizer`` for other vocabularies: decodes a short window again and returns its growth.
-
-    Args:
-        decode: The tokenizer's function from ids to text.
-    """
+    """``Detokenizer`` for others: decodes a short window again and returns what it has grown by."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode

@@ -32,8 +32,6 @@ class TextPiece:
     """A piece of reasoning or of answer text.
 
     Attributes:
-        section: The section that it belongs to.
-        text: The piece.
         start: Its offset in all text fed to the parser, in characters.
         logprobs: Log probabilities of its tokens, if requested; the text assembler fills them in.
     """
@@ -137,8 +135,6 @@ class SectionParser(AnswerParser):
     *about* tags keeps them. Stop sequences apply to answer text only.
 
     Args:
-        tags: The model's reasoning tags, if it has any.
-        stop: Stop sequences.
         thinking: Whether the prompt opened a reasoning section.
         calls: How to read tool calls; ``None`` treats them as text.
         dropped: Markers around the answer to remove.

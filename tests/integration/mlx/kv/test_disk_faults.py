@@ -142,7 +142,7 @@ def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
     assert foreign.hash == name
     first.close()
     assert first.store.delete(name)
-    first.store.put(foreign)
+    first.store.put_many([foreign])
     second = process()
     run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)

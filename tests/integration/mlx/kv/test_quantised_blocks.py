@@ -253,15 +253,17 @@ def test_file_that_lies_about_quantised_tensors_is_rejected_and_computed_again(
     scales = next(name for name in payload if name.endswith(".k.s"))
     payload[scales.replace(".s", ".b")] = RawTensor("F32", (1,), bytes(4))
     assert first.store.delete(names[1])
-    first.store.put(
-        NewBlock(
-            hash=names[1],
-            parent=names[0],
-            fingerprint=fingerprint,
-            token_ids=stored.token_ids,
-            payload=payload,
-        )
-    )
+    first.store.put_many(
+        [
+            NewBlock(
+                hash=names[1],
+                parent=names[0],
+                fingerprint=fingerprint,
+                token_ids=stored.token_ids,
+                payload=payload,
+            )
+        ]
+    )[0]
     second = process()
     run = second.run_alone(PROMPT, 8)
     assert run.cached == 0  # no checkpoint after the block can be used

@@ -59,7 +59,6 @@ def test_recording_has_every_fact_of_its_answer() -> None:
         prompt_tokens=20,
         prompt_hash="ab",
         attempts=4,
-        resumed_tokens=2,
         cached_tokens=7,
         completion_tokens=5,
         stop_reason=StopReason.STOP_SEQUENCE,

@@ -22,6 +22,7 @@ from ops.blockstore.blocks import (
 )
 from ops.blockstore.disk import Disk, SpaceFloor
 from ops.blockstore.format import encode
+from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
 from tests.support.builders.blocks import FINGERPRINT, make_block, make_chain, make_checkpoint
 from tests.support.fakes.time import FakeClock
@@ -125,7 +126,7 @@ class Model:
         assert self.disk.most_bytes <= self.budget_bytes
         assert self.store.stats().size_bytes == _on_disk(self.root) <= self.budget_bytes
         parents = {block.hash: block.parent for block in self.store.blocks()}
-        for orphan in self.store.orphans():
+        for orphan in overview(self.root).orphans:
             at: BlockHash | None = orphan.hash
             while at in parents:
                 at = parents[at]
@@ -161,7 +162,7 @@ def test_the_least_recently_used_context_goes_first(
     store.put_many(young)
     store.touch([block.hash for block in old])
     extra = make_block((9,))
-    assert store.put(extra) is PutOutcome.STORED
+    assert store.put_many([extra])[0] is PutOutcome.STORED
     # Its last block: nothing builds on it.
     assert not store.contains(young[-1].hash)
     assert all(store.contains(block.hash) for block in (*old, *young[:-1]))
@@ -174,9 +175,9 @@ def test_no_block_goes_before_those_that_build_on_it(tmp_path: Path) -> None:
     store = _store(tmp_path, 5 * _size(chain[-1]))
     store.put_many(chain)
     for gone in range(1, 5):
-        store.put(make_block((100 + gone,)))
+        store.put_many([make_block((100 + gone,))])
         assert [store.contains(block.hash) for block in chain] == [at < 5 - gone for at in range(5)]
-    assert store.orphans() == []
+    assert overview(tmp_path).orphans == []
 
 
 def test_a_checkpoint_keeps_the_blocks_before_it(tmp_path: Path) -> None:
@@ -186,9 +187,9 @@ def test_a_checkpoint_keeps_the_blocks_before_it(tmp_path: Path) -> None:
     store = _store(tmp_path, 4 * size)
     store.put_many([*chain, checkpoint])
     store.pin([checkpoint.hash])
-    assert store.put(make_block((9,))) is PutOutcome.NO_ROOM
+    assert store.put_many([make_block((9,))])[0] is PutOutcome.NO_ROOM
     store.unpin([checkpoint.hash])
-    assert store.put(make_block((9,))) is PutOutcome.STORED
+    assert store.put_many([make_block((9,))])[0] is PutOutcome.STORED
     assert not store.contains(checkpoint.hash)
     assert all(store.contains(block.hash) for block in chain)
 
@@ -220,19 +221,19 @@ def test_a_lower_cap_holds_from_the_start(tmp_path: Path) -> None:
 def test_pinned_blocks_stay_and_the_newcomer_does_not_fit(tmp_path: Path) -> None:
     pinned = make_block((1,))
     store = _store(tmp_path, _size(pinned))
-    store.put(pinned)
+    store.put_many([pinned])
     store.pin([pinned.hash])
-    assert store.put(make_block((2,))) is PutOutcome.NO_ROOM
+    assert store.put_many([make_block((2,))])[0] is PutOutcome.NO_ROOM
     assert isinstance(store.get(pinned.hash, FINGERPRINT), StoredBlock)
     store.unpin([pinned.hash])
-    assert store.put(make_block((2,))) is PutOutcome.STORED
+    assert store.put_many([make_block((2,))])[0] is PutOutcome.STORED
     assert not store.contains(pinned.hash)
 
 
 def test_a_context_longer_than_the_cap_keeps_its_beginning(tmp_path: Path) -> None:
     chain = make_chain(1, 6)
     store = _store(tmp_path, 3 * _size(chain[-1]))
-    outcomes = [store.put(block) for block in chain]
+    outcomes = [store.put_many([block])[0] for block in chain]
     assert outcomes == [PutOutcome.STORED] * 3 + [PutOutcome.NO_ROOM] * 3
     assert [store.contains(block.hash) for block in chain] == [True] * 3 + [False] * 3
 
@@ -241,14 +242,14 @@ def test_blocks_of_other_models_are_under_the_same_cap(tmp_path: Path) -> None:
     other = make_block((1,), fingerprint="sha256:" + "cc" * 32)
     mine = make_block((1,))
     store = _store(tmp_path, _size(mine))
-    store.put(other)
-    assert store.put(mine) is PutOutcome.STORED
+    store.put_many([other])
+    assert store.put_many([mine])[0] is PutOutcome.STORED
     assert not store.contains(other.hash)
 
 
 def test_a_cap_of_nothing_stores_nothing(tmp_path: Path) -> None:
     store = _store(tmp_path, 0)
-    assert store.put(make_block()) is PutOutcome.NO_ROOM
+    assert store.put_many([make_block()])[0] is PutOutcome.NO_ROOM
     assert _on_disk(tmp_path) == 0
 
 
@@ -311,6 +312,6 @@ def test_a_disk_that_others_have_filled_loses_all_blocks_that_nothing_uses(tmp_p
     disk.others_bytes = 10 * each
     assert store.relieve() == 2
     assert [store.contains(block.hash) for block in (*used, *unused)] == [True, True, False, False]
-    assert store.put(make_block()) is PutOutcome.NO_ROOM
+    assert store.put_many([make_block()])[0] is PutOutcome.NO_ROOM
     disk.others_bytes = 0
-    assert store.put(make_block()) is PutOutcome.STORED
+    assert store.put_many([make_block()])[0] is PutOutcome.STORED

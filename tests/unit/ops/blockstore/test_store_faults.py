@@ -55,16 +55,16 @@ def test_a_failed_sync_leaves_nothing_of_the_group(
 
 def test_a_block_written_by_another_process_is_adopted(world: StoreWorld) -> None:
     mine = world.store
-    world.reopen().put(block := make_block())
+    world.reopen().put_many([block := make_block()])
     assert not mine.contains(block.hash)
-    assert mine.put(block) is PutOutcome.PRESENT
+    assert mine.put_many([block]) == [PutOutcome.PRESENT]
     assert isinstance(mine.get(block.hash, FINGERPRINT), StoredBlock)
     assert mine.stats().size_bytes == world.file_of(block).stat().st_size
 
 
 def test_an_erased_block_is_gone_even_if_it_was_pinned(world: StoreWorld) -> None:
     block = make_block()
-    world.store.put(block)
+    world.store.put_many([block])
     world.store.pin([block.hash])
     assert world.store.delete(block.hash)
     assert world.files() == []
@@ -83,7 +83,7 @@ def test_a_write_cut_short_by_the_system_leaves_nothing(world: StoreWorld) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.errno_name == "EFBIG"
     assert world.files() == []
-    assert world.store.put(make_block((2,), size_bytes=200_000)) is PutOutcome.STORED
+    assert world.store.put_many([make_block((2,), size_bytes=200_000)])[0] is PutOutcome.STORED
 
 
 def test_threads_that_store_read_evict_and_erase_at_once_agree(world: StoreWorld) -> None:

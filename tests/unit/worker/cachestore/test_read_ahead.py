@@ -277,11 +277,11 @@ def test_blocks_of_an_open_read_are_not_evicted(tmp_path: Path) -> None:
     chain = first.stored(make_chain(1, 2, size_bytes=400))
     world = World(tmp_path, budget=first.store.stats().size_bytes)
     read = world.open(chain)
-    assert world.store.put(make_block((9,))) is PutOutcome.NO_ROOM
+    assert world.store.put_many([make_block((9,))])[0] is PutOutcome.NO_ROOM
     world.ahead.start()
     assert _kinds(_all(read)) == ["StoredBlock", "StoredBlock"]
     assert world.ahead.close(WAIT_S)
-    assert world.store.put(make_block((9,))) is PutOutcome.STORED
+    assert world.store.put_many([make_block((9,))])[0] is PutOutcome.STORED
 
 
 def test_cancel_while_a_file_is_read_drops_its_bytes(make_world: Callable[..., World]) -> None:

@@ -56,7 +56,6 @@ class EmbeddingEngine:
     """Computes the vectors of the requests for one model. Safe to use from any thread.
 
     Args:
-        lane: Computes on the engine thread.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
     """
 
@@ -229,11 +228,7 @@ def _divided(tokens: tuple[int, ...], lengths: tuple[int, ...]) -> list[tuple[in
 
 
 class _Submission:
-    """One attempt: makes its outcome of what the lane reports.
-
-    Args:
-        task: The attempt.
-    """
+    """One attempt: makes its outcome of what the lane reports."""
 
     handle: Handle
 

@@ -119,10 +119,7 @@ class VectorWork:
     """The texts of one request.
 
     Attributes:
-        directory: The files of the model.
-        pooling: The pooling of the model.
         texts: Token ids of each text.
-        dimensions: Elements of each vector.
         memory_bytes: What the model takes.
         on_end: Gets the vectors or the failure; ``None`` after a cancellation. Ignores later ends.
         is_cancelled: Set by any thread.
@@ -155,7 +152,6 @@ class EmbeddingLane:
     """Computes vectors in slices. The engine thread calls all but ``submit`` and ``abandon``.
 
     Args:
-        account: The memory of embedding models.
         clock: Seconds; monotonic.
 
     Attributes:
@@ -315,8 +311,6 @@ class SharedRunner:
     """``ModelRunner`` with a lane of vectors beside the batch.
 
     Args:
-        runner: Runs the batch.
-        lane: Computes the vectors.
         gap_max_s: Longest pause of a stream, in seconds; 0 for any.
     """
 

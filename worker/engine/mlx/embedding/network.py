@@ -66,7 +66,6 @@ def read_shape(
     """Return the shape of the model in a directory, without its weights.
 
     Args:
-        directory: Its files.
         context: Longest text in tokens, where it is set.
         pooling: The pooling, where it is set.
 
@@ -127,9 +126,6 @@ def _read_json(path: Path) -> object:
 
 class EmbeddingNetwork:
     """A network whose hidden states become vectors. Belongs to the engine thread.
-
-    Args:
-        directory: The files of the model.
 
     Raises:
         ModelUnusable: The weights do not fit the configuration.
@@ -211,8 +207,6 @@ class _OpenText:
 
     Attributes:
         index: Its place in the request.
-        done: Number of computed tokens.
-        cache: Its caches.
         pooled: The first or the last hidden state so far, or the sum of all.
     """
 

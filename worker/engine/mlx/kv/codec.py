@@ -115,13 +115,7 @@ def to_raw(block: BlockArrays) -> BlockPayload:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of one layer, as bytes.
-
-    Attributes:
-        dtype: Type of its elements.
-        shape: Lengths of its axes.
-        data: Its elements.
-    """
+    """One tensor of one layer, as bytes."""
 
     dtype: mx.Dtype
     shape: tuple[int, ...]
@@ -140,11 +134,7 @@ class StoredTensor:
 
 
 class StoredTensors(Mapping[str, mx.array]):
-    """The tensors of a block, each of them copied out of the bytes when it is looked up.
-
-    Args:
-        stored: The tensors by name.
-    """
+    """The tensors of a block, each of them copied out of the bytes when it is looked up."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
         self.stored = stored
@@ -167,7 +157,6 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
 
     Args:
         payload: A payload of ``to_raw``, possibly read from the disk.
-        tokens: Number of tokens in the block.
 
     Raises:
         BadPayload: A tensor's name, dtype, shape and size do not agree.
@@ -201,8 +190,6 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
     full-attention layers unless its tokens are a whole block.
 
     Args:
-        spec: Layers and sizes.
-        block: The block or checkpoint.
         position: Tokens before the checkpoint; ``None`` for a block.
 
     Raises:
@@ -291,10 +278,6 @@ class BlockCodec:
     as ``3.k.q`` (uint32, four values each: [..., head_dim / 4]), and ``3.k.s`` and ``3.k.b``
     (float32: [..., head_dim / group]). Scales are float32 because float16 scales raise the error
     by half. Recurrent states and heads whose length no group size divides are written unchanged.
-
-    Args:
-        spec: Layers and dtype of the model's caches.
-        storage: Whether keys and values are quantised.
     """
 
     def __init__(self, spec: ModelCacheSpec, storage: Storage = Storage.EXACT) -> None:
@@ -447,7 +430,6 @@ class Packing:
     """The layers of a model that can be packed.
 
     Args:
-        spec: Layers and dtype of the model's caches.
         storage: Whether contexts are packed at all.
     """
 

@@ -40,7 +40,6 @@ class ContextCaches:
     """The caches of one context.
 
     Args:
-        spec: Layers and sizes.
         caches: Caches of the model, one for each layer.
         start: The token that the first slot of the full-attention layers holds.
     """
@@ -99,8 +98,6 @@ class ContextCaches:
         """Copy tokens of the full-attention layers; yields after each part.
 
         Args:
-            source: A context that holds the tokens.
-            start: First token.
             stop: The token after the last one; there is room for it.
         """
         first, last = start - source.start, stop - source.start
@@ -354,8 +351,6 @@ class ContextStore:
     """The arrays of one model's contexts. Belongs to the engine thread.
 
     Args:
-        fingerprint: Block fingerprint.
-        spec: Layers and sizes.
         budget_bytes: See ``BlockPool``.
         in_flight_bytes: See ``BlockPool``.
         may_lose: See ``BlockPool``.

@@ -43,7 +43,6 @@ class ContextEnd:
         on_saved: Receives the manifest once everything before is on the disk; ``None`` for no
             report.
         name: Hash of the tail or checkpoint, once it is submitted.
-        write: The write in progress.
     """
 
     position: int
@@ -76,8 +75,6 @@ class ContextSaver:
     """Writes the blocks and ends of contexts behind the engine's back.
 
     Args:
-        store: The contexts in memory.
-        codec: Encodes blocks.
         fingerprints: Fingerprint of blocks, and of checkpoints.
     """
 

@@ -7,6 +7,7 @@ other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -38,12 +39,7 @@ class RowOpener:
     """Opens the rows of one model. Belongs to the engine thread.
 
     Args:
-        store: The contexts in memory.
-        planner: Finds checkpoints.
-        codec: Decodes blocks of the disk.
         fingerprints: Fingerprint of blocks, and of checkpoints.
-        tier: The disk, if there is one.
-        monotonic_s: The clock for stalled reads.
     """
 
     def __init__(
@@ -263,6 +259,7 @@ class RowOpener:
                 yield None
 
 
+@dataclass(slots=True, eq=False)
 class RowOpening:
     """One row that is being opened.
 
@@ -272,24 +269,16 @@ class RowOpening:
         plan: What the row starts from; its sources are pinned until the opening ends.
         disk_tokens: Tokens that were read from the disk so far.
         tail: Name and end of the partial block that was read whole.
-        read: The read in progress.
     """
 
-    def __init__(
-        self,
-        opener: RowOpener,
-        caches: ContextCaches,
-        token_ids: Sequence[int],
-        plan: StartPlan,
-    ) -> None:
-        self._opener = opener
-        self.caches = caches
-        self.token_ids = token_ids
-        self.plan = plan
-        self._steps: Steps | None = None
-        self.disk_tokens = 0
-        self.tail: tuple[BlockHash, int] | None = None
-        self.read: BlockRead | None = None
+    opener: RowOpener
+    caches: ContextCaches
+    token_ids: Sequence[int]
+    plan: StartPlan
+    _steps: Steps | None = field(default=None, init=False)
+    disk_tokens: int = field(default=0, init=False)
+    tail: tuple[BlockHash, int] | None = field(default=None, init=False)
+    read: BlockRead | None = field(default=None, init=False)
 
     def steps(self, slots: int) -> Steps:
         """Return the steps; their result is the number of restored tokens.
@@ -297,7 +286,7 @@ class RowOpening:
         Args:
             slots: Room of the row in tokens.
         """
-        self._steps = self._opener.run(self, slots)
+        self._steps = self.opener.run(self, slots)
         return self._steps
 
     def close(self) -> None:

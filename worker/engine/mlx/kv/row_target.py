@@ -114,10 +114,6 @@ def untouched_arrays(shapes: Mapping[str, tuple[int, ...]], dtype: mx.Dtype) -> 
     zeros would be written twice, and the first time all at once, on the engine thread. MLX has no
     function for an array without values: ``mx.empty`` fills it with zeros. But it allocates an
     array that it loads from a file before it calls the file, and this file writes nothing.
-
-    Args:
-        shapes: The shape of each.
-        dtype: Type of the elements.
     """
     header: dict[str, object] = {}
     end = 0

@@ -79,13 +79,7 @@ class StartPlan:
 
 
 class StartPlanner:
-    """Plans how sequences start.
-
-    Args:
-        store: The contexts in memory.
-        fingerprint: Block fingerprint.
-        tier: The disk, if there is one.
-    """
+    """Plans how sequences start."""
 
     def __init__(self, store: ContextStore, fingerprint: str, tier: DiskTier | None) -> None:
         self._store = store
@@ -270,9 +264,6 @@ class PendingPrefixes:
 
     Of a model with full-attention layers alone these are blocks, and the end of the prompt. Of
     other models they are the checkpoints to come.
-
-    Args:
-        pool: The contexts in memory.
     """
 
     def __init__(self, pool: BlockPool) -> None:

@@ -126,7 +126,6 @@ class WindowKVCache:
         """Return the mask for ``N`` new tokens over what ``update_and_fetch`` will return.
 
         Args:
-            N: New tokens.
             return_array: Whether several tokens need an array even where ``"causal"`` would do.
             window_size: Window of the layer that asks; by default the cache's own.
         """

@@ -49,7 +49,6 @@ def measured_budget(costs: ContextCosts, device: DeviceMemory, block_bytes: int)
     """Return the bytes that are left for contexts, and the longest that fits alone, in tokens.
 
     Args:
-        costs: Weights, caches and steps of the model.
         device: The memory, with what this process holds.
         block_bytes: Size of the shortest context that is of use.
 
@@ -82,7 +81,6 @@ def report_memory(
 
     Args:
         costs: Weights, caches and steps of the model; the context length is the one in force.
-        budget_bytes: Budget of all contexts.
         is_pinned: Whether ``engine.kv_budget_mb`` sets it.
         device: The memory; ``None`` where it was not read.
     """
@@ -164,8 +162,6 @@ class MemoryWatch:
         weights_bytes: Bytes in use without any context.
         step_bytes: Estimated working set of a step, which the budget leaves room for; ``None``
             where the budget is pinned.
-        budget_bytes: Budget of all contexts.
-        peak_bytes: The highest peak so far.
     """
 
     def __init__(
@@ -293,7 +289,6 @@ class LoadedMemory:
 
         Args:
             accounted: Bytes of rows, parked contexts and copies in flight.
-            rows: The running sequences.
         """
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
@@ -328,7 +323,6 @@ class DeviceBudget:
     """Makes the budget of a loaded model from the memory of its device.
 
     Attributes:
-        device: Where the model runs.
         batch: Sequences decoded in one step.
         pinned_bytes: Budget that the settings give; then no step is estimated.
         steps: Remembers steps that took more than their estimate; ``None`` remembers none.
@@ -429,7 +423,6 @@ class DeviceBudget:
 
         Args:
             key: Of the step in the file.
-            step: The step in force.
             step_bytes: Its size on a context of the usual length.
         """
         known_bytes = step_bytes
@@ -521,7 +514,6 @@ def memory_at_load(
 
     Args:
         network: An mlx-lm model.
-        card: Its description.
         piece_tokens: Most prompt tokens computed in one piece.
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.

@@ -129,11 +129,7 @@ class Device(Protocol):
 
 
 class ProcessDevice:
-    """``Device`` of this process.
-
-    Args:
-        cgroups: Where the kernel shows control groups.
-    """
+    """``Device`` of this process."""
 
     def __init__(self, cgroups: CgroupFiles | None = None) -> None:
         self._cgroups = cgroups or CgroupFiles()

@@ -54,7 +54,6 @@ class LoadedWeights:
 
     Attributes:
         network: An mlx-lm model; only the thread that loaded it may use it.
-        end_ids: Token ids that end an answer.
         model: Tokenizer, renderer and model card, for any thread.
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
     """
@@ -272,7 +271,6 @@ def find_model(model_id: str, revision: str | None = None, *, downloads: bool = 
     Args:
         model_id: A directory, a hub id, or ``semantic-demo``.
         revision: Branch, tag or commit of a hub repository.
-        downloads: Whether a repository may be downloaded.
 
     Raises:
         ModelLoadError: The model is not found; the message lists the attempts.
@@ -310,8 +308,6 @@ def from_hub(hub_id: str, fetch: Callable[..., str], *, what: str = "it", downlo
     Args:
         hub_id: For the message.
         fetch: Takes ``local_files_only``.
-        what: What is fetched, for the message.
-        downloads: Whether it may be downloaded.
 
     Raises:
         ModelLoadError: It is not found.

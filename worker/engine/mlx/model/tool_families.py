@@ -227,11 +227,7 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:  # noqa: A
 
 
 def spelling_of(detokenizer: Callable[[], Detokenizer]) -> Callable[[int], bytes]:
-    """Return a function from a token id to the bytes that the token adds to a text.
-
-    Args:
-        detokenizer: Makes the detokenizers of the vocabulary.
-    """
+    """Return a function from a token id to the bytes that the token adds to a text."""
     kind = detokenizer()
     if isinstance(kind, ByteDetokenizer):
         return kind.bytes_of

@@ -70,7 +70,6 @@ def turn_of(message: Message, call_of: Callable[[ToolCall], Turn]) -> Turn:
     """Return a turn of ``one_call_each`` in the template's form.
 
     Args:
-        message: The turn.
         call_of: Converts a call to the form of chat templates.
     """
     turn: Turn = {"role": message.role, "content": message.content}

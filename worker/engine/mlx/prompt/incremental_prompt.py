@@ -95,7 +95,6 @@ class IncrementalPrompts:
     May be called from many threads at once.
 
     Args:
-        answers: Answers recorded in the log.
         fingerprint: Of the loaded model; tokens sampled by other models are not used.
         bytes_max: Upper bound for the cached prompts; the least recently used are dropped first.
     """

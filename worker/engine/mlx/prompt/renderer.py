@@ -51,7 +51,6 @@ def preamble_end(
     Args:
         tokens: Ids of one of these prompts.
         preamble: The text before the first message's text.
-        encode: Returns the ids of a text.
 
     Returns:
         ``None`` if there are none, or if this prompt does not begin with them.
@@ -178,9 +177,7 @@ class PromptRenderer:
         """Return the part of the prompt after an assistant turn, starting with its end marker.
 
         Args:
-            request: A conversation.
             turn: Index of the turn among the messages; not the last message.
-            encoding: As for ``render``.
 
         Returns:
             ``None`` if the template changes the turn's text, or refuses it.
@@ -259,7 +256,6 @@ class PromptRenderer:
 
         Args:
             text: The prompt, or its end.
-            tokens: Its length in tokens.
         """
         content = request.messages[-1].content.strip()
         if encoding >= PromptEncoding.MARKS_AS_TEXT:

@@ -249,7 +249,6 @@ class MarkBreaker:
         """Return the ids of a prompt with broken marks.
 
         Args:
-            text: The prompt.
             encode: Returns the ids of a text in which every mark is read as a token.
         """
         pieces = text.split(self._nonce)
@@ -266,8 +265,6 @@ def with_reasoning_apart(turn: Message, think_start: str, think_end: str) -> Mes
 
     Args:
         turn: A message of any role.
-        think_start: Mark before the reasoning.
-        think_end: Mark after it.
     """
     if turn.role != "assistant" or think_end not in turn.content:
         return turn
@@ -372,10 +369,6 @@ _CUT_TOKENS_MAX: Final = 64
 
 def tokens_beyond(text: str, tokens_max: int, count: Callable[[Sequence[str]], int]) -> int | None:
     """Return an estimate of the number of tokens if the text has more than ``tokens_max``.
-
-    Args:
-        tokens_max: Most tokens that fit.
-        count: Returns the number of tokens of several texts.
 
     Returns:
         ``None`` if the text may fit.

@@ -35,7 +35,6 @@ class JsonReader:
     runs it, and the text after the error is plain.
 
     Args:
-        rules: How to read the calls.
         start: The start tag that was found; "" if the call begins with its first brace.
     """
 
@@ -279,7 +278,6 @@ class ArgumentsReader:
     that no client runs it, and the text after the error is plain.
 
     Args:
-        name: Name of the tool.
         header: Recipient in the header, which becomes plain text if no object follows.
         markers: Markers that may follow the object, or replace it in a call without arguments.
     """

@@ -43,11 +43,7 @@ class _State(Enum):
 
 
 class JsonValue:
-    """A reader of one JSON value. The text that ``feed`` has returned is a prefix of valid JSON.
-
-    Attributes:
-        is_complete: Whether the value has ended.
-    """
+    """A reader of one JSON value. The text that ``feed`` has returned is a prefix of valid JSON."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -296,10 +292,6 @@ def value_json(text: str, types: frozenset[str]) -> str:
 
     If the schema allows strings, the text is a string, unless it is exactly the JSON of another
     allowed type. Otherwise the text is read as JSON, else as a Python literal, else as a string.
-
-    Args:
-        text: The text between the tags.
-        types: The types that the schema allows.
     """
     if "string" in types or not types:
         found = None if types <= STRING_ONLY or text != text.strip() else _json_in(text)

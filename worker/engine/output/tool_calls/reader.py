@@ -136,11 +136,6 @@ class ToolSyntax:
     White space at either end of these texts is part of the syntax; a reader accepts less of it.
 
     Attributes:
-        before_name: Text before the tool's name.
-        after_name: Text after the tool's name.
-        before_key: Text before the name of an argument.
-        after_key: Text between the name and the value of an argument.
-        after_value: Text after a value.
         after_call: Text after the last value; empty if only the end tag of the calls follows.
         is_repeated: Whether several calls may stand between the start tag and the end tag.
         is_quoted: Whether strings are written as in JSON, so that no tag can stand in one.
@@ -297,9 +292,7 @@ class CallRules:
     """How to read the calls of one answer.
 
     Attributes:
-        format: How the model writes calls.
         tools: The tools that it may call, in OpenAI's function format.
-        names: The names of the tools.
     """
 
     format: ToolFormat
@@ -338,12 +331,7 @@ class CallReader(Protocol):
 
 
 class WholeReader:
-    """``CallReader`` that buffers the text up to the end tag, then calls the family's parser.
-
-    Args:
-        rules: How to read the calls.
-        start: The start tag that was found.
-    """
+    """``CallReader`` that buffers the text up to the end tag, then calls the family's parser."""
 
     def __init__(self, rules: CallRules, start: str) -> None:
         self.is_over = False

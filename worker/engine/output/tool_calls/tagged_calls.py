@@ -42,7 +42,6 @@ class TaggedReader:
 
     Args:
         rules: How to read the calls; the format has a syntax.
-        start: The start tag that was found.
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
