@@ -63,10 +63,10 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=440,
-    lines=88_200,
-    statements=42_500,
-    message_files=36,
+    files=457,
+    lines=92_100,
+    statements=44_700,
+    message_files=38,
     jobs_files=15,
 )
 

@@ -41,14 +41,7 @@ def prepare(
     sampling = _sampling_of(request, model)
     rendered = model.render(request, encoding)
     tokens = owned(rendered.tokens, cache_owner)
-    room = model.card.context_length - len(tokens)
-    if room < 1:
-        raise PromptTooLong(len(tokens), model.card.context_length - 1)
-    if request.is_scored and len(tokens) > SCORED_TOKENS_MAX:
-        msg = (
-            f"a prompt whose log probabilities are asked for has at most {SCORED_TOKENS_MAX} tokens"
-        )
-        raise InvalidRequest(msg, field="logprobs")
+    room = _room(request, len(tokens), model)
     # An estimate: the outcome reports how many tokens the cache held at admission.
     cached = CachedPrefix() if request.is_scored else model.cached_prefix(cache_ids(tokens))
     max_tokens = min(request.max_tokens, room)
@@ -80,6 +73,19 @@ def prepare(
         # Raises before the first item is emitted; afterwards it is too late.
         model.constraint(prompt)
     return prompt
+
+
+def _room(request: ChatRequest, tokens: int, model: LoadedModel) -> int:
+    """Return the most tokens of an answer to a prompt of ``tokens``."""
+    room = model.card.context_length - tokens
+    if room < 1:
+        raise PromptTooLong(tokens, model.card.context_length - 1)
+    if request.is_scored and tokens > SCORED_TOKENS_MAX:
+        msg = (
+            f"a prompt whose log probabilities are asked for has at most {SCORED_TOKENS_MAX} tokens"
+        )
+        raise InvalidRequest(msg, field="logprobs")
+    return room
 
 
 def _sampling_of(request: ChatRequest, model: LoadedModel) -> Sampling:

@@ -320,7 +320,7 @@ class InputTokensBody(ResponsesBody):
     personality: Unsupported = None
 
 
-class InputTokens(TypedDict):
+class InputTokenCount(TypedDict):
     """The length of a prompt in tokens."""
 
     object: Literal["response.input_tokens"]

@@ -17,7 +17,7 @@ from api.dialects.generate import (
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import (
     RESPONSE_ID_PATTERN,
-    InputTokens,
+    InputTokenCount,
     InputTokensBody,
     ResponseDeleted,
     ResponseItems,
@@ -326,7 +326,7 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
 async def count_input_tokens(app: App, request: Request) -> Reply:
     """Return the length of the prompt of a request; a response reports the same number."""
     tokens = await count_prompt(app, lambda: _parse(app, request, InputTokensBody)[0], request)
-    body: InputTokens = {"object": "response.input_tokens", "input_tokens": tokens}
+    body: InputTokenCount = {"object": "response.input_tokens", "input_tokens": tokens}
     return json_reply(body)
 
 
@@ -452,7 +452,7 @@ RESPONSE_OPERATIONS: Final = (
         summary="Count the tokens of the prompt of a response",
         body=InputTokensBody,
         example={"model": "semantic-demo", "input": "Say hello."},
-        reply=InputTokens,
+        reply=InputTokenCount,
         access=Access.READ,
         responses={429: "Too many prompts wait to be counted"},
     ),

@@ -139,6 +139,11 @@ def in_single_precision(network: Any, usable_bytes: int) -> None:  # noqa: ANN40
     network.set_dtype(mx.float32)
 
 
+def is_on_gpu() -> bool:
+    """Return whether a GPU computes, while this thread prepares the next step."""
+    return bool(mx.default_device() != mx.Device(mx.cpu))
+
+
 def computes_on_cpu() -> bool:
     """Return whether MLX computes on a CPU of Linux."""
     return platform.system() == "Linux" and mx.default_device().type == mx.DeviceType.cpu

@@ -19,6 +19,7 @@ from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
+from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -27,7 +28,6 @@ from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_atten
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
     RunningSequences,
-    is_on_gpu,
     piece_tokens,
 )
 from worker.engine.mlx.sampling.logprobs import PromptRows

@@ -14,6 +14,7 @@ import structlog
 from mlx_lm.generate import generation_stream
 
 from domain.kv.spec import BLOCK_TOKENS
+from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.kv.window_cache import (
     TRIMMABLE_CLASSES,
     is_state,
@@ -481,11 +482,6 @@ class RunningSequences:
 GPU_PIECE_TOKENS = 2048
 #: Most tokens of a piece on the CPU, where larger pieces are not faster and delay cancellations.
 CPU_PIECE_TOKENS = 256
-
-
-def is_on_gpu() -> bool:
-    """Return whether a GPU computes, while this thread prepares the next step."""
-    return bool(mx.default_device() != mx.Device(mx.cpu))
 
 
 def piece_tokens(wanted: int | None) -> int:

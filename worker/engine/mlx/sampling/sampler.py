@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from domain.values import TEMPERATURE_MIN, Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.rows.running_sequences import is_on_gpu
+from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.sampling.logprobs import LogprobRows
 from worker.engine.mlx.sampling.masks import LogitMasks
 from worker.engine.mlx.sampling.penalties import PenalisedRows, ReadTokens, TokenCounts

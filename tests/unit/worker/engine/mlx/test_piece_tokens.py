@@ -5,10 +5,10 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
+from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.rows.running_sequences import (
     CPU_PIECE_TOKENS,
     GPU_PIECE_TOKENS,
-    is_on_gpu,
     piece_tokens,
 )
 
