@@ -141,7 +141,7 @@ def _operations(prefix: str, suffix: str) -> tuple[Operation, ...]:
             id=f"tokenize{suffix}",
             summary="Return the token ids of a text or of a chat",
             body=TokenizeBody,
-            example={"prompt": "Say hello."},
+            example={"prompt": "Good morning."},
             reply=TokenIds,
             **kept,
         ),

@@ -27,7 +27,7 @@ _PLACE: Final = re.compile(r"\{(url|model|context|output|key|file|directory)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class CodingAgent:
     """How to start one agent; texts have places such as ``{url}``, see ``_PLACE``.
 
     Attributes:
@@ -56,14 +56,14 @@ class Agent:
 _LIMITS_OF_CRUSH: Final = {"context_window": "{context}", "default_max_tokens": "{output}"}
 
 #: By the name that ``semantic launch`` takes.
-AGENTS: Final[Mapping[str, Agent]] = {
-    "claude": Agent(
+AGENTS: Final[Mapping[str, CodingAgent]] = {
+    "claude": CodingAgent(
         title="Claude Code",
         program="claude",
         install="npm install -g @anthropic-ai/claude-code",
     ),
-    "codex": Agent(title="Codex", program="codex", install="npm install -g @openai/codex"),
-    "opencode": Agent(
+    "codex": CodingAgent(title="Codex", program="codex", install="npm install -g @openai/codex"),
+    "opencode": CodingAgent(
         title="opencode",
         program="opencode",
         install="npm install -g opencode-ai",
@@ -90,7 +90,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             },
         },
     ),
-    "qwen": Agent(
+    "qwen": CodingAgent(
         title="Qwen Code",
         program="qwen",
         install="npm install -g @qwen-code/qwen-code",
@@ -116,7 +116,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             },
         },
     ),
-    "pi": Agent(
+    "pi": CodingAgent(
         title="pi",
         program="pi",
         install="npm install -g @earendil-works/pi-coding-agent",
@@ -141,7 +141,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             ],
         },
     ),
-    "cline": Agent(
+    "cline": CodingAgent(
         title="Cline",
         program="cline",
         install="npm install -g cline",
@@ -166,7 +166,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             },
         },
     ),
-    "goose": Agent(
+    "goose": CodingAgent(
         title="goose",
         program="goose",
         install="brew install block-goose-cli",
@@ -180,7 +180,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             "OPENAI_TIMEOUT": str(_TIMEOUT_S),
         },
     ),
-    "aider": Agent(
+    "aider": CodingAgent(
         title="aider",
         program="aider",
         install="pipx install aider-chat",
@@ -206,7 +206,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             }
         },
     ),
-    "crush": Agent(
+    "crush": CodingAgent(
         title="Crush",
         program="crush",
         install="npm install -g @charmland/crush",
@@ -229,7 +229,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             },
         },
     ),
-    "continue": Agent(
+    "continue": CodingAgent(
         title="Continue",
         program="cn",
         install="npm install -g @continuedev/cli",
