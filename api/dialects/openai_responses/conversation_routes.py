@@ -198,7 +198,7 @@ CONVERSATION_OPERATIONS: Final = (
         summary="Put items at the end of a conversation",
         parameters=(_CONVERSATION_ID,),
         body=ConversationItemsBody,
-        example={"items": [{"role": "user", "content": "Say hello."}]},
+        example={"items": [{"role": "user", "content": "Good morning."}]},
         reply=ResponseItems,
         responses={409: "A response of the conversation has not ended"},
     ),
