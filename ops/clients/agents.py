@@ -294,7 +294,6 @@ def start_of(
         base_url: Of the service, without ``/v1``.
         models: What is registered, the loaded one first.
         key: Of the service, or ``KEY_VARIABLE`` for lines to paste.
-        directory: Of the files.
         given: Arguments of the user.
     """
     agent = AGENTS[name]

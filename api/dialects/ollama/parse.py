@@ -76,7 +76,6 @@ def _parsed(
     """Return the request.
 
     Args:
-        wire: The body.
         turns: The conversation; none for a request that loads the model, ``None`` for a raw prompt.
         headers: Headers by lower-case name.
         defaults: Values for open fields.
