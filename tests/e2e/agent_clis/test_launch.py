@@ -54,9 +54,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         ),
     ],
 )
-def test_a_launched_agent_is_answered_and_no_settings_change(
-    agent: str, stage: Service, tmp_path: Path
-) -> None:
+def test_a_launched_agent_is_answered(agent: str, stage: Service, tmp_path: Path) -> None:
     package, version, program, words = _AGENTS[agent]
     if agent in _NODE_22 and _node_major() < 22:
         npm.missing("this agent needs Node 22")
