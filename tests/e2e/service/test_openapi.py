@@ -26,6 +26,9 @@ REFUSALS = {
     "createCompletion": "best_of must equal n, and echo excludes suffix and logprobs",
     "createEmbedding": "the model must compute vectors",
     "createResponse": "an item needs the fields of its type and the target of its reference",
+    "countInputTokens": "an item needs the fields of its type and the target of its reference",
+    "createConversation": "an item needs the fields of its type",
+    "createConversationItems": "an item needs the fields of its type",
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
     "tuneEngine": "a value must be named",
@@ -34,6 +37,14 @@ REFUSALS = {
     "ollamaEmbed": "the model must compute vectors",
     "ollamaEmbeddings": "the model must compute vectors",
     "ollamaShow": "the model must be named by one of two fields",
+    **dict.fromkeys(
+        ("tokenize", "tokenizeV1"), "the text must be in one of three fields, and render"
+    ),
+    **dict.fromkeys(
+        ("detokenize", "detokenizeV1"),
+        "the ids must be in one of two fields, and in the vocabulary",
+    ),
+    **dict.fromkeys(("rerank", "rerankUnversioned"), "the model must compute vectors"),
 }
 
 

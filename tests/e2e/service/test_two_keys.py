@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,7 @@ def _fill(http: httpx.Client, url: str) -> Things:
     found.add("job_id", made(http.post("/v1/jobs", json=job | {"webhook": {"url": url}}))["id"])
     for _ in range(2):  # the second one finds the first one's blocks
         found.names.add(http.post("/v1/messages", json=CHAT).headers["x-semantic-job"])
-    chat = CHAT | {"session_id": "shared-session"}
-    found.names.add(http.post("/v1/chat/completions", json=chat).headers["x-semantic-job"])
+    _hold(http, found)
     answer = made(
         http.post(
             "/v1/responses", json={"model": "claude-x", "input": TEXT, "max_output_tokens": 4}
@@ -134,6 +134,21 @@ def _fill(http: httpx.Client, url: str) -> Things:
     return found
 
 
+def _hold(http: httpx.Client, found: Things) -> None:
+    """Let the first key make what the service holds for later requests."""
+    thread = CHAT | {"thread": {"type": "create"}}
+    found.add("message_id", made(http.post("/v1/messages", json=thread))["id"])
+    chat = CHAT | {"session_id": "shared-session", "store": True}
+    completion = http.post("/v1/chat/completions", json=chat)
+    found.names.add(completion.headers["x-semantic-job"])
+    found.add("completion_id", made(completion)["id"])
+    talk = {"items": [{"role": "user", "content": TEXT}], "metadata": {"topic": SECRET}}
+    conversation = made(http.post("/v1/conversations", json=talk))["id"]
+    found.add("conversation_id", conversation)
+    (item,) = made(http.get(f"/v1/conversations/{conversation}/items"))["data"]
+    found.add("item_id", item["id"])
+
+
 def bodies(operation: Operation, things: Things) -> Iterator[dict[str, Any]]:
     """Yield arguments of requests, the references to the things of the first key among them."""
     if operation.body is None:
@@ -145,15 +160,20 @@ def bodies(operation: Operation, things: Things) -> Iterator[dict[str, Any]]:
     example = dict(operation.example or {})
     yield {"json": example}
     agent, (file, *_) = "writer-ann", things.params["file_id"]
-    references: Mapping[str, dict[str, Any]] = {
-        "createBatch": {"input_file_id": file},
-        "createJob": {"agent_id": agent, "prompt": "Say hello."},
-        "createChatCompletion": {"session_id": "shared-session"},
-        "createResponse": {"previous_response_id": things.params["response_id"][0]},
-        "createAgent": {"id": things.params["agent_id"][0]},
+    (conversation,), (message,) = things.params["conversation_id"], things.params["message_id"]
+    references: Mapping[str, list[dict[str, Any]]] = {
+        "createBatch": [{"input_file_id": file}],
+        "createJob": [{"agent_id": agent, "prompt": "Say hello."}],
+        "createChatCompletion": [{"session_id": "shared-session"}],
+        "createResponse": [
+            {"previous_response_id": things.params["response_id"][0]},
+            {"conversation": conversation},
+        ],
+        "createAgent": [{"id": things.params["agent_id"][0]}],
+        "createMessage": [{"thread": {"type": "continue", "previous_message_id": message}}],
     }
-    if operation.id in references:
-        yield {"json": example | references[operation.id]}
+    for reference in references.get(operation.id, ()):
+        yield {"json": example | reference}
 
 
 def paths(operation: Operation, things: Things) -> Iterator[tuple[str, bool]]:
@@ -162,11 +182,16 @@ def paths(operation: Operation, things: Things) -> Iterator[tuple[str, bool]]:
     if not names:
         yield operation.path, False
         return
-    (name,) = names
     free = {"model_id": "claude-x", "name": "no-such-model", "swap_id": "swap-" + "0" * 32}
-    assert (name in free) != (name in things.params), f"{operation.id} names a new kind of thing"
-    for value in things.params.get(name, [free.get(name, "")]):
-        yield operation.path.replace(f"{{{name}}}", value), name in things.params
+    for name in names:
+        assert (name in free) != (name in things.params), (
+            f"{operation.id} names a new kind of thing"
+        )
+    for values in product(*(things.params.get(name, [free.get(name, "")]) for name in names)):
+        path = operation.path
+        for name, value in zip(names, values, strict=True):
+            path = path.replace(f"{{{name}}}", value)
+        yield path, any(name in things.params for name in names)
 
 
 def read(http: httpx.Client, operation: Operation, path: str, **sent: Any) -> tuple[int, bytes]:
@@ -234,7 +259,7 @@ def test_a_foreign_thing_is_missing_like_one_that_never_was(
             for path, is_foreign in paths(operation, things):
                 if not is_foreign or operation.method != "GET":
                     continue
-                (name,) = (one for one in path.split("/") if one in things.names)
+                name = next(one for one in path.split("/") if one in things.names)
                 other = name[:-8] + ("0" * 8 if name[-8:] != "0" * 8 else "1" * 8)
                 assert shown(http, path, name) == shown(http, path.replace(name, other), other)
 

@@ -181,11 +181,11 @@ def test_prompts_of_a_failed_pass_are_computed_again_alone(
     prompts = [random_tokens(8, seed) for seed in (21, 22, 23)]
     poison = prompts[1]
 
-    def failing(network: Any, rows: Any, pieces: Any) -> None:
+    def failing(network: Any, rows: Any, pieces: Any, *more: Any) -> None:
         if any(piece == poison[:-1] for piece in pieces):
             msg = "the device does not like these tokens"
             raise RuntimeError(msg)
-        compute(network, rows, pieces)
+        compute(network, rows, pieces, *more)
 
     monkeypatch.setattr(running_sequences, "prefill", failing)
     several = bench(LLAMA)
