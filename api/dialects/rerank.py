@@ -21,6 +21,8 @@ from domain.job.state import Job
 
 #: Documents of one request; the query is one more text.
 DOCUMENTS_MAX: Final = 2047
+#: Highest ``top_n``; more than the documents means all of them.
+TOP_N_MAX: Final = 1 << 20
 
 
 class RerankDocument(RequestBody):
@@ -38,7 +40,7 @@ class RerankBody(RequestBody):
         list[InputText | RerankDocument],
         Field(min_length=1, max_length=DOCUMENTS_MAX, fail_fast=True),
     ]
-    top_n: Annotated[int, Field(ge=1)] | None = None
+    top_n: Annotated[int, Field(ge=1, le=TOP_N_MAX)] | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: None = None
     rank_fields: None = None

@@ -15,7 +15,7 @@ from tests.support.processes.sample_server import SampleServer, parse, read_all,
 MIB = 1024 * 1024
 BODY_BYTES = 32 * MIB
 #: What the process may take beside the copies: socket buffers, and what the allocator keeps.
-MARGIN_BYTES = 24 * MIB
+MARGIN_BYTES = 28 * MIB
 
 
 def send_body(server: SampleServer, target: str, body: bytes) -> None:

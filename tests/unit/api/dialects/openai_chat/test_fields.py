@@ -89,7 +89,6 @@ def test_a_field_of_a_chat_that_cannot_be_followed_is_refused_by_name(
         ({"tools": [{"type": "tool_search"}]}, "tools.0"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"input": [_QUESTION | {"content": [{"type": "input_file"}]}]}, "input.0.content.0"),
     ],
