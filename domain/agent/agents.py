@@ -13,7 +13,7 @@ from domain.agent.views import AgentPage, AgentViews
 from domain.chat.generation import EmittedCall
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.chat.stored_answer import StoredAnswer
-from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, PayloadMissing
+from domain.errors import AgentExists, AgentNotFound, PayloadMissing
 from domain.events.agent import (
     AGENT_HISTORY,
     AgentChanged,
@@ -23,9 +23,9 @@ from domain.events.agent import (
     AgentRegistered,
     AgentTurnAdded,
 )
-from domain.job.commit import COMMIT_TRIES_MAX
 from domain.job.listing import JobViews
 from domain.job.state import Job
+from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog, PayloadStore
 from domain.log.record import AGENT_STREAM, Draft, RecordedEvent
 from domain.ports import IdSource
@@ -96,18 +96,16 @@ class AgentRecords:
         """
         payload = profile.to_bytes()
         event = AgentRegistered(agent=agent_id, profile=digest_of(payload), owner=owner)
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def create() -> tuple[Agent, bool]:
             agent = self._load(agent_id)
             if agent.exists:
                 if agent.profile != event.profile or agent.parent is not None:
                     raise AgentExists(agent_id)
                 return agent, False
-            try:
-                return self._append(agent, event, {event.profile: payload}, correlation_id), True
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-        raise AssertionError  # the last try returns or raises
+            return self._append(agent, event, {event.profile: payload}, correlation_id), True
+
+        return again_after_conflicts(create)
 
     def change(
         self, agent_id: AgentId, change: Callable[[Agent, Profile], Profile], *, correlation_id: str
@@ -119,19 +117,17 @@ class AgentRecords:
             LogUnavailable: Nothing was recorded.
             PayloadMissing: The profile was erased.
         """
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def replace_profile() -> Agent:
             agent = self.load(agent_id)
             payload = change(agent, self.profile_of(agent)).to_bytes()
             digest = digest_of(payload)
             if digest == agent.profile:
                 return agent
             event = AgentChanged(agent=agent_id, profile=digest)
-            try:
-                return self._append(agent, event, {digest: payload}, correlation_id)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-        raise AssertionError  # the last try returns or raises
+            return self._append(agent, event, {digest: payload}, correlation_id)
+
+        return again_after_conflicts(replace_profile)
 
     def profile_of(self, agent: Agent) -> Profile:
         """Return the profile of an agent.
@@ -182,7 +178,8 @@ class AgentRecords:
             LogUnavailable: Nothing was recorded.
         """
         agent_id = planned.agent.id
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def add() -> None:
             agent = self._load(agent_id)
             if agent.number_of(job_id) is not None:
                 return
@@ -190,14 +187,10 @@ class AgentRecords:
                 raise AgentNotFound(agent_id)
             turn = next_turn(agent, self.last_status(agent), planned.turn - 1)
             event = AgentTurnAdded(agent=agent_id, turn=turn, job=job_id)
-            try:
-                self._append(agent, event, {}, correlation_id)
-            except ConcurrencyConflict:
-                # Events of saved contexts share the stream; only turns are a conflict.
-                if not tries_left:
-                    raise
-                continue
-            return
+            self._append(agent, event, {}, correlation_id)
+
+        # Events of saved contexts share the stream; only turns are a conflict.
+        again_after_conflicts(add)
 
     def fork(
         self,
@@ -240,16 +233,14 @@ class AgentRecords:
             output=Digest(view.output) if view is not None and view.output else None,
             owner=owner,
         )
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def create() -> Agent:
             child = self._load(child_id)
             if child.exists:
                 raise AgentExists(child_id)
-            try:
-                return self._append(child, event, {}, correlation_id)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-        raise AssertionError  # the last try returns or raises
+            return self._append(child, event, {}, correlation_id)
+
+        return again_after_conflicts(create)
 
     def delete(self, agent_id: AgentId, *, correlation_id: str) -> Agent:
         """Delete an agent; its jobs stay in the log.
@@ -261,16 +252,13 @@ class AgentRecords:
             AgentNotFound: There is no such agent.
             LogUnavailable: Nothing was recorded.
         """
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def end() -> Agent:
             agent = self.load(agent_id)
-            try:
-                self._append(agent, AgentDeleted(agent=agent_id), {}, correlation_id)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
+            self._append(agent, AgentDeleted(agent=agent_id), {}, correlation_id)
             return agent
-        raise AssertionError  # the last try returns or raises
+
+        return again_after_conflicts(end)
 
     def page(
         self,

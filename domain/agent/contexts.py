@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from domain.errors import ConcurrencyConflict
 from domain.events.agent import AgentDeleted, AgentForgotten
 from domain.events.cache import AgentCacheEvicted, AgentCacheSaved
-from domain.job.commit import COMMIT_TRIES_MAX
 from domain.kv.hashing import BlockHash
 from domain.kv.places import NAMES_MAX, BlockPlaces
 from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_event
+from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog
 from domain.log.record import AGENT_STREAM, Draft, EventFilter, RecordedEvent
 from domain.ports import IdSource
@@ -171,16 +170,13 @@ class AgentContexts:
     def _append(self, agent: AgentId, event: AgentCacheEvicted, correlation_id: str) -> None:
         stream = StreamName(AGENT_STREAM + agent)
         draft = Draft(event_id=self.ids.event_id(), event=event, correlation_id=correlation_id)
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def append() -> None:
             last = self.log.select_before(EventFilter(stream=stream), before=_LAST, limit=1)
             version = last[0].version if last else 0
-            try:
-                self.log.append(stream, [draft], expected_version=version)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
-            return
+            self.log.append(stream, [draft], expected_version=version)
+
+        again_after_conflicts(append)
 
 
 def _saved(recorded: RecordedEvent) -> AgentCacheSaved:

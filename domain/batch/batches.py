@@ -15,7 +15,7 @@ from domain.batch.state import (
     evolve,
     fold,
 )
-from domain.errors import BatchNotFound, ConcurrencyConflict, Overloaded, RateLimited
+from domain.errors import BatchNotFound, Overloaded, RateLimited
 from domain.events.batch import (
     BatchCancelRequested,
     BatchDeleted,
@@ -23,8 +23,8 @@ from domain.events.batch import (
     BatchStarted,
     BatchSubmitted,
 )
-from domain.job.commit import COMMIT_TRIES_MAX
 from domain.log.codec import decode_recorded
+from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import IdSource
@@ -131,7 +131,8 @@ class BatchRecords:
             BatchNotFound: It has no events, or was deleted.
             BatchNotEnded: From ``decide``.
         """
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def append() -> Batch:
             batch, last = self._load(batch_id)
             if last is None or batch.deleted:
                 raise BatchNotFound(batch_id)
@@ -147,18 +148,14 @@ class BatchRecords:
                 )
                 for event in events
             ]
-            try:
-                recorded = self.log.append(
-                    StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
-                )
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
+            recorded = self.log.append(
+                StreamName(batch_id), drafts, expected_version=batch.version, payloads=payloads
+            )
             for event, at in map(_dated, recorded):
                 batch = evolve(batch, event, at)
             return batch
-        raise AssertionError  # the last try returns or raises
+
+        return again_after_conflicts(append)
 
     def cancel(self, batch_id: BatchId) -> Batch:
         """Request the early end of a batch; one that is ending or has ended stays as it is.

@@ -10,8 +10,8 @@ from domain.batch.batches import Page, fill_page
 from domain.batch.ports import BatchViews, FileId, StoredFile, fold
 from domain.errors import ConcurrencyConflict, FileNotFound
 from domain.events.batch import FileCreated, FileDeleted, FileEvent
-from domain.job.commit import COMMIT_TRIES_MAX
 from domain.log.codec import decode_recorded
+from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import Clock, IdSource
@@ -66,18 +66,15 @@ class FileRecords:
         Raises:
             FileNotFound: There is no such file.
         """
-        for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+        def append() -> None:
             file = self.load(file_id)
             draft = Draft(
                 event_id=self.ids.event_id(), event=FileDeleted(), correlation_id=correlation_id
             )
-            try:
-                self.log.append(StreamName(file_id), [draft], expected_version=file.version)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
-            return
+            self.log.append(StreamName(file_id), [draft], expected_version=file.version)
+
+        again_after_conflicts(append)
 
     def page(
         self,

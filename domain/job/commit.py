@@ -11,18 +11,15 @@ from typing import Protocol
 from domain.chat.generation import GenerationTask, Outcome
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
-from domain.errors import ConcurrencyConflict, JobNotFound, Unavailable
+from domain.errors import JobNotFound, Unavailable
 from domain.events.job import JobEvent
 from domain.job.decisions import JobProposal, decide, failed_attempt
 from domain.job.state import Job, fold_recorded
+from domain.log.folded_stream import again_after_conflicts
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
 from domain.ports import IdSource
 from domain.values import Digest, JobId, ModelCard, StreamName, WorkerId
-
-#: Most times that a decision is repeated after a concurrent append. The writers of one job are its
-#: worker and its cancellers, so more than two conflicts in a row mean that a writer loops.
-COMMIT_TRIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +68,22 @@ def commit(
         StaleAttempt: From ``decide``.
         LogUnavailable: Nothing was written.
     """
-    for tries_left in reversed(range(COMMIT_TRIES_MAX)):
+
+    def append() -> Job:
         loaded = load_job(job_id, log=log)
         wanted = proposal(loaded.job) if callable(proposal) else proposal
         events = decide(loaded.job, wanted) if wanted is not None else ()
         if not events:
             return loaded.job
-        try:
-            recorded = log.append(
-                StreamName(job_id),
-                drafts(events, loaded, ids=ids),
-                expected_version=loaded.job.version,
-                payloads=payloads,
-            )
-        except ConcurrencyConflict:
-            if not tries_left:
-                raise
-            continue
+        recorded = log.append(
+            StreamName(job_id),
+            drafts(events, loaded, ids=ids),
+            expected_version=loaded.job.version,
+            payloads=payloads,
+        )
         return functools.reduce(fold_recorded, recorded, loaded.job)
-    raise AssertionError  # the last try returns or raises
+
+    return again_after_conflicts(append)
 
 
 def drafts(events: tuple[JobEvent, ...], loaded: LoadedJob, *, ids: IdSource) -> list[Draft]:

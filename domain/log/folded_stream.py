@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from domain.errors import ConcurrencyConflict
@@ -12,8 +13,23 @@ from domain.log.record import Draft, RecordedEvent
 from domain.ports import IdSource
 from domain.values import StreamName
 
-#: Most times that a decision is repeated after a concurrent append.
+#: Most times that a decision is tried. A stream has few writers: more than two conflicts in a row
+#: mean that one of them loops.
 TRIES_MAX = 8
+
+Result = TypeVar("Result")
+
+
+def again_after_conflicts(attempt: Callable[[], Result]) -> Result:
+    """Load, decide and append by ``attempt``, anew after each concurrent append.
+
+    Raises:
+        ConcurrencyConflict: The last of ``TRIES_MAX`` attempts had one too.
+    """
+    for _ in range(TRIES_MAX - 1):
+        with suppress(ConcurrencyConflict):
+            return attempt()
+    return attempt()
 
 
 class VersionedState(Protocol):
@@ -70,19 +86,15 @@ class FoldedStream(Generic[State]):
         Returns:
             Whether events were appended.
         """
-        for tries_left in reversed(range(TRIES_MAX)):
+
+        def append() -> bool:
             state = self.read()
             drafts = self._drafts(decide(state), correlation_id)
-            if not drafts:
-                return False
-            try:
+            if drafts:
                 self._log.append(self._stream, drafts, expected_version=state.version)
-            except ConcurrencyConflict:
-                if not tries_left:
-                    raise
-                continue
-            return True
-        raise AssertionError  # the last try returns or raises
+            return bool(drafts)
+
+        return again_after_conflicts(append)
 
     def _drafts(self, events: Sequence[Event], correlation_id: str) -> list[Draft]:
         ids = [self._ids.event_id() for _ in events]

@@ -18,9 +18,9 @@ from domain.errors import ConcurrencyConflict, QueueUnavailable
 from domain.events.agent import AgentDeleted, AgentForgotten, AgentRegistered
 from domain.events.cache import AgentCacheEvicted, AgentCacheRestored, AgentCacheSaved
 from domain.events.event import Event
-from domain.job.commit import COMMIT_TRIES_MAX
 from domain.kv.hashing import BlockHash
 from domain.kv.places import NAMES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import AgentId, JobId, Owner, StreamName, WorkerId, digest_of
 from tests.support.builders.job_events import submitted, worker_event
 from tests.support.builders.told_log import ToldLog, second
@@ -293,7 +293,7 @@ def test_nothing_is_recorded_while_the_broker_is_away() -> None:
 def test_a_deletion_is_recorded_after_the_events_of_other_writers() -> None:
     world = World()
     world.tell("ann", _saved(1))
-    world.log.rivals = [("agent-ann", RESTORED)] * (COMMIT_TRIES_MAX - 1)
+    world.log.rivals = [("agent-ann", RESTORED)] * (TRIES_MAX - 1)
     assert world.forget() == 1
     assert _types(world)[-1] == "AgentCacheEvicted"
 
@@ -301,7 +301,7 @@ def test_a_deletion_is_recorded_after_the_events_of_other_writers() -> None:
 def test_a_deletion_gives_up_when_every_try_is_overtaken() -> None:
     world = World()
     world.tell("ann", _saved(1))
-    world.log.rivals = [("agent-ann", RESTORED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("agent-ann", RESTORED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.forget()
     assert len(world.log.rivals) == 2

@@ -9,7 +9,7 @@ from domain.errors import AgentExists, AgentNotFound, ConcurrencyConflict, Inval
 from domain.events.agent import AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheSaved
 from domain.events.job import JobFailed
-from domain.job.commit import COMMIT_TRIES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import AgentId, JobId, Owner, StreamName, digest_of
 from tests.support.builders.agent_world import AgentWorld
 from tests.support.builders.told_log import second
@@ -186,13 +186,13 @@ def test_the_last_inherited_turn_is_known_without_the_parent() -> None:
 
 def test_a_saved_context_at_the_same_time_does_not_hinder_a_fork() -> None:
     world = _with_turns(1)
-    world.log.rivals = [("agent-b", SAVED)] * (COMMIT_TRIES_MAX - 1)
-    assert world.fork("a", "b").life == COMMIT_TRIES_MAX
+    world.log.rivals = [("agent-b", SAVED)] * (TRIES_MAX - 1)
+    assert world.fork("a", "b").life == TRIES_MAX
 
 
 def test_a_fork_gives_up_when_every_try_is_overtaken() -> None:
     world = _with_turns(1)
-    world.log.rivals = [("agent-b", SAVED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("agent-b", SAVED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.fork("a", "b")
     assert len(world.log.rivals) == 2

@@ -12,7 +12,7 @@ from domain.events.agent import AgentDeleted, AgentRegistered, AgentTurnAdded
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobFailed
-from domain.job.commit import COMMIT_TRIES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import AgentId, JobId, StreamName, Usage, digest_of
 from tests.support.builders.agent_world import AgentWorld
 
@@ -212,7 +212,7 @@ def test_a_context_that_is_saved_meanwhile_is_no_conflict() -> None:
     world = _registered()
     planned = world.plan("a")
     world.accept("job-1", planned, "One?")
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX - 1)
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX - 1)
     world.record(planned, "job-1")
     assert world.events("a")[-1] == _turn(1, "job-1")
 
@@ -221,7 +221,7 @@ def test_recording_gives_up_when_every_try_is_overtaken() -> None:
     world = _registered()
     planned = world.plan("a")
     world.accept("job-1", planned, "One?")
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.record(planned, "job-1")
     assert len(world.log.rivals) == 2

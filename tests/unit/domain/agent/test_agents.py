@@ -21,7 +21,7 @@ from domain.events.agent import AgentDeleted, AgentForked, AgentRegistered
 from domain.events.cache import AgentCacheSaved
 from domain.events.event import Event
 from domain.events.job import JobFailed
-from domain.job.commit import COMMIT_TRIES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import AgentId, JobId, JobStatus, Owner, StreamName, digest_of
 from tests.support.builders.agent_world import AgentWorld
 from tests.support.builders.told_log import second
@@ -99,15 +99,15 @@ def test_events_of_contexts_move_the_version_of_an_agent_only() -> None:
 
 def test_a_saved_context_at_the_same_time_does_not_hinder_registration() -> None:
     world = AgentWorld()
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX - 1)
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX - 1)
     agent, is_new = world.records.register(A, KIND, correlation_id="req-1")
     assert is_new
-    assert agent.life == COMMIT_TRIES_MAX
+    assert agent.life == TRIES_MAX
 
 
 def test_registration_gives_up_when_every_try_is_overtaken() -> None:
     world = AgentWorld()
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.register("a", KIND)
     assert len(world.log.rivals) == 2
@@ -151,15 +151,15 @@ def test_a_deleted_agent_is_returned_as_it_was() -> None:
 def test_deletion_goes_on_after_a_context_that_was_saved_meanwhile() -> None:
     world = AgentWorld()
     world.register("a")
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX - 1)
-    assert world.delete("a").version == COMMIT_TRIES_MAX
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX - 1)
+    assert world.delete("a").version == TRIES_MAX
     assert world.events("a")[-1] == AgentDeleted(agent=A)
 
 
 def test_deletion_gives_up_when_every_try_is_overtaken() -> None:
     world = AgentWorld()
     world.register("a")
-    world.log.rivals = [("agent-a", SAVED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("agent-a", SAVED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.delete("a")
     assert len(world.log.rivals) == 2
@@ -275,6 +275,6 @@ def test_a_change_replaces_the_profile_and_gives_up_when_every_try_is_overtaken(
     assert world.records.change(A, label, correlation_id="c") == changed
     after = world.records.profile_of(world.records.load(A))
     assert after == replace(KIND, metadata={"k": "v"})
-    world.log.rivals = [("agent-a", SAVED)] * COMMIT_TRIES_MAX
+    world.log.rivals = [("agent-a", SAVED)] * TRIES_MAX
     with pytest.raises(ConcurrencyConflict):
         world.records.change(A, lambda _, __: KIND, correlation_id="c")

@@ -11,7 +11,7 @@ from domain.batch.batches import fill_page
 from domain.batch.state import BatchId, BatchState
 from domain.errors import BatchNotEnded, BatchNotFound, ConcurrencyConflict, Overloaded, RateLimited
 from domain.events.batch import BatchSubmitted
-from domain.job.commit import COMMIT_TRIES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import Owner, StreamName
 from tests.support.builders.batch_world import BatchWorld
 from tests.support.fakes.conflicts import ConflictingAppends
@@ -55,17 +55,17 @@ def test_command_names_its_cause_and_its_request(world: BatchWorld) -> None:
 
 def test_command_is_decided_again_after_concurrent_appends(world: BatchWorld) -> None:
     batch_id = world.submit_batch("one")
-    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX - 1)
+    conflicts = ConflictingAppends(world.log, TRIES_MAX - 1)
     world.batches.cancel(batch_id)
-    assert conflicts.tries == COMMIT_TRIES_MAX
+    assert conflicts.tries == TRIES_MAX
 
 
 def test_writer_that_loops_is_an_error(world: BatchWorld) -> None:
     batch_id = world.submit_batch("one")
-    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX)
+    conflicts = ConflictingAppends(world.log, TRIES_MAX)
     with pytest.raises(ConcurrencyConflict):
         world.batches.cancel(batch_id)
-    assert conflicts.tries == COMMIT_TRIES_MAX
+    assert conflicts.tries == TRIES_MAX
 
 
 def test_batch_is_deleted_once_it_has_ended_and_is_then_gone(world: BatchWorld) -> None:

@@ -11,7 +11,7 @@ from domain.batch.files import FileRecords
 from domain.batch.ports import FileId, StoredFile
 from domain.errors import ConcurrencyConflict, FileNotFound, LogUnavailable
 from domain.events.batch import FileCreated, FileDeleted
-from domain.job.commit import COMMIT_TRIES_MAX
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import Owner, digest_of
 from tests.support.builders.told_log import ToldLog, second
 from tests.support.fakes.batches import InMemoryBatchViews
@@ -130,14 +130,14 @@ def test_of_two_deletions_the_second_finds_no_file() -> None:
 
 def test_deletion_goes_on_after_events_of_other_writers() -> None:
     world = _files(1)
-    world.log.rivals = [("file-1", CREATED)] * (COMMIT_TRIES_MAX - 1)
+    world.log.rivals = [("file-1", CREATED)] * (TRIES_MAX - 1)
     world.delete("file-1")
     assert world.log.told()[-1].type == "FileDeleted"
 
 
 def test_deletion_gives_up_when_every_try_is_overtaken() -> None:
     world = _files(1)
-    world.log.rivals = [("file-1", CREATED)] * (COMMIT_TRIES_MAX + 2)
+    world.log.rivals = [("file-1", CREATED)] * (TRIES_MAX + 2)
     with pytest.raises(ConcurrencyConflict):
         world.delete("file-1")
     assert len(world.log.rivals) == 2

@@ -9,9 +9,10 @@ import pytest
 from domain.chat.items import Failed
 from domain.errors import ConcurrencyConflict, JobNotFound
 from domain.events.job import JobCancelRequested, JobRetried
-from domain.job.commit import COMMIT_TRIES_MAX, commit, load_job
+from domain.job.commit import commit, load_job
 from domain.job.decisions import JobProposal, failed_attempt
 from domain.job.state import Job
+from domain.log.folded_stream import TRIES_MAX
 from domain.values import JobId, JobStatus, StreamName
 from tests.support.builders.job_events import started
 from tests.support.builders.job_world import JobWorld
@@ -73,7 +74,7 @@ def test_command_that_changes_nothing_appends_nothing(world: JobWorld) -> None:
 
 def test_decision_is_made_again_after_concurrent_appends(world: JobWorld) -> None:
     job_id = world.submit()
-    conflicts, seen = ConflictingAppends(world.log, COMMIT_TRIES_MAX - 1), list[JobStatus]()
+    conflicts, seen = ConflictingAppends(world.log, TRIES_MAX - 1), list[JobStatus]()
 
     def command(job: Job) -> JobProposal:
         seen.append(job.status)
@@ -82,15 +83,15 @@ def test_decision_is_made_again_after_concurrent_appends(world: JobWorld) -> Non
     after = commit(job_id, command, log=world.log, ids=world.ids)
     assert after.cancel_requested
     assert after == world.job(job_id)
-    assert (conflicts.tries, len(seen)) == (COMMIT_TRIES_MAX, COMMIT_TRIES_MAX)
+    assert (conflicts.tries, len(seen)) == (TRIES_MAX, TRIES_MAX)
 
 
 def test_writer_that_loops_is_an_error(world: JobWorld) -> None:
     job_id = world.submit()
-    conflicts = ConflictingAppends(world.log, COMMIT_TRIES_MAX)
+    conflicts = ConflictingAppends(world.log, TRIES_MAX)
     with pytest.raises(ConcurrencyConflict):
         run(world, job_id, JobCancelRequested(reason="api"))
-    assert conflicts.tries == COMMIT_TRIES_MAX
+    assert conflicts.tries == TRIES_MAX
     assert world.types(job_id) == ["JobSubmitted"]
 
 
