@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -167,14 +168,9 @@ class DecodeRows:
     def _advance(self, tokens: mx.array, prompts: Pieces) -> list[tuple[int, int]]:
         """Start the pass that draws the next tokens, and read the present ones."""
         self.sampled = [row.uid for row in self.rows]
-        if prompts:
-            lengths = [1] * len(self.rows)
-            logits = self._joined(lambda: self._forward_beside(tokens, lengths, prompts), prompts)
-        elif self._starting:
-            logits = self._joined(lambda: self._forward(tokens))
-        else:
-            logits = self._forward(tokens)
-        self._next = self._sampler(logits[:, -1], tokens)
+        forward = partial(self._forward, tokens, [1] * len(self.rows), prompts)
+        logits = self._joined(forward, prompts) if self._starting or prompts else forward()
+        self._next = self._sampler(logits, tokens)
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]  # mlx has no types for it
         drawn: list[int] = tokens.tolist()  # type: ignore[assignment]  # one axis
         for row, token in zip(self.rows, drawn, strict=True):
@@ -208,12 +204,9 @@ class DecodeRows:
             row.uid for row, length in zip(self.rows, lengths, strict=True) for _ in range(length)
         ]
         read = [token for piece in pieces for token in piece]
-        if prompts:
-            tokens = mx.array(read, dtype=self._next.dtype)
-            logits = self._joined(lambda: self._forward_beside(tokens, lengths, prompts), prompts)
-            logits = logits[:, 0]
-        else:
-            logits = _forward_pieces(self._network, self.rows, pieces, self._ragged)
+        tokens = mx.array(read, dtype=self._next.dtype)
+        forward = partial(self._forward, tokens, lengths, prompts)
+        logits = self._joined(forward, prompts) if prompts else forward()
         draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws, is_timed=not prompts)
         first, following, returned = 0, [], []
@@ -263,7 +256,7 @@ class DecodeRows:
         held.cache = [_joined_part(*pair, rows) for pair in zip(held.cache, new, strict=True)]
         state.cache = [None] * len(new)
 
-    def _joined(self, forward: Callable[[], mx.array], prompts: Pieces = ()) -> mx.array:
+    def _joined(self, forward: Callable[[], mx.array], prompts: Pieces) -> mx.array:
         """Return the logits of a pass in which rows start or prompts are read.
 
         Raises:
@@ -286,43 +279,42 @@ class DecodeRows:
             raise JoinFailed(uids, error) from error
         return logits
 
-    def _forward_beside(
-        self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces
-    ) -> mx.array:
-        """Compute pieces of prompts beside more tokens of each row.
+    def _forward(self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces = ()) -> mx.array:
+        """Compute new tokens of each row, and pieces of prompts beside them.
 
         Args:
-            tokens: New tokens of the rows, row by row, [tokens].
+            tokens: The new tokens, row by row, [tokens].
             lengths: How many of them each row has.
 
         Returns:
-            The logits after each of those tokens, [tokens, 1, vocabulary].
+            The logits after each of those tokens, [tokens, vocabulary].
         """
-        assert self._head is not None, "prompts are read beside rows"
-        rows = [*self.rows, *(row for row, _ in prompts)]
-        lengths = [*lengths, *(len(piece) for _, piece in prompts)]
-        read = mx.array([token for _, piece in prompts for token in piece], dtype=tokens.dtype)
-        caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
-        with self._head.of(tokens.size):
-            logits: mx.array = self._network(mx.concatenate([tokens, read])[:, None], cache=caches)
-        return logits
-
-    def _forward(self, tokens: mx.array) -> mx.array:
-        """Return the logits after one more token of each row, [rows, 1, vocabulary]."""
         if not self._ragged:
             outputs = [
-                self._network(tokens[at : at + 1, None], cache=row.caches)
+                self._network(tokens[at : at + 1, None], cache=row.caches)[0]
                 for at, row in enumerate(self.rows)
             ]
             return mx.concatenate(outputs)
-        rows = [row.caches for row in self.rows]
+        rows = [row.caches for row in (*self.rows, *(row for row, _ in prompts))]
         if len(rows) == 1:
             found = leaves(rows[0])
             caches = nest(rows[0], iter([self._states.get(i, one) for i, one in enumerate(found)]))
-        else:
-            caches = ragged_caches(rows, [1] * len(rows), self._states.__getitem__)
-        logits: mx.array = self._network(tokens[:, None], cache=caches)
-        return logits
+            alone: mx.array = self._network(tokens[None], cache=caches)
+            return alone[0]
+        caches = ragged_caches(
+            rows,
+            [*lengths, *(len(piece) for _, piece in prompts)],
+            self._states.__getitem__,
+            by_token=self._ragged is RaggedKind.BY_TOKEN,
+        )
+        if not prompts:
+            logits: mx.array = self._network(tokens[:, None], cache=caches)
+            return logits[:, 0]
+        assert self._head is not None, "prompts are read beside rows"
+        read = [mx.array(list(piece), dtype=tokens.dtype) for _, piece in prompts]
+        with self._head.of(tokens.size):
+            logits = self._network(mx.concatenate([tokens, *read])[:, None], cache=caches)
+        return logits[:, 0]
 
 
 def prefill(
@@ -337,7 +329,7 @@ def prefill(
     need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
-    logits = _forward_pieces(network, rows, pieces, RaggedKind.WHOLE)
+    logits = _forward_pieces(network, rows, pieces)
     if on_logits is not None:
         on_logits(logits)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
@@ -356,7 +348,6 @@ def _forward_pieces(
     network: Any,  # noqa: ANN401 - mlx-lm ships no types
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
-    ragged: RaggedKind,
 ) -> mx.array:
     """Return the logits after each token of the pieces, row by row: [tokens, vocabulary]."""
     if len(rows) == 1:
@@ -364,8 +355,7 @@ def _forward_pieces(
         return alone[0]
     lengths = [len(piece) for piece in pieces]
     tokens = [token for piece in pieces for token in piece]
-    by_token = ragged is RaggedKind.BY_TOKEN
-    caches = ragged_caches([row.caches for row in rows], lengths, _no_state, by_token=by_token)
+    caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
     logits: mx.array = network(mx.array(tokens)[:, None], cache=caches)
     return logits[:, 0]
 

@@ -276,10 +276,10 @@ def install_ragged_attention(network: Any) -> RaggedKind:  # noqa: ANN401 - mlx-
     for module in {sys.modules[type(part).__module__] for part in network.modules()}:
         if getattr(module, _NAME, None) is scaled_dot_product_attention:
             setattr(module, _NAME, ragged_attention)
-    has_states = any(map(is_state, leaves(make_row_caches(network))))
-    lengths = (1, 1) if has_states else (2, 1)
     reason = ""
     try:
+        has_states = any(map(is_state, leaves(make_row_caches(network))))
+        lengths = (1, 1) if has_states else (2, 1)
         alone = _logits_alone(network, lengths)
         for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
             if reason := _difference(network, alone, lengths, kind):
