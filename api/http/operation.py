@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from api.http.messages import Access, Reply, Request, StreamReply
 from domain.errors import InvalidRequest
@@ -187,6 +187,41 @@ def page_size(
 ) -> Parameter[int]:
     """Return the query parameter ``limit``."""
     return whole_number("limit", description, default=default, least=1, most=most)
+
+
+class Edges(TypedDict):
+    """The ids of the first and the last row of a page."""
+
+    first_id: str | None
+    last_id: str | None
+
+
+def edges(rows: Sequence[Mapping[str, object]]) -> Edges:
+    """Return the edges of a page; ``None`` for both where it is empty."""
+    if not rows:
+        return {"first_id": None, "last_id": None}
+    return {"first_id": str(rows[0]["id"]), "last_id": str(rows[-1]["id"])}
+
+
+@dataclass(frozen=True, slots=True)
+class PageOfRows:
+    """The page that a request wants of rows which are all at hand.
+
+    Attributes:
+        after: Id of the row before the page, in its order; the page behind an unknown one is empty.
+    """
+
+    limit: int
+    order: Order
+    after: str | None
+
+    def of(self, rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+        """Return the page of rows, which are oldest first, and whether more follow."""
+        ordered = list(reversed(rows) if self.order is Order.DESC else rows)
+        if self.after is not None:
+            names = [row["id"] for row in ordered]
+            ordered = ordered[names.index(self.after) + 1 :] if self.after in names else []
+        return ordered[: self.limit], len(ordered) > self.limit
 
 
 def choice(name: str, description: str, options: type[E], *, default: D) -> Parameter[E | D]:

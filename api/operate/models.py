@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 
 from api.app import App
 from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, path, text
+from api.http.operation import Operation, edges, path, text
 from domain.errors import ModelNotFound
 from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_name
 from ops.clients.claude_code import ServedModel
@@ -78,8 +78,7 @@ async def list_models(app: App, request: Request) -> Reply:
         "object": "list",
         "data": models,
         "has_more": False,
-        "first_id": models[0]["id"] if models else None,
-        "last_id": models[-1]["id"] if models else None,
+        **edges(models),
     }
     return json_reply(page)
 

@@ -27,7 +27,7 @@ from api.dialects.batches.objects import (
 from api.dialects.generate import USER_TURN
 from api.http.bodies import BATCH, Items, RequestBody, WebhookBody, parse_body
 from api.http.messages import Reply, Request, StreamReply, json_reply
-from api.http.operation import Operation, page_size, path, text
+from api.http.operation import Operation, edges, page_size, path, text
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
@@ -258,8 +258,7 @@ def _list(app: App, request: Request) -> MessageBatchList:
     return {
         "data": data,
         "has_more": page.has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        **edges(data),
     }
 
 

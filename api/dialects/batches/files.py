@@ -18,7 +18,7 @@ from api.generation import unix_seconds
 from api.http.bodies import KeptSeconds, RequestBody, parse_body
 from api.http.messages import Reply, Request, StreamReply, json_reply
 from api.http.multipart import parse_upload
-from api.http.operation import Operation, Order, choice, page_size, path, text
+from api.http.operation import Operation, Order, choice, edges, page_size, path, text
 from domain.batch.jsonl import pack, read_content, read_filename
 from domain.batch.ports import FileId, StoredFile
 from domain.batch.state import BatchId
@@ -150,8 +150,7 @@ async def list_stored_files(app: App, request: Request) -> Reply:
         "object": "list",
         "data": data,
         "has_more": page.has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        **edges(data),
     }
     return json_reply(body)
 

@@ -25,7 +25,7 @@ from api.dialects.batches.objects import (
 from api.generation import unix_seconds
 from api.http.bodies import Name, Pairs, RequestBody, WebhookBody, parse_body
 from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, page_size, path, text
+from api.http.operation import Operation, edges, page_size, path, text
 from domain.batch.driver import file_of_part
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
@@ -319,8 +319,7 @@ def _list(app: App, request: Request) -> BatchList:
         "object": "list",
         "data": data,
         "has_more": page.has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        **edges(data),
     }
 
 

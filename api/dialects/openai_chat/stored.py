@@ -21,7 +21,7 @@ from api.dialects.openai_chat.parse import CHAT, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.bodies import parse_body
 from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, Order, choice, page_size, path, text
+from api.http.operation import Operation, Order, PageOfRows, choice, edges, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
 from domain.job.commit import commit
@@ -101,12 +101,11 @@ async def list_messages(app: App, request: Request) -> Reply:
         }
         for number, message in enumerate(found.messages)
     ]
-    page, more = _page(messages, wanted)
+    page, more = wanted.of(messages)
     body: StoredMessages = {
         "object": "list",
         "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
+        **edges(page),
         "has_more": more,
     }
     return json_reply(body)
@@ -175,13 +174,12 @@ def _listed(app: App, request: Request) -> StoredCompletions:
         if all(one.metadata.get(name) == value for name, value in wanted.items())
     ]
     rows = [{"id": CHAT.id_prefix + job_hex(one.job.id), "found": one} for one in reversed(found)]
-    page, more = _page(rows, page_wanted)
+    page, more = page_wanted.of(rows)
     data = [shown for row in page if (shown := _object(app, row["found"])) is not None]
     return {
         "object": "list",
         "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        **edges(data),
         "has_more": more,
     }
 
@@ -203,21 +201,8 @@ def _recent(app: App, request: Request) -> Iterator[_Stored]:
         before = page.jobs[-1].id
 
 
-def _read_page(request: Request) -> tuple[int, Order, str | None]:
-    return _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
-
-
-def _page(
-    rows: list[dict[str, Any]], wanted: tuple[int, Order, str | None]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Return a page of rows, which are oldest first, and whether more follow."""
-    limit, order, after = wanted
-    if order is Order.DESC:
-        rows.reverse()
-    if after is not None:
-        names = [row["id"] for row in rows]
-        rows = rows[names.index(after) + 1 :] if after in names else []
-    return rows[:limit], len(rows) > limit
+def _read_page(request: Request) -> PageOfRows:
+    return PageOfRows(_LIMIT.read(request), _ORDER.read(request), _AFTER.read(request))
 
 
 STORED_OPERATIONS: Final = (

@@ -34,7 +34,7 @@ from api.dialects.openai_responses.routes import (
 from api.generation import job_hex, unix_seconds
 from api.http.bodies import parse_body
 from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, path
+from api.http.operation import Operation, edges, path
 from domain.agent.state import Agent, Conversation, Profile
 from domain.errors import ItemNotFound
 from domain.values import AgentId
@@ -98,8 +98,7 @@ async def add_items(app: App, request: Request) -> Reply:
         "object": "list",
         "data": items,
         "has_more": False,
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
+        **edges(items),
     }
     return json_reply(body)
 

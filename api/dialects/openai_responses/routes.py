@@ -53,7 +53,9 @@ from api.http.operation import (
     IDEMPOTENCY_KEY,
     Operation,
     Order,
+    PageOfRows,
     choice,
+    edges,
     flag,
     page_size,
     path,
@@ -367,30 +369,15 @@ async def list_input_items(app: App, request: Request) -> Reply:
     return json_reply(page_of_items(items, page))
 
 
-def read_page(request: Request) -> tuple[int, Order, str | None]:
+def read_page(request: Request) -> PageOfRows:
     """Return the ``PAGE_PARAMETERS`` of a request."""
-    return _LIMIT.read(request), _ORDER.read(request), _AFTER.read(request)
+    return PageOfRows(_LIMIT.read(request), _ORDER.read(request), _AFTER.read(request))
 
 
-def page_of_items(
-    items: list[dict[str, Any]], wanted: tuple[int, Order, str | None]
-) -> ResponseItems:
+def page_of_items(items: list[dict[str, Any]], wanted: PageOfRows) -> ResponseItems:
     """Return the wanted page of a list of items, which are oldest first."""
-    limit, order, after = wanted
-    if order is Order.DESC:
-        items.reverse()
-    if after is not None:
-        # The page behind an item of another response is empty.
-        names = [item["id"] for item in items]
-        items = items[names.index(after) + 1 :] if after in names else []
-    page = items[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "has_more": len(items) > limit,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-    }
+    page, more = wanted.of(items)
+    return {"object": "list", "data": page, "has_more": more, **edges(page)}
 
 
 def _parse(
