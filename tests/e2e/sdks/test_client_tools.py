@@ -1,6 +1,6 @@
 """Sessions of the unmodified SDKs with the vendors' tools that the client runs.
 
-The model says its lines from a script; the tests run the commands and edit the files.
+A script has the lines of the model; the tests run the commands and edit the files.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _run(folder: Path, command: str) -> str:
 
 def test_claude_runs_bash_and_the_editor(claude: anthropic.Anthropic, tmp_path: Path) -> None:
     messages: list[Any] = [{"role": "user", "content": "Write one, then make it two."}]
-    said: list[anthropic.types.Message] = []
-    while not said or said[-1].stop_reason == "tool_use":
+    turns: list[anthropic.types.Message] = []
+    while not turns or turns[-1].stop_reason == "tool_use":
         with claude.messages.stream(
             model="scripted",
             max_tokens=200,
@@ -78,9 +78,9 @@ def test_claude_runs_bash_and_the_editor(claude: anthropic.Anthropic, tmp_path: 
             ],
             messages=messages,
         ) as stream:
-            said.append(stream.get_final_message())
-        messages.append({"role": "assistant", "content": said[-1].content})
-        used = said[-1].content[0]
+            turns.append(stream.get_final_message())
+        messages.append({"role": "assistant", "content": turns[-1].content})
+        used = turns[-1].content[0]
         if used.type != "tool_use":
             break
         given: Any = used.input
@@ -90,9 +90,9 @@ def test_claude_runs_bash_and_the_editor(claude: anthropic.Anthropic, tmp_path: 
             result = _edit(tmp_path, given)
         block = {"type": "tool_result", "tool_use_id": used.id, "content": result}
         messages.append({"role": "user", "content": [block]})
-    assert [one.stop_reason for one in said] == ["tool_use", "tool_use", "end_turn"]
+    assert [one.stop_reason for one in turns] == ["tool_use", "tool_use", "end_turn"]
     assert (tmp_path / "made.txt").read_text() == "two"
-    assert said[-1].content[0].text == "The file has two."  # type: ignore[union-attr]  # a text
+    assert turns[-1].content[0].text == "The file has two."  # type: ignore[union-attr]  # a text
 
 
 def test_a_tool_that_a_search_found_is_called_in_the_turn_that_goes_on(

@@ -92,11 +92,11 @@ def test_a_chat_is_a_line_for_each_output_and_a_last_one() -> None:
 
 def test_a_generation_has_its_text_at_the_top() -> None:
     bodies = (Thinking(text="hm", ids=(1,)), Text(text="Hi", ids=(2,)), END)
-    thought, said, last = lines(GENERATE, items_of(*bodies))
+    thought, answered, last = lines(GENERATE, items_of(*bodies))
     assert (thought["response"], thought["thinking"]) == ("", "hm")
-    assert said["response"] == "Hi"
+    assert answered["response"] == "Hi"
     assert last["response"] == ""
-    for one in (thought, said, last):
+    for one in (thought, answered, last):
         GenerateResponse.model_validate(one)
 
 
