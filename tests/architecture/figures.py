@@ -65,7 +65,7 @@ class Figures:
 CEILINGS: Final = Figures(
     files=457,
     lines=92_100,
-    statements=44_700,
+    statements=44_600,
     message_files=38,
     jobs_files=15,
 )
