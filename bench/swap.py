@@ -1,8 +1,8 @@
 """Swaps under load: how long each phase takes, whether a stream fails, and what memory remains.
 
-``python -m bench.swap [--shape demo|135m] [--swaps 20] [--streams 4]``: two models of one shape
-take turns. Before each swap, streams run; they have to end with the text that the model they began
-with gives alone.
+``python -m bench.swap [--shape demo|135m|adapters] [--swaps 20] [--streams 4]``: two models of one
+shape, or two adapters of one model, take turns. Before each swap, streams run; they have to end
+with the text that the model they began with gives alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import httpx
 
 from bench.chaos.model import make_exact_model
 from tests.support.clients.job_reader import JobReader
+from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.processes.service import Service
 
@@ -32,13 +33,24 @@ _WAIT_S: Final = 300.0
 _LOOK_S: Final = 0.02
 
 
-def make_models(shape: str, directory: Path) -> None:
-    """Write the two models of a shape."""
+def make_models(shape: str, directory: Path) -> str:
+    """Write the two models of a shape and return their tables of the configuration."""
+    base, tables = directory / "base", []
+    if shape == "adapters":
+        make_tiny_llama(base, hidden=576, layers=30, context=4096)
     for seed, name in enumerate(_NAMES):
+        source = directory / name
         if shape == "demo":
-            make_exact_model(directory / name)
+            make_exact_model(source)
+        elif shape == "135m":
+            make_tiny_llama(source, hidden=576, layers=30, context=4096, seed=seed)
         else:
-            make_tiny_llama(directory / name, hidden=576, layers=30, context=4096, seed=seed)
+            make_adapter(source, base, seed=seed)
+        places = f'source = "{source}"\n'
+        if shape == "adapters":
+            places = f'source = "{base}"\nadapter = "{source}"\n'
+        tables.append(f"[models.{name}]\n{places}")
+    return "".join(tables)
 
 
 class Bench:
@@ -50,10 +62,8 @@ class Bench:
     """
 
     def __init__(self, shape: str, directory: Path) -> None:
-        make_models(shape, directory)
         config = directory / "semantic.toml"
-        tables = (f'[models.{name}]\nsource = "{directory / name}"\n' for name in _NAMES)
-        config.write_text("".join(tables))
+        config.write_text(make_models(shape, directory))
         env = {
             "SEMANTIC_CONFIG": str(config),
             "SEMANTIC_MODEL__ID": "a",
@@ -145,7 +155,7 @@ def measure(bench: Bench, swaps: int, streams: int) -> dict[str, Any]:
 def main() -> None:
     """Measure one shape and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=("demo", "135m"), default="demo")
+    parser.add_argument("--shape", choices=("demo", "135m", "adapters"), default="demo")
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -38,6 +38,7 @@ from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, Sh
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
+from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
 from worker.engine.mlx.model.loader import (
     ModelSource,
     check_weight_files,
@@ -68,11 +69,13 @@ class ServedModels:
     Attributes:
         model: The one that generates text.
         lane: Computes the vectors of the embedding models on the engine thread.
+        kept: The weights of the model before, where this one has the same ones.
     """
 
     model: ModelEntry
     lane: EmbeddingLane
     engines: Mapping[str, EmbeddingEngine]
+    kept: KeptBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +165,7 @@ def build_engine(
 
     def new_runner() -> ModelRunner:
         runner = BatchRunner(
-            load_weights=lambda: load_weights(source, answers, budget.check_weights),
+            load_weights=lambda: load_weights(source, answers, budget.check_weights, models.kept),
             gap_max_ms=GAP_MS,
             kv_budget_bytes=budget,
             tier=cache.tier,
@@ -190,8 +193,14 @@ def build_engine(
     return engine
 
 
-def served_models(settings: Settings, model: ModelEntry) -> ServedModels:
-    """Return a model and the embedding models of the settings; the largest of these is reserved."""
+def served_models(
+    settings: Settings, model: ModelEntry, base: Callable[[Callable[[], KeptBase]], KeptBase]
+) -> ServedModels:
+    """Return a model and the embedding models of the settings; the largest of these is reserved.
+
+    Args:
+        base: Returns the weights that the worker before kept, or what its argument makes.
+    """
     reserve, digests = 0, settings.data_dir / "digests.json"
     entries = embedding_models(settings)
     for entry in entries:
@@ -201,7 +210,7 @@ def served_models(settings: Settings, model: ModelEntry) -> ServedModels:
             _log.warning("embedding_model_unusable", model=entry.name, why=error.message)
     lane = EmbeddingLane(EmbeddingAccount(ProcessDevice(), reserve))
     engines = {entry.name: EmbeddingEngine(entry, lane, digests) for entry in entries}
-    return ServedModels(model=model, lane=lane, engines=engines)
+    return ServedModels(model=model, lane=lane, engines=engines, kept=base(KeptBase))
 
 
 def with_lanes(runner: JobRunner, models: ServedModels, turns: TurnScheduler) -> JobRunner:
@@ -283,6 +292,8 @@ def check_model(settings: Settings, model: ModelEntry) -> None:
     """
     model_dir = find_model(model.source, model.revision, downloads=False)
     check_weight_files(model_dir)
+    if model.adapter is not None:
+        checked_adapter(model.adapter)
     _budget(settings).check_weights(model_dir)
 
 

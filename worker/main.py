@@ -109,9 +109,12 @@ def main() -> int:
     process = WorkerProcess(settings, logger)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.request_stop())
-    is_supervised = watch_lifeline(process.request_stop)
+    is_supervised = watch_lifeline(lambda: process.request_stop())
     try:
         code = process.run()
+        while (successor := process.successor(code)) is not None:
+            process = successor
+            code = process.run()
     except DataDirLocked as error:
         logger.error("cannot_run", why=error.message)  # noqa: TRY400 - the traceback adds nothing
         # The supervisor has the directory, so the holder is left of a killed service and will end.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ from worker.turn_scheduler import ActiveJobs, TurnScheduler
 
 if TYPE_CHECKING:
     from worker.composition import CacheParts, ServedModels
+    from worker.engine.mlx.model.adapters import KeptBase
 
 #: Longest wait for the scan of the block store after the model is loaded, in seconds. Blocks that
 #: the scan finds later become available then.
@@ -79,11 +80,36 @@ class Connections:
     metrics: WorkerMetrics
 
 
+@dataclass(slots=True, eq=False)
+class ProcessState:
+    """What one worker passes on to the next one of the same process.
+
+    Attributes:
+        beat: Sends a heartbeat to the supervisor.
+        stop: Set once the process is asked to stop.
+        is_beating: Whether the supervisor expects heartbeats before the model is loaded.
+        kept: The weights of the model.
+    """
+
+    beat: Callable[[], None] = field(default_factory=take_heartbeat)
+    stop: threading.Event = field(default_factory=threading.Event)
+    is_beating: bool = False
+    kept: KeptBase | None = None
+
+    def base(self, empty: Callable[[], KeptBase]) -> KeptBase:
+        """Return the weights that the worker before kept, or what ``empty`` makes."""
+        self.kept = self.kept or empty()
+        return self.kept
+
+
 class WorkerProcess:
     """The running worker."""
 
-    def __init__(self, settings: Settings, logger: Logger) -> None:
+    def __init__(
+        self, settings: Settings, logger: Logger, shared: ProcessState | None = None
+    ) -> None:
         self._settings = settings
+        self._shared = shared or ProcessState()
         self._model = first_model(settings)
         self._embeds = tuple(entry.name for entry in embedding_models(settings))
         self._logger = logger
@@ -96,7 +122,8 @@ class WorkerProcess:
         self._planned: PlannedExit | None = None
         #: The model of the swap for which this worker ends.
         self._target: str | None = None
-        self._is_asked_to_stop = threading.Event()
+        #: Whether the next model is another adapter of the weights in memory.
+        self._keeps_base = False
         self._identity: WorkerIdentity | None = None
         self._turns = TurnScheduler.of_worker()
         self._request_reconcile: Callable[[], None] = lambda: None
@@ -108,8 +135,18 @@ class WorkerProcess:
                 with suppress(OSError):
                     self._identity.forget()  # this end is no death within the load
             os._exit(int(ExitCode.OK))
-        self._is_asked_to_stop.set()
+        self._shared.stop.set()
         self._stop.set()
+
+    def successor(self, code: int) -> WorkerProcess | None:
+        """Return the worker that goes on in this process after ``run``, if one does.
+
+        It serves another adapter of the model, whose weights stay in memory.
+        """
+        if code != ExitCode.SWAPPED or not self._keeps_base:
+            return None
+        self._shared.is_beating = True
+        return WorkerProcess(self._settings, self._logger, self._shared)
 
     def _plan_exit(self, code: ExitCode, *, drain_s: float) -> None:
         """Drain and end, to be started again."""
@@ -131,12 +168,16 @@ class WorkerProcess:
         Raises:
             SemanticError: The log, the broker or the model is not available at the start.
         """
+        if self._shared.stop.is_set():
+            return int(ExitCode.OK)
         with ExitStack() as stack:
             stack.enter_context(DataLock(self._settings.data_dir / "worker.lock"))
             return self._run(stack)
 
     def _run(self, stack: ExitStack) -> int:
         settings = self._settings
+        if self._shared.is_beating:
+            stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
         upgrade(settings.log_url)
         log = stack.enter_context(open_log(settings.log_url, clock=SystemClock()))
         recorder = WorkerEventRecorder(self._worker, log=log, ids=RandomIds())
@@ -206,7 +247,7 @@ class WorkerProcess:
         log, client, keys = to.log, to.client, to.keys
         sink = RedisItemSink(client, keys)
         cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
-        served = parts.served_models(settings, self._model)
+        served = parts.served_models(settings, self._model, self._shared.base)
         engine = self._engine(stack, sink, cache, log, controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         values, turns = settings.engine.values, self._turns
@@ -222,7 +263,7 @@ class WorkerProcess:
         stack.enter_context(TokenCountServer(client, keys, counter))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
-        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, take_heartbeat()))
+        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
         backlog, spans = RedisItemBacklog(client, keys), parts.open_exports(stack, settings, logger)
         runner = parts.build_runner(
             self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
@@ -278,7 +319,7 @@ class WorkerProcess:
             engine=engine,
             consumers=consumers,
             stop_s=self._settings.server.drain_s,
-            is_asked_to_stop=self._is_asked_to_stop,
+            is_asked_to_stop=self._shared.stop,
             on_saving=partial(self._enter, to.follower, SwapState.SAVING),
         ).run(self._planned)
         if self._failed_as is not None:
@@ -295,11 +336,11 @@ class WorkerProcess:
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
     def _last_saves_s(self) -> float:
-        return last_saves_s(self._planned, is_asked_to_stop=self._is_asked_to_stop.is_set())
+        return last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
 
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
-        if self._planned is None or self._is_asked_to_stop.is_set():
+        if self._planned is None or self._shared.stop.is_set():
             return int(ExitCode.OK)
         return int(self._planned.code)
 
@@ -309,6 +350,7 @@ class WorkerProcess:
         if may_end and (swap := follower.look()) is not None:
             self._logger.info("swapping", model=swap.model, seconds=swap.drain_s)
             self._target = swap.model
+            self._keeps_base = follower.shares_base(swap)
             self._plan_exit(ExitCode.SWAPPED, drain_s=swap.drain_s)
 
     def _enter(self, follower: SwapFollower, phase: SwapState) -> None:

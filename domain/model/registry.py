@@ -44,6 +44,7 @@ class ModelEntry:
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
+        adapter: Directory of a LoRA adapter of the source, as ``mlx_lm.lora`` writes it.
         pooling: Of an embedding model, where its files name none.
     """
 
@@ -53,8 +54,14 @@ class ModelEntry:
     context_length: int | None = None
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
+    adapter: str | None = None
     kind: ModelKind = ModelKind.CHAT
     pooling: Pooling | None = None
+
+    def shares_base(self, other: ModelEntry) -> bool:
+        """Return whether both are the same weights with different adapters."""
+        is_same = (self.source, self.revision) == (other.source, other.revision)
+        return is_same and self.adapter != other.adapter
 
 
 #: Claude Code's picker of models shows only names that begin so.
@@ -86,7 +93,8 @@ class ModelRegistry:
             for alias in entry.aliases:
                 self._names.setdefault(alias, entry)
         for entry in self._entries.values():
-            self._names.setdefault(entry.source, entry)
+            if entry.adapter is None:
+                self._names.setdefault(entry.source, entry)
             self._names.setdefault(picker_name(entry.name), entry)
         self.following = tuple(following)
 

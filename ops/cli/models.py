@@ -158,6 +158,7 @@ def _pairs(model: ModelSummary) -> list[tuple[str, str]]:
         "why": model["failure"],
         "source": model["source"],
         "revision": model["revision"],
+        "adapter": model["adapter"],
         "directory": model["directory"],
         "aliases": ", ".join(model["aliases"]),
         "size": _size(model["size_bytes"]),
@@ -239,6 +240,9 @@ def add(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
     ] = None,
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", help="Directory of a LoRA adapter.")
+    ] = None,
     kind: Annotated[
         ModelKind | None, typer.Option("--kind", help="Default: that of its files.")
     ] = None,
@@ -266,6 +270,7 @@ def add(
             "aliases": alias or None,
             "context": context,
             "revision": revision,
+            "adapter": None if adapter is None else _absolute(adapter),
             "kind": None if kind is None else kind.value,
             "pooling": None if pooling is None else pooling.value,
             "sampling": _given(sampling) or None,

@@ -140,6 +140,8 @@ def inspect_files(entry: ModelEntry) -> ModelFiles | None:
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         weights = [path.stat() for path in directory.glob(WEIGHTS)]
+        if entry.adapter is not None:
+            weights += [path.stat() for path in Path(entry.adapter).expanduser().glob(WEIGHTS)]
     except (OSError, ValueError, RecursionError):
         # A configuration that is no JSON is there; the load reports what is wrong with it.
         config, weights = {}, []

@@ -71,7 +71,8 @@ def model_registry(settings: Settings, cached: Iterable[str] = ()) -> ModelRegis
         if found in taken:
             continue
         taken.add(found)
-        place = next((n for n, entry in enumerate(entries) if entry.source == found), None)
+        whole = ((n, entry) for n, entry in enumerate(entries) if entry.adapter is None)
+        place = next((n for n, entry in whole if entry.source == found), None)
         if place is None:
             entries.append(ModelEntry(name=found, source=found))
         else:
@@ -168,6 +169,7 @@ def _entry(name: str, table: ModelTable) -> ModelEntry:
         context_length=table.context,
         sampling=SamplingWish(**table.sampling.model_dump()),
         revision=table.revision,
+        adapter=table.adapter,
         pooling=table.pooling,
     )
     return replace(entry, kind=table.kind or kind_of(entry))
@@ -206,6 +208,7 @@ class ModelSummary(TypedDict):
     source: str
     aliases: list[str]
     revision: str | None
+    adapter: str | None
     directory: str | None
     size_bytes: int | None
     context_length: int | None
@@ -242,6 +245,7 @@ def model_summary(model: ModelStatus) -> ModelSummary:
         "source": entry.source,
         "aliases": list(entry.aliases),
         "revision": entry.revision,
+        "adapter": entry.adapter,
         "directory": None if files is None else files.directory,
         "size_bytes": None if files is None else files.size_bytes,
         "context_length": model.context_length,

@@ -118,7 +118,11 @@ class ModelTable(SettingGroup):
         min_length=1,
         description="The files are those of this branch, tag or commit of a hub repository.",
     )
-
+    adapter: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The LoRA adapter of mlx_lm.lora in this directory changes the model.",
+    )
     kind: ModelKind | None = Field(
         default=None, description="The kind is chat or embedding; by default that of its files."
     )
@@ -194,7 +198,8 @@ def named_table(model: ModelSettings, models: ModelsSettings) -> str | None:
         if model.id == name or model.id in table.aliases:
             return name
     for name, table in models.tables.items():
-        if model.id == table.source and model.name in {None, name}:
+        is_whole = table.adapter is None
+        if model.id == table.source and is_whole and model.name in {None, name}:
             return name
     return None
 

@@ -128,6 +128,11 @@ class SwapFollower:
             self._swap = state.open_swap or (state.swaps[-1] if state.swaps else None)
             return self._swap
 
+    def shares_base(self, swap: Swap) -> bool:
+        """Return whether the model of a swap is another adapter of the present weights."""
+        entry = self._entry(swap.model)
+        return entry is not None and entry.shares_base(self.model)
+
     def enter(self, phase: SwapState) -> None:
         """Record a phase of the swap for which this worker ends.
 

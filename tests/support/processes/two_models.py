@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from domain.model.wanted_model import (
 from ops.clock import RandomIds, SystemClock
 from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.clients.service_log import ended
+from tests.support.models.adapters import make_adapter
 from tests.support.models.tiny_models import make_tiny_llama
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.planted_constants import with_constants
@@ -36,6 +37,7 @@ class TwoModels:
         directory: For models, configuration and data.
         env: Further settings.
         constants: Planted constants beside the time between two looks of a worker.
+        adapters: Names of models that are ``a`` with a random adapter.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class TwoModels:
         *,
         env: Mapping[str, str] | None = None,
         constants: Mapping[str, object] | None = None,
+        adapters: Sequence[str] = (),
     ) -> None:
         for seed, name in enumerate(("a", "b", "corrupt")):
             make_tiny_llama(directory / name, hidden=128, layers=4, context=4096, seed=seed)
@@ -57,7 +60,15 @@ class TwoModels:
         tables = (
             f'[models.{name}]\nsource = "{directory / name}"\n' for name in ("a", "b", "corrupt")
         )
-        config.write_text("".join(tables) + f'[models.gone]\nsource = "{directory / "gone"}"\n')
+        adapted = (
+            f'[models.{name}]\nsource = "{directory / "a"}"\nadapter = "{directory / name}"\n'
+            for name in adapters
+        )
+        for seed, name in enumerate(adapters):
+            make_adapter(directory / name, directory / "a", seed=seed)
+        config.write_text(
+            "".join((*tables, *adapted)) + f'[models.gone]\nsource = "{directory / "gone"}"\n'
+        )
         self.service = Service(
             directory / "data",
             env=with_constants(

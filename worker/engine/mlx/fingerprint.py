@@ -39,20 +39,23 @@ _LEFT_OUT = frozenset({"generation_config.json"})
 _SETTLED_NS = 2 * 10**9
 
 
-def fingerprint(model_dir: Path, *, cache_file: Path | None) -> str:
+def fingerprint(model_dir: Path, adapter: Path | None = None, *, cache_file: Path | None) -> str:
     """Return a digest over the content of configuration, tokenizer, template and weights.
 
     The directory's own path is not part of the digest, so a copy has the same fingerprint.
 
     Args:
+        adapter: Directory of an adapter of the model.
         cache_file: Caches the digests of files, so that weights are not read at each start;
             ``None`` to read every file.
     """
     cached = {} if cache_file is None else _read(cache_file)
     combined = hashlib.sha256()
-    for path in _files(model_dir):
-        digest = _digest_of(path, cached)
-        combined.update(f"{path.relative_to(model_dir).as_posix()}\0{digest}\n".encode())
+    files = [(path.relative_to(model_dir).as_posix(), path) for path in _files(model_dir)]
+    if adapter is not None:
+        files += [(f"adapter/{path.name}", path) for path in _adapter_files(adapter)]
+    for name, path in files:
+        combined.update(f"{name}\0{_digest_of(path, cached)}\n".encode())
     if cache_file is not None:
         _write(cache_file, cached)
     return f"sha256:{combined.hexdigest()}"
@@ -79,6 +82,17 @@ class _CachedDigest:
 
     identity: tuple[int, ...]
     digest: str
+
+
+def identities(model_dir: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return path, size, times and inode of each file of a model; no file is read."""
+    return tuple((str(path.resolve()), _identity(path)) for path in _files(model_dir))
+
+
+def _adapter_files(adapter: Path) -> Iterator[Path]:
+    """Yield what is loaded of an adapter; checkpoints of its training stand beside it."""
+    yield adapter / "adapter_config.json"
+    yield adapter / "adapters.safetensors"
 
 
 def _files(model_dir: Path) -> Iterator[Path]:

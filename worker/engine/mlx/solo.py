@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import mlx.core as mx
 
@@ -15,7 +14,6 @@ from domain.errors import EngineFailure
 from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.fingerprint import fingerprint
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
@@ -161,7 +159,7 @@ class ModelHandles:
         seen: list[str] = []
         for source in dict.fromkeys((self.source, self.source if self.only else self._of(model))):
             try:
-                here = self._fingerprint(find_model(source.id, source.revision))
+                here = source.fingerprint(find_model(source.id, source.revision))
                 if here == wanted:
                     return load_weights(source, self.answers)
             except ModelLoadError as error:
@@ -173,11 +171,8 @@ class ModelHandles:
     def _of(self, model: str) -> ModelSource:
         entry = self.registry.get(model)
         if entry is None:
-            return replace(self.source, id=model, revision=None)
-        return replace(self.source, id=entry.source, revision=entry.revision)
-
-    def _fingerprint(self, directory: Path) -> str:
-        return fingerprint(directory, cache_file=self.source.digest_cache)
+            return replace(self.source, id=model, revision=None, adapter=None)
+        return replace(self.source, id=entry.source, revision=entry.revision, adapter=entry.adapter)
 
 
 def _refusal(model: str, wanted: str, seen: Sequence[str]) -> str:

@@ -170,3 +170,31 @@ def test_the_reader_sees_changes_of_the_file_and_of_the_cache(hub: Path) -> None
     os.utime(user_config_file(), ns=(2, 2))
     now_s[0] += LOOK_S
     assert names() == [DEMO_MODEL, "org/New"]
+
+
+def test_a_source_means_the_model_without_an_adapter() -> None:
+    tables = {
+        "pirate": {"source": "org/Coder", "adapter": "/adapters/pirate"},
+        "plain": {"source": "org/Coder"},
+        "formal": {"source": "org/Coder", "adapter": "/adapters/formal"},
+    }
+    settings = _settings(models=tables, model={"id": "org/Coder"})
+    assert first_model(settings).name == "plain"
+    registry = model_registry(settings, ("org/Coder",))
+    by_source = registry.get("org/Coder")
+    assert by_source is not None
+    assert (by_source.name, by_source.adapter) == ("plain", None)
+    pirate, formal = registry.get("pirate"), registry.get("formal")
+    assert pirate is not None
+    assert formal is not None
+    assert pirate.shares_base(formal)
+    assert pirate.shares_base(by_source)
+    assert not pirate.shares_base(pirate)
+    assert not pirate.shares_base(ModelEntry(name="other", source="org/Other"))
+
+
+def test_a_source_with_adapters_only_stays_a_model_of_its_own() -> None:
+    settings = _settings(models={"pirate": {"source": "org/Coder", "adapter": "/adapters/pirate"}})
+    found = model_registry(settings, ("org/Coder",)).get("org/Coder")
+    assert found is not None
+    assert found.adapter is None

@@ -30,8 +30,14 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
-from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.fingerprint import fingerprint, identities
 from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.model.adapters import (
+    BaseWeights,
+    KeptBase,
+    apply_adapter,
+    checked_adapter,
+)
 from worker.engine.mlx.model.tool_families import (
     channel_format_of,
     detokenizer_factory,
@@ -82,6 +88,7 @@ class ModelSource:
         context_length: Lowers the model's own context length, in tokens.
         sampling: Defaults that replace those of the model.
         revision: Branch, tag or commit of a hub repository.
+        adapter: Directory of a LoRA adapter.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
     """
 
@@ -90,6 +97,7 @@ class ModelSource:
     context_length: int | None = None
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
+    adapter: str | None = None
     digest_cache: Path | None = None
 
     @classmethod
@@ -101,14 +109,32 @@ class ModelSource:
             context_length=entry.context_length,
             sampling=entry.sampling,
             revision=entry.revision,
+            adapter=entry.adapter,
             digest_cache=data_dir / "digests.json",
         )
+
+    def adapter_dir(self) -> Path | None:
+        """Return the directory of the adapter, if there is one.
+
+        Raises:
+            ModelLoadError: It holds no adapter.
+        """
+        return None if self.adapter is None else checked_adapter(self.adapter)
+
+    def fingerprint(self, model_dir: Path) -> str:
+        """Return the digest over everything that is loaded from the model's directory.
+
+        Raises:
+            ModelLoadError: The directory of the adapter holds none.
+        """
+        return fingerprint(model_dir, self.adapter_dir(), cache_file=self.digest_cache)
 
 
 def load_weights(
     source: ModelSource,
     answers: RecordedAnswers | None = None,
     check_dir: Callable[[Path], None] | None = None,
+    kept: KeptBase | None = None,
 ) -> LoadedWeights:
     """Load a model on the calling thread, which must be the engine thread.
 
@@ -121,6 +147,8 @@ def load_weights(
         answers: Answers recorded in the log, so that prompts continue them token for token;
             ``None`` to render every request whole.
         check_dir: Raises ``ModelLoadError`` for the directory of a model that must not be loaded.
+        kept: Has the network where another adapter of the same model was loaded before, and keeps
+            it for the next one.
 
     Raises:
         ModelLoadError: The model is not found or cannot be loaded; the message lists the attempts.
@@ -128,25 +156,35 @@ def load_weights(
     model_dir = find_model(source.id, source.revision)
     if check_dir is not None:
         check_dir(model_dir)
+    adapter = source.adapter_dir()
+    kept = kept or KeptBase()
     try:
-        network, config = mlx_lm.utils.load_model(model_dir, lazy=True)
+        files = identities(model_dir)
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             # Digests are computed without the interpreter's lock.
-            digest = pool.submit(fingerprint, model_dir, cache_file=source.digest_cache)
-            tokenizing = pool.submit(_Tokens.load, model_dir, config)
-            if computes_on_cpu():
-                use_openblas()
-                in_single_precision(network, ProcessDevice().memory().usable_bytes)
-            _read_weights(network, tokenizing)
-            ragged = install_ragged_attention(network)
-            tokens = tokenizing.result()
+            digest = pool.submit(source.fingerprint, model_dir)
+            base = kept.take(files) or _read_base(model_dir, files, pool)
+            replaced = {} if adapter is None else apply_adapter(base.network, adapter)
+            kept.keep(base, replaced)
     except Exception as error:
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    tokenizer, detokenizer, end_ids = tokens.tokenizer, tokens.detokenizer, tokens.end_ids
+    tokens: _Tokens = base.tokens
+    card = _card(source, model_dir, base.config, digest.result())
+    model = _model_of(tokens, card, _vocabulary_of(base.config), answers)
+    model = replace(model, sampling=source.sampling.resolve(_sampling_defaults(model_dir)))
+    return LoadedWeights(
+        network=base.network, end_ids=tokens.end_ids, model=model, ragged=base.ragged
+    )
+
+
+def _model_of(
+    tokens: _Tokens, card: ModelCard, vocabulary: int | None, answers: RecordedAnswers | None
+) -> LoadedModel:
+    """Return what a model is for any thread, without sampling defaults."""
+    tokenizer, detokenizer = tokens.tokenizer, tokens.detokenizer
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
-    card = _card(source, model_dir, config, digest.result())
     renderer = PromptRenderer(tokenizer, tool_format, channel_format, card.context_length - 1)
     render = _render_of(renderer, card, answers)
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
@@ -157,14 +195,27 @@ def load_weights(
         opens_thinking=renderer.opens_thinking,
         detokenizer=detokenizer,
         token_bytes=spelling_of(detokenizer),
-        sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
         tool_format=tool_format,
         channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
-        vocabulary=_vocabulary_of(config),
+        vocabulary=vocabulary,
     )
-    model = with_reasoning_limit(_constrained(model, tokens.grammars), renderer.encode, end_ids)
-    return LoadedWeights(network=network, end_ids=end_ids, model=model, ragged=ragged)
+    model = _constrained(model, tokens.grammars)
+    return with_reasoning_limit(model, renderer.encode, tokens.end_ids)
+
+
+def _read_base(
+    model_dir: Path, files: tuple[tuple[str, tuple[int, ...]], ...], pool: ThreadPoolExecutor
+) -> BaseWeights:
+    """Read the weights and, beside them, the tokenizer."""
+    network, config = mlx_lm.utils.load_model(model_dir, lazy=True)
+    tokenizing = pool.submit(_Tokens.load, model_dir, config)
+    if computes_on_cpu():
+        use_openblas()
+        in_single_precision(network, ProcessDevice().memory().usable_bytes)
+    _read_weights(network, tokenizing)
+    ragged = install_ragged_attention(network)
+    return BaseWeights(files, network, config, tokenizing.result(), ragged)
 
 
 def _read_weights(network: Any, beside: Future[Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types
@@ -221,7 +272,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    card = _card(source, model_dir, config, fingerprint(model_dir, cache_file=source.digest_cache))
+    card = _card(source, model_dir, config, source.fingerprint(model_dir))
     renderer = PromptRenderer(
         tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer), card.context_length - 1
     )
