@@ -329,11 +329,13 @@ class BatchRunner:
     def _prefill_piece(self) -> list[PrefillProgress]:
         sequences = self.sequences
         streams = sequences.decoding
-        tokens_max = self._pace.chunk_tokens(streams=streams)
+        tokens_max = self._pace.chunk_tokens(streams=streams, waiting=sequences.waiting_tokens)
         if not tokens_max:
             return []
         before, started = sequences.tokens_prefilled, time.perf_counter()
-        piece = sequences.prefill(tokens_max)
+        piece = sequences.prefill(
+            min(tokens_max, self._prefill_step_tokens), together_max=tokens_max
+        )
         if (tokens := sequences.tokens_prefilled - before) > 0:
             seconds = time.perf_counter() - started
             self._pace.record_chunk(tokens, seconds, streams=streams)

@@ -19,6 +19,8 @@ GAP_SHARE = 0.8
 PROBE_SHARE = 0.9
 #: Least time for a chunk, in decode steps, where not even the smallest one fits the gap.
 CHUNK_DECODES_MIN = 2.0
+#: Longest pause of the streams, in seconds, in which all waiting prompts are read there.
+SHORT_PAUSE_S = 2.0
 #: Time for decode steps while a prompt is computed, as a share of the time for its chunks.
 DECODE_SHARE = 0.25
 #: Most decode steps between two chunks.
@@ -112,8 +114,9 @@ class PrefillPace:
     that step where the network can compute both in one pass. The chunk is as large as the gap
     allows at the measured speed. Where a decode step and the smallest chunk do not fit the gap, no
     chunk keeps it: then one takes as long as ``CHUNK_DECODES_MIN`` steps, so that prompts are not
-    starved. After a chunk in a pass of its own follow several decode steps, so that streams keep a
-    share of the time.
+    starved. All prompts that wait are read at once there if that is a short pause: each further
+    pass would read the weights again for the streams alone. After a chunk in a pass of its own
+    follow several decode steps, so that streams keep a share of the time.
 
     Args:
         gap_max_s: Longest gap between two tokens of a stream, in seconds; 0 for no limit. It may be
@@ -144,14 +147,23 @@ class PrefillPace:
         self._decodes_left = 0
         self._is_decode_done = False
 
-    def chunk_tokens(self, *, streams: int) -> int:
-        """Return the size of the next chunk beside ``streams`` running streams; 0 for no chunk."""
+    def chunk_tokens(self, *, streams: int, waiting: int) -> int:
+        """Return the size of the next chunk beside ``streams`` running streams; 0 for no chunk.
+
+        Args:
+            waiting: Tokens of all prompts. Where the chunk may hold all of them, it may be larger
+                than ``step_tokens``.
+        """
         if not streams or not self.gap_max_s:
             return self._step_tokens
         if self._decodes_left > 0:
             return 0
         if not self._times.is_known:
             return self._tokens_min
+        if self._is_joint and not self.keeps_gap:
+            all_s = self._times.start_s + self._times.token_s * waiting
+            if all_s <= SHORT_PAUSE_S:
+                return max(waiting, self._tokens_min)
         available_s = self._available_s(GAP_SHARE)
         tokens = int((available_s - self._times.start_s) / self._times.token_s)
         tokens = max(tokens, self._tokens_min)

@@ -243,6 +243,11 @@ class RunningSequences:
         return bool(self._prompts)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Return how many tokens of all prompts are to be computed before the last ones."""
+        return sum(prompt.remaining - 1 for prompt in self._prompts.values())
+
+    @property
     def decoding(self) -> int:
         """Return how many sequences decode."""
         return len(self._rows)
@@ -334,19 +339,20 @@ class RunningSequences:
         )
         self._queue.add(row.uid, cost=length - restored, now=0.0)
 
-    def prefill(self, tokens_max: int) -> list[PrefillProgress]:
+    def prefill(self, tokens_max: int, *, together_max: int = 0) -> list[PrefillProgress]:
         """Compute one piece of a long prompt, or several short prompts together.
 
         Where sequences decode, the next call of ``decode`` computes it if the network can.
 
         Args:
             tokens_max: Most tokens of one prompt in the piece.
+            together_max: Most tokens of short prompts beside sequences that decode, if more.
 
         Returns:
             The progress of each prompt; empty where no prompt waits, the next decode step computes
             the piece, or prefill failed.
         """
-        prompts = self._next_prompts(tokens_max)
+        prompts = self._next_prompts(tokens_max, together_max)
         if not prompts:
             return []
         on_logits, uid = None, prompts[0].row.uid
@@ -437,7 +443,7 @@ class RunningSequences:
         with mx.stream(self.stream):
             self._rows.remove(removed)
 
-    def _next_prompts(self, tokens_max: int) -> list[_PendingPrompt]:
+    def _next_prompts(self, tokens_max: int, together_max: int) -> list[_PendingPrompt]:
         """Return the next prompt in fair order, with the short prompts that fit beside it."""
         queued = (self._prompts[turn.item] for turn in self._queue.turns(0.0))
         order = [prompt for prompt in queued if not prompt.is_ready]
@@ -447,8 +453,9 @@ class RunningSequences:
         prompts = [first]
         if self._together and first.is_short and first.remaining - 1 <= tokens_max:
             # While no sequence decodes, a larger pass delays no token.
-            several = min(TOGETHER_PIECES_MAX * tokens_max, TOGETHER_TOKENS_MAX)
-            room = tokens_max if self.decoding else max(tokens_max, several)
+            several = TOGETHER_PIECES_MAX * tokens_max
+            wanted = together_max if self.decoding else several
+            room = max(tokens_max, min(wanted, several, TOGETHER_TOKENS_MAX))
             room -= first.remaining - 1
             for other in order[1:]:
                 room -= other.remaining - 1

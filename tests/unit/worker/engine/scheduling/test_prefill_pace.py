@@ -15,11 +15,14 @@ from worker.engine.scheduling.prefill_pace import (
     DECODES_MAX,
     GAP_SHARE,
     GPU_CHUNK_TOKENS_MIN,
+    SHORT_PAUSE_S,
     PrefillPace,
 )
 
 STEP_TOKENS = 2048
 ROUNDS = 80
+#: Tokens of prompts that no chunk holds.
+LONG = 10**6
 #: Of sums of measured times, in seconds.
 ROUNDING = 1e-9
 
@@ -47,7 +50,7 @@ class Device:
     def chunk(self, pace: PrefillPace, *, slower: float = 1.0) -> int:
         """Decode until a chunk may be computed, compute it, and return its size."""
         for _ in range(DECODES_MAX + 1):
-            if tokens := pace.chunk_tokens(streams=1):
+            if tokens := pace.chunk_tokens(streams=1, waiting=LONG):
                 self.record(pace, tokens, slower)
                 return tokens
             pace.record_decode(self.decode_s)
@@ -78,8 +81,8 @@ GPU = Device(start_s=0.030, token_s=0.0001, decode_s=0.010, on_gpu=True)
 
 
 def test_chunks_are_whole_without_streams_or_without_a_limit() -> None:
-    assert GPU.pace().chunk_tokens(streams=0) == STEP_TOKENS
-    assert GPU.pace(0.0).chunk_tokens(streams=3) == STEP_TOKENS
+    assert GPU.pace().chunk_tokens(streams=0, waiting=LONG) == STEP_TOKENS
+    assert GPU.pace(0.0).chunk_tokens(streams=3, waiting=LONG) == STEP_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_chunks_are_whole_without_streams_or_without_a_limit() -> None:
 )
 def test_first_chunk_beside_a_stream_is_small(smallest: int, *, on_gpu: bool) -> None:
     pace = PrefillPace(gap_max_s=0.1, step_tokens=STEP_TOKENS, on_gpu=on_gpu)
-    assert pace.chunk_tokens(streams=1) == smallest
+    assert pace.chunk_tokens(streams=1, waiting=LONG) == smallest
 
 
 @pytest.mark.parametrize("decode_s", [0.001, 0.010, 0.030])
@@ -139,7 +142,7 @@ def paced(
         pace.record_chunk(tokens, seconds, streams=1)
         for _ in range(DECODES_MAX):
             pace.record_decode(decode_s)
-    return pace.chunk_tokens(streams=1), pace.keeps_gap
+    return pace.chunk_tokens(streams=1, waiting=LONG), pace.keeps_gap
 
 
 @given(measurements, st.floats(1e-3, 1), st.floats(0, 1), st.booleans())
@@ -198,12 +201,35 @@ def test_prompts_are_not_starved_where_no_chunk_keeps_the_gap(*, is_joint: bool)
     assert not pace.keeps_gap
 
 
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_short_prompts_are_read_at_once_where_no_chunk_keeps_the_gap(*, is_joint: bool) -> None:
+    device = Device(start_s=0.05, token_s=0.0045, decode_s=0.15, is_joint=is_joint)
+    pace = device.pace(step_tokens=256)
+    for _ in range(30):
+        device.chunk(pace)
+    short, long = 330, 1.1 * SHORT_PAUSE_S / device.token_s
+    found = [pace.chunk_tokens(streams=1, waiting=int(tokens)) for tokens in (short, long)]
+    if is_joint:
+        assert found[0] == short
+        assert found[1] < 256
+    else:
+        assert max(found) < 256
+
+
+def test_the_gap_limits_prompts_of_any_length_where_it_can_be_kept() -> None:
+    device = Device(start_s=0.0, token_s=0.001, decode_s=0.005, is_joint=True)
+    pace = device.pace()
+    for _ in range(ROUNDS):
+        device.chunk(pace)
+    assert pace.chunk_tokens(streams=1, waiting=330) <= 0.1 / device.token_s
+
+
 def last_first_token(gap_max_s: float, *, prompts: int = 8, prompt_tokens: int = 110) -> float:
     """Return when the last of several prompts has its first token, by a CPU's costs in seconds."""
     pace = PrefillPace(gap_max_s=gap_max_s, step_tokens=256)
     left, streams, now = [prompt_tokens] * prompts, 0, 0.0
     while left:
-        tokens = min(pace.chunk_tokens(streams=streams), left[0])
+        tokens = min(pace.chunk_tokens(streams=streams, waiting=LONG), left[0])
         if tokens:
             seconds = 0.05 + 0.0045 * tokens
             pace.record_chunk(tokens, seconds, streams=streams)
@@ -228,9 +254,11 @@ def test_chunks_in_the_pass_of_the_streams_need_no_steps_between() -> None:
     pace = PrefillPace(gap_max_s=0.1, step_tokens=STEP_TOKENS, is_joint=True)
     pace.record_decode(0.005)
     for _ in range(ROUNDS):
-        tokens = pace.chunk_tokens(streams=4)
+        tokens = pace.chunk_tokens(streams=4, waiting=LONG)
         pace.record_joint(tokens, 0.005 + tokens * 0.001)
-    assert pace.chunk_tokens(streams=4) == pytest.approx((0.1 * GAP_SHARE - 0.005) / 0.001, rel=0.1)
+    assert pace.chunk_tokens(streams=4, waiting=LONG) == pytest.approx(
+        (0.1 * GAP_SHARE - 0.005) / 0.001, rel=0.1
+    )
 
 
 def test_streams_keep_their_share_of_the_time() -> None:
@@ -238,7 +266,7 @@ def test_streams_keep_their_share_of_the_time() -> None:
     pace.record_decode(0.005)
     pace.record_chunk(64, 0.080)
     decodes = 0
-    while not pace.chunk_tokens(streams=1):
+    while not pace.chunk_tokens(streams=1, waiting=LONG):
         pace.record_decode(0.005)
         decodes += 1
     assert decodes * 0.005 == pytest.approx(DECODE_SHARE * 0.080)
