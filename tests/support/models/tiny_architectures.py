@@ -66,6 +66,8 @@ def random_network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.D
         )
 
         def weight(path: str, array: mx.array) -> mx.array:
+            if not mx.issubdtype(array.dtype, mx.floating):  # packed
+                return array
             if path.endswith("sinks"):  # zeros would hide a sink that gets lost
                 return mx.random.normal(array.shape).astype(dtype)
             # Sharp distributions: with small weights every token would be nearly as likely.
