@@ -13,15 +13,25 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 import mlx_lm
 import mlx_lm.models
+import pytest
 
+from domain.kv.spec import LayerKind, LayerSpec
 from domain.values import Ability, Degree, ModelAbilities
-from tests.support.models.tiny_architectures import VOCABULARY, WINDOW, random_network
+from tests.support.models.tiny_architectures import (
+    ARCHITECTURES,
+    VOCABULARY,
+    WINDOW,
+    Architecture,
+    random_network,
+    state_layer,
+)
 from worker.engine.mlx.abilities import abilities_of
 from worker.engine.mlx.memory.at_load import probed_spec
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
@@ -38,7 +48,7 @@ NOT_BUILT: Final = {
     "olmo": "needs the package hf_olmo, which mlx-lm does not install",
 }
 #: Families whose networks overwrite foreign memory on the CPU: only their shapes are computed.
-_SHAPES_ONLY: Final = frozenset({"phi3small"})
+SHAPES_ONLY: Final = frozenset({"phi3small"})
 
 _LAYERS: Final = 4
 #: Keys and values of this length can be kept in 8 bits.
@@ -382,10 +392,59 @@ def config_of(family: str) -> dict[str, Any]:
     return config
 
 
-def network_of(family: str) -> Any:
-    """Return a tiny random network in float32."""
+def network_of(family: str, dtype: mx.Dtype = mx.float32) -> Any:
+    """Return a tiny random network."""
     module = importlib.import_module(f"mlx_lm.models.{family}")
-    return random_network(module, config_of(family))(mx.float32)
+    return random_network(module, config_of(family))(dtype)
+
+
+def _architecture(family: str, *layers: LayerSpec) -> Architecture:
+    return Architecture(family, partial(network_of, family), layers)
+
+
+_full: Final = partial(LayerSpec, kind=LayerKind.FULL, element_bytes=4)
+_FULL: Final = _full(kv_heads=2, key_dim=_HEAD_DIM, value_dim=_HEAD_DIM)
+#: Of latent attention: the latent, and the rotated key of all heads.
+_LATENT: Final = _full(kv_heads=1, key_dim=64, value_dim=_HEAD_DIM)
+#: Three inputs of a convolution over 2 x 2 heads of keys and 4 of values; 4 states of 8 by 8.
+_DELTA: Final = state_layer(3 * (2 * 2 * 8 + 4 * 8) + 4 * 8 * 8)
+#: The kinds of caches that ``ARCHITECTURES`` lacks.
+FURTHER_ARCHITECTURES: Final = (
+    _architecture("deepseek_v3", *(_LATENT,) * _LAYERS),
+    # Beside each latent, the keys of the indexer.
+    _architecture(
+        "deepseek_v32", *(_LATENT, _full(kv_heads=1, key_dim=64, value_dim=64)) * _LAYERS
+    ),
+    _architecture("qwen3_5", *(_DELTA,) * 3, _FULL),
+    _architecture("qwen3_5_moe", *(_DELTA,) * 3, _FULL),
+    # The last two layers attend to the keys of the ones before.
+    _architecture(
+        "gemma4",
+        LayerSpec(
+            kind=LayerKind.SLIDING,
+            kv_heads=2,
+            key_dim=_HEAD_DIM,
+            value_dim=_HEAD_DIM,
+            element_bytes=4,
+            window=WINDOW,
+        ),
+        _full(kv_heads=2, key_dim=64, value_dim=64),
+    ),
+    # Two inputs of a convolution.
+    _architecture("lfm2", *(state_layer(2 * 128), _FULL) * 2),
+    # 3 inputs of 4 x 32 + 2 x 16 channels; 4 states of 32 by 16. Two layers keep nothing.
+    _architecture("nemotron_h", state_layer(3 * (4 * 32 + 2 * 16) + 4 * 32 * 16), _FULL),
+    # Three convolutions of 4 heads; 4 states of 8 by 8.
+    _architecture("kimi_linear", *(state_layer(3 * 3 * 4 * 8 + 4 * 8 * 8),) * 3, _LATENT),
+)
+#: For ``parametrize``: a network of each kind of caches; ``make test`` leaves out the further ones.
+ALL_ARCHITECTURES: Final = (
+    *ARCHITECTURES,
+    *(pytest.param(one, marks=pytest.mark.nightly) for one in FURTHER_ARCHITECTURES),
+)
+every_architecture = pytest.mark.parametrize(
+    "architecture", ALL_ARCHITECTURES, ids=lambda architecture: architecture.name
+)
 
 
 def abilities_in(family: str, *, computes: bool = True) -> ModelAbilities:
@@ -396,7 +455,7 @@ def abilities_in(family: str, *, computes: bool = True) -> ModelAbilities:
         computes: Whether logits are computed and compared, as at a load.
     """
     network = network_of(family)
-    computes = computes and family not in _SHAPES_ONLY
+    computes = computes and family not in SHAPES_ONLY
     rows = install_ragged_attention(network, computes=computes)
     return abilities_of(network, rows, *probed_spec(network))
 

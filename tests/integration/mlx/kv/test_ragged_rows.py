@@ -7,6 +7,7 @@ import pytest
 from mlx_lm.models import llama
 
 from domain.values import Sampling
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -26,10 +27,8 @@ from worker.engine.mlx.rows.ragged_cache import (
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 
-
-@architectures
+@every_architecture
 @pytest.mark.parametrize("sampling", RULES, ids=["greedy", "sampled"])
 def test_tokens_are_the_same_together_and_alone(
     architecture: Architecture, sampling: Sampling
@@ -44,7 +43,7 @@ def test_tokens_are_the_same_together_and_alone(
     ]
 
 
-@architectures
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture) -> None:
     by_token = architecture is GLM4_MOE_LITE
     expected = RaggedKind.BY_TOKEN if by_token else RaggedKind.WHOLE

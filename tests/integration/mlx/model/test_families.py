@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import mlx_lm
 import pytest
 from structlog.testing import capture_logs
 
 from domain.values import Degree
 from tests.support.models.families import (
+    FURTHER_ARCHITECTURES,
     NOT_BUILT,
     PAGE,
+    SHAPES_ONLY,
     abilities_in,
     cells_in,
     cells_of,
@@ -17,12 +20,16 @@ from tests.support.models.families import (
     families,
     network_of,
 )
-from tests.support.models.runner_probe import Bench
-from tests.support.models.tiny_architectures import LLAMA, MAMBA2
+from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.runner_probe import BLOCK, Bench
+from tests.support.models.tiny_architectures import LLAMA, MAMBA2, Architecture
+from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.model.sizing import size_model
 
 #: One for each kind of cache, and for each reason that rows decode one by one.
 SAMPLE = ("deepseek_v32", "gemma3n", "glm4_moe_lite", "llama4", "mamba2", "plamo2", "qwen3_5")
+#: One for each kind of cache; their tokens are compared in ``make test``.
+KINDS = {"llama4", *(architecture.name for architecture in FURTHER_ARCHITECTURES)}
 ON_PAGE = cells_in(PAGE.read_text())
 
 
@@ -51,6 +58,32 @@ def test_page_has_what_the_engine_finds_in_every_other_family(family: str) -> No
 @pytest.mark.parametrize("family", sorted(ON_PAGE.keys() - NOT_BUILT.keys()))
 def test_shapes_alone_show_what_the_logits_show(family: str) -> None:
     assert abilities_in(family, computes=False) == abilities_in(family)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in KINDS else pytest.mark.nightly)
+        for name in sorted(ON_PAGE.keys() - NOT_BUILT.keys() - SHAPES_ONLY)
+    ],
+)
+def test_tokens_are_the_same_alone_together_and_after_reuse(family: str) -> None:
+    network = network_of(family)
+    prompts = [random_tokens(length, length) for length in (5, 4 * BLOCK + 1)]
+    cold = Bench(LLAMA, network=network, budget_bytes=None)
+    expected = [cold.run_alone(prompt, 8).tokens for prompt in prompts]
+    warm = Bench(LLAMA, network=network, step_tokens=2 * BLOCK)
+    runs = [warm.join(prompt, 8) for prompt in prompts]
+    warm.finish()
+    assert [run.tokens for run in runs] == expected
+    for prompt, answer in zip(prompts, expected, strict=True):
+        turn = [*prompt, *answer, 3, 4]
+        assert warm.run_alone(turn, 8).tokens == cold.run_alone(turn, 8).tokens
+
+
+@pytest.mark.parametrize("architecture", FURTHER_ARCHITECTURES, ids=lambda one: one.name)
+def test_caches_have_the_layers_that_are_derived_by_hand(architecture: Architecture) -> None:
+    assert probe_spec(architecture.make(mx.float32)).layers == architecture.layers
 
 
 def test_a_plan_has_what_a_load_finds() -> None:
