@@ -248,6 +248,45 @@ class Timings:
     decode_ms: float = 0.0
 
 
+class Degree(StrEnum):
+    """How far the engine can do something."""
+
+    NO = "no"
+    PARTLY = "partly"
+    YES = "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """How far the engine can do something with a model.
+
+    Attributes:
+        why: Why it is not ``YES``; empty where it is.
+    """
+
+    degree: Degree = Degree.YES
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAbilities:
+    """What the engine can do with a model; its network decides, and no setting.
+
+    Attributes:
+        prefix_cache: Contexts are kept and continued. Partly: at checkpoints only.
+        batched_rows: Several sequences are computed in one pass. Partly: prompts are not.
+        speculation: Tokens are drafted and verified several at a time.
+        int8: Keys and values are kept in 8 bits. Partly: those of some layers.
+        structured_output: A grammar restricts the answer.
+    """
+
+    prefix_cache: Ability = Ability()
+    batched_rows: Ability = Ability()
+    speculation: Ability = Ability()
+    int8: Ability = Ability()
+    structured_output: Ability = Ability()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """The loaded model, as the worker reports it.
@@ -258,6 +297,7 @@ class ModelCard:
         context_length: Longest sequence in tokens, prompt and answer together.
         description: One sentence for people.
         created_at: RFC 3339 instant at which the weights were written.
+        abilities: ``None`` for a model that generates no text.
     """
 
     id: str
@@ -265,6 +305,7 @@ class ModelCard:
     context_length: int
     description: str
     created_at: str
+    abilities: ModelAbilities | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "device_source": device.source,
         "disk_bytes_per_s": request.disk_bytes_per_s,
+        "abilities": asdict(model.abilities),
         **asdict(plan),
     }
 

@@ -15,7 +15,7 @@ from domain.model.registry import ModelKind, ModelState, ModelStatus, picker_nam
 from ops.clients.claude_code import ServedModel
 from ops.clients.codex import KEY_NAME
 from ops.clients.set_up import client_set_ups
-from ops.models.registry import ModelSummaries, model_summaries
+from ops.models.registry import ModelSummaries, ability_summaries, model_summaries
 
 # --- shared --------------------------------------------------------------------------------
 
@@ -121,9 +121,12 @@ def _listed_names(model: ModelStatus, *, picked: bool) -> tuple[str, ...]:
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 
 
-def _capabilities(kind: ModelKind) -> dict[str, Any]:
-    """Return what requests to a model may ask for: what is false is a 400."""
-    has = Capability(supported=kind is ModelKind.CHAT)
+def _capabilities(model: ModelStatus) -> dict[str, Any]:
+    """Return what requests to a model may ask for: what is false is a 400.
+
+    ``engine`` has what the engine does for them: what is false makes them slower.
+    """
+    has = Capability(supported=model.entry.kind is ModelKind.CHAT)
     lacks = Capability(supported=False)
     return {
         "batch": has,
@@ -136,6 +139,7 @@ def _capabilities(kind: ModelKind) -> dict[str, Any]:
             "compact_20260112": lacks,
         },
         "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
+        "engine": _engine_capabilities(model),
         "image_input": lacks,
         "pdf_input": lacks,
         "server_tools": {"supported": False, "code_execution": lacks, "web_search": lacks},
@@ -145,6 +149,14 @@ def _capabilities(kind: ModelKind) -> dict[str, Any]:
             "types": {"adaptive": has, "between_tools": lacks, "disabled": has, "enabled": has},
         },
     }
+
+
+def _engine_capabilities(model: ModelStatus) -> dict[str, Any] | None:
+    abilities = ability_summaries(model)
+    if abilities is None:
+        return None
+    engine = cast("dict[str, dict[str, Any]]", abilities)
+    return {name: {"supported": one["degree"] != "no", **one} for name, one in engine.items()}
 
 
 def _model(name: str, model: ModelStatus) -> ModelObject:
@@ -158,7 +170,7 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "owned_by": _OWNER,
         "lifecycle": "active",
-        "capabilities": _capabilities(model.entry.kind),
+        "capabilities": _capabilities(model),
         "description": f"The model {model.entry.name}." if card is None else card.description,
         "context_length": model.context_length,
         "max_input_tokens": model.context_length,

@@ -1,6 +1,6 @@
-"""The table of plans in ``docs/models.md``: ``python -m docs.site.plan_table`` writes it.
+"""The tables of plans in ``docs/models.md``: ``python -m docs.site.plan_table`` writes them.
 
-Each row is the plan that ``semantic models plan CONFIG --memory SIZE --bits 4 --json`` prints for a
+Each plan is the one that ``semantic models plan CONFIG --memory SIZE --bits 4 --json`` prints for a
 configuration in ``tests/fixtures/configs``.
 """
 
@@ -9,25 +9,38 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT
+from domain.values import Degree
 from worker.plan import PlanRequest, footprint_of, plan_of
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "fixtures" / "configs"
 PAGE = ROOT / "docs" / "models.md"
-BEGIN = "<!-- plans: begin (made by `make packages`) -->"
-END = "<!-- plans: end -->"
-#: In the order of the table.
-MODELS = (
+#: Text between the marks of a table.
+_BETWEEN = re.compile(
+    r"(<!-- (\w+): begin \(made by `make packages`\) -->\n).*?(<!-- \2: end -->)", re.DOTALL
+)
+#: Models of 2026, in the order of the table.
+TODAY = (
+    "LFM2.5-2.6B",
+    "Qwen3.5-4B",
+    "Qwen3.5-9B",
+    "Gemma-4-12B",
+    "gpt-oss-20b",
+    "Gemma-4-26B-A4B",
+    "Qwen3.8-27B",
+    "GLM-4.7-Flash",
+    "Qwen3.6-35B-A3B",
+)
+EARLIER = (
     "Llama-3.1-8B",
     "Mistral-Nemo-12B",
     "Gemma-3-12B",
     "Qwen3-14B",
-    "gpt-oss-20b",
     "Gemma-3-27B",
     "Qwen3-30B-A3B",
 )
@@ -52,20 +65,35 @@ def request_for(model: str, memory_gib: int) -> PlanRequest:
     )
 
 
-def rows() -> Iterator[str]:
-    """Yield the lines of the table."""
-    sizes = " | ".join(f"{size} GB" for size in MEMORY_GIB)
-    yield f"| model | weights | KV per token | one context | on disk, of 5 | {sizes} |"
-    yield f"|---|--:|--:|--:|--:|{'---|' * len(MEMORY_GIB)}"
-    for model in MODELS:
+Plans = Mapping[str, list[dict[str, Any]]]
+
+
+def plans_of(models: Sequence[str]) -> Plans:
+    """Return the plans of each model, one for each memory."""
+    found = {}
+    for model in models:
         requests = [request_for(model, size) for size in MEMORY_GIB]
         footprint = footprint_of(requests[0])
-        plans = [plan_of(request, footprint) for request in requests]
-        yield _row(model, plans)
+        found[model] = [plan_of(request, footprint) for request in requests]
+    return found
+
+
+def rows(plans: Plans) -> Iterator[str]:
+    """Yield the lines of the table of plans."""
+    sizes = " | ".join(f"{size} GB" for size in MEMORY_GIB)
+    yield f"| model | weights | KV per token | one context | on disk, of 5 | {sizes} | limits |"
+    yield f"|---|--:|--:|--:|--:|{'---|' * len(MEMORY_GIB)}---|"
+    for model, found in plans.items():
+        yield _row(model, found)
 
 
 def _row(model: str, plans: list[dict[str, Any]]) -> str:
     first = plans[0]
+    limits = [
+        f"no {name.replace('_', ' ')}"
+        for name, one in first["abilities"].items()
+        if one["degree"] == Degree.NO
+    ]
     cells = (
         model,
         _gb(first["weights_bytes"]),
@@ -73,8 +101,24 @@ def _row(model: str, plans: list[dict[str, Any]]) -> str:
         _gb(first["context_bytes"]),
         _gb(first["disk_bytes"]),
         *map(_verdict, plans),
+        ", ".join(limits) or "-",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def choices(plans: Plans) -> Iterator[str]:
+    """Yield the lines of the table of Macs: which models hold how many contexts."""
+    yield "| Mac | all 5 contexts stay in memory | 2 to 4 of them | 1 of them |"
+    yield "|---|---|---|---|"
+    for index, size in enumerate(MEMORY_GIB):
+        by_contexts: dict[int, list[str]] = {}
+        for model, found in plans.items():
+            plan = found[index]
+            if plan["fits"]:
+                by_contexts.setdefault(plan["resident_contexts"], []).append(model)
+        some = [model for n in range(AGENTS_DEFAULT - 1, 1, -1) for model in by_contexts.get(n, ())]
+        cells = (by_contexts.get(AGENTS_DEFAULT, []), some, by_contexts.get(1, []))
+        yield f"| {size} GB | {' | '.join(', '.join(cell) or '-' for cell in cells)} |"
 
 
 def _verdict(plan: dict[str, Any]) -> str:
@@ -90,10 +134,11 @@ def _gb(size_bytes: int) -> str:
 
 
 def with_table(page: str) -> str:
-    """Return a page with the present table between its marks."""
-    marks = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    table = "\n".join((BEGIN, *rows(), END))
-    return marks.sub(lambda _: table, page)
+    """Return a page with the present tables between their marks."""
+    today, earlier = plans_of(TODAY), plans_of(EARLIER)
+    tables = {"choices": choices(today), "plans": rows(today), "earlier": rows(earlier)}
+    texts = {name: "".join(f"{line}\n" for line in lines) for name, lines in tables.items()}
+    return _BETWEEN.sub(lambda found: found[1] + texts[found[2]] + found[3], page)
 
 
 def main() -> int:

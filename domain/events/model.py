@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from domain.values import (
-    ModelCard,
-    WorkerId,
-)
+from domain.values import ModelAbilities, ModelCard, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +21,7 @@ class ModelLoaded:
     description: str
     created_at: str
     load_ms: float
+    abilities: ModelAbilities | None = None
 
     @property
     def card(self) -> ModelCard:
@@ -34,6 +32,7 @@ class ModelLoaded:
             context_length=self.context_length,
             description=self.description,
             created_at=self.created_at,
+            abilities=self.abilities,
         )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from domain.kv.spec import LayerKind, ModelCacheSpec
+from domain.values import ModelAbilities
 
 #: The workload that is planned where none is given: a few coding agents with long prompts.
 AGENTS_DEFAULT = 5
@@ -108,12 +109,14 @@ class ModelFootprint:
 
     Attributes:
         context_length: Longest context that the model reads, in tokens.
+        abilities: What the engine can do with it.
     """
 
     weights_bytes: int
     spec: ModelCacheSpec
     step: StepMemory
     context_length: int
+    abilities: ModelAbilities = ModelAbilities()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

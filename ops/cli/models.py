@@ -13,7 +13,7 @@ from domain.kv.plan import size_text
 from domain.model.registry import ModelKind, Pooling
 from ops.cli.client import access_or_exit, client_of, service
 from ops.cli.options import DataDir, Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_json, print_pairs, print_table
+from ops.cli.output import ability_pairs, echo, print_json, print_pairs, print_table
 from ops.cli.plan import plan
 from ops.clients.http_client import HTTP_NOT_FOUND, HttpClient, Refused, Unreachable
 from ops.exit_codes import ExitCode
@@ -166,6 +166,7 @@ def _pairs(model: ModelSummary) -> list[tuple[str, str]]:
         "sampling": ", ".join(sampling),
         "digest": model["digest"],
         "about": model["description"],
+        **dict(ability_pairs(model.get("abilities") or {})),
     }
     return [(key, value) for key, value in pairs.items() if value]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import typer
 
@@ -69,6 +69,14 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
     for line in pair_lines(pairs):
         echo(line)
+
+
+def ability_pairs(abilities: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the engine can do with a model, and why not, as names and values."""
+    return [
+        (name.replace("_", " "), ": ".join(filter(None, (one["degree"], one["why"]))))
+        for name, one in abilities.items()
+    ]
 
 
 def pair_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
 from ops.cli.options import Json, fail, overrides, settings_or_exit
-from ops.cli.output import echo, print_json, print_pairs
+from ops.cli.output import ability_pairs, echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -188,3 +188,4 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
         rate = f"{size_text(planned['disk_bytes_per_s'])}/s"
         seconds = f"about {planned['restored_s']:.1f} s at {rate}"
         yield "a switch", f"reads {size_text(planned['restored_bytes'])}, {seconds}"
+    yield from ability_pairs(planned["abilities"])

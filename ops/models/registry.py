@@ -6,9 +6,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import structlog
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -196,6 +196,23 @@ class ModelSampling(TypedDict):
     xtc_threshold: float | None
 
 
+class AbilitySummary(TypedDict):
+    """How far the engine can do something with a model, and why not wholly."""
+
+    degree: Literal["no", "partly", "yes"]
+    why: str
+
+
+class AbilitySummaries(TypedDict):
+    """What the engine can do with a model, as found when it was last loaded."""
+
+    prefix_cache: AbilitySummary
+    batched_rows: AbilitySummary
+    speculation: AbilitySummary
+    int8: AbilitySummary
+    structured_output: AbilitySummary
+
+
 class ModelSummary(TypedDict):
     """A registered model; ``null`` where a value is not known.
 
@@ -216,6 +233,7 @@ class ModelSummary(TypedDict):
     digest: str | None
     description: str | None
     failure: str | None
+    abilities: AbilitySummaries | None
 
 
 class ModelSummaries(TypedDict):
@@ -253,7 +271,14 @@ def model_summary(model: ModelStatus) -> ModelSummary:
         "digest": model.digest,
         "description": None if card is None else card.description,
         "failure": model.failure,
+        "abilities": ability_summaries(model),
     }
+
+
+def ability_summaries(model: ModelStatus) -> AbilitySummaries | None:
+    """Return what the engine can do with a model; ``None`` where it is not known."""
+    found = None if model.card is None else model.card.abilities
+    return None if found is None else cast("AbilitySummaries", asdict(found))
 
 
 def _sampling(wish: SamplingWish) -> ModelSampling:

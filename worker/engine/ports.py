@@ -254,6 +254,7 @@ class LoadedModel:
         cached_prefix: Looks up how much of a prompt is in the cache now.
         constraint: Makes the constraint of the answer to a prompt, ``None`` if every token is
             allowed; raises ``InvalidRequest`` if a strict request cannot be satisfied.
+        constrains: Whether it has grammars to make one.
         token_bytes: The bytes that a token adds to the text; empty for an unknown id.
         grammar_bytes: Returns the memory of the compiled grammars that are kept.
         vocabulary: Number of its token ids, where its files state it.
@@ -270,6 +271,7 @@ class LoadedModel:
     dropped: tuple[str, ...] = ()
     cached_prefix: Callable[[Sequence[int]], CachedPrefix] = lambda _: CachedPrefix()
     constraint: Callable[[PreparedPrompt], Constraint | None] = lambda _: None
+    constrains: bool = False
     token_bytes: Callable[[int], bytes] = lambda _: b""
     grammar_bytes: Callable[[], int] = lambda: 0
     vocabulary: int | None = None

@@ -44,6 +44,7 @@ class WorkerEventRecorder:
             context_length=card.context_length,
             description=card.description,
             created_at=card.created_at,
+            abilities=card.abilities,
             load_ms=round(load_ms, 1),
         )
         self.record(WorkerStarted(worker=self._worker, pid=os.getpid(), versions=versions))

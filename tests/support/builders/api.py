@@ -34,7 +34,10 @@ from domain.model.registry import ModelEntry, ModelRegistry
 from domain.model.stock import ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.values import (
+    Ability,
+    Degree,
     JobId,
+    ModelAbilities,
     ModelCard,
     Priority,
     StopReason,
@@ -57,6 +60,7 @@ CARD = ModelCard(
     context_length=2048,
     description="A small model for demonstrations.",
     created_at="2026-01-02T03:04:05Z",
+    abilities=ModelAbilities(speculation=Ability(Degree.NO, "states cannot take tokens back")),
 )
 #: Any other name follows the loaded model.
 REGISTRY = ModelRegistry(

@@ -66,6 +66,8 @@ def random_network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.D
         )
 
         def weight(path: str, array: mx.array) -> mx.array:
+            if not mx.issubdtype(array.dtype, mx.floating):  # packed
+                return array
             if path.endswith("sinks"):  # zeros would hide a sink that gets lost
                 return mx.random.normal(array.shape).astype(dtype)
             # Sharp distributions: with small weights every token would be nearly as likely.
@@ -91,7 +93,7 @@ def _window() -> LayerSpec:
     )
 
 
-def _state(elements: int) -> LayerSpec:
+def state_layer(elements: int) -> LayerSpec:
     return LayerSpec(kind=LayerKind.STATE, state_bytes=elements * 4)
 
 
@@ -225,7 +227,7 @@ _FALCON_H1 = _COMMON | {
 FALCON_H1 = Architecture(
     "falcon_h1",
     random_network(falcon_h1, _FALCON_H1),
-    (_state(3 * 64 + 4 * 8 * 16), _attention()) * 2,
+    (state_layer(3 * 64 + 4 * 8 * 16), _attention()) * 2,
 )
 #: Three linear layers to one of attention, with experts.
 #: Convolution: 3 past inputs of 2 x 16 + 32 channels; state: 4 value heads of 8 by 8.
@@ -253,7 +255,7 @@ QWEN3_NEXT = Architecture(
             "full_attention_interval": 4,
         },
     ),
-    (*(_state(3 * 64 + 4 * 8 * 8),) * 3, _attention()),
+    (*(state_layer(3 * 64 + 4 * 8 * 8),) * 3, _attention()),
 )
 #: No attention at all.
 #: Convolution: 3 past inputs of 32 + 2 x 16 channels; state: 4 heads of 8 by 16.
@@ -279,7 +281,7 @@ MAMBA2 = Architecture(
             "time_step_rank": "auto",
         },
     ),
-    (_state(3 * 64 + 4 * 8 * 16),) * 2,
+    (state_layer(3 * 64 + 4 * 8 * 16),) * 2,
 )
 
 #: Heads as long as those of real models, which can be quantised.
@@ -294,7 +296,7 @@ QWEN3_WIDE = Architecture(
 FALCON_H1_WIDE = Architecture(
     "falcon_h1_wide",
     random_network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),
-    (_state(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
+    (state_layer(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
 )
 
 ARCHITECTURES = (

@@ -18,6 +18,7 @@ from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx import admission as rows
+from worker.engine.mlx.abilities import abilities_of, report_abilities
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
@@ -135,7 +136,8 @@ class BatchRunner:
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
         checked = self._weights.ragged
-        self._ragged = install_ragged_attention(network) if checked is None else checked
+        found = install_ragged_attention(network) if checked is None else checked
+        self._ragged = found.kind
         self._head = find_output_head(network) if self._ragged else None
         self._loaded = memory = memory_at_load(
             network,
@@ -160,7 +162,17 @@ class BatchRunner:
         cache = self.prefix_cache
         self._memory = cache or AdmissionControl(memory.sizes, memory.kv_bytes)
         self.reset()
-        fitting = replace(model.card, context_length=memory.costs.context_length)
+        abilities = abilities_of(
+            network,
+            found,
+            memory.spec,
+            memory.why_no_spec,
+            constrains=model.constrains,
+        )
+        report_abilities(abilities)
+        fitting = replace(
+            model.card, context_length=memory.costs.context_length, abilities=abilities
+        )
         model = replace(model, card=rows.fit_context(fitting, self._memory, memory.sizes))
         memory.report(model.card.context_length)
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)

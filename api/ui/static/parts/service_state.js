@@ -13,6 +13,8 @@ const TONES = { ready: "good", loading: "wait", swapping: "wait", draining: "wai
 const MODELS_MS = 15_000;
 
 export function Top({ now }) {
+  const { data, reload } = useResource("admin/models", {}, { everyMs: MODELS_MS });
+  const models = data?.data ?? [];
   return html`
     <section class="top panel" aria-label="Service">
       <div class="top-model">
@@ -20,7 +22,8 @@ export function Top({ now }) {
         <div><${Status} value=${now.state} tone=${TONES[now.state]} />
           ${now.workers.length > 1 && html`<span class="muted"> · ${now.workers.length} workers</span>`}</div>
         ${now.problem && html`<p class="muted">${now.problem}</p>`}
-        <${SwapMenu} model=${now.model} swap=${now.swap} />
+        <${Limits} abilities=${models.find((one) => one.name === now.model)?.abilities} />
+        <${SwapMenu} model=${now.model} swap=${now.swap} models=${models} reload=${reload} />
       </div>
       <div class="top-meters">
         <${Memory} memory=${now.memory} />
@@ -59,8 +62,18 @@ function Disk({ disk, free }) {
   />`;
 }
 
-function SwapMenu({ model, swap }) {
-  const { data, reload } = useResource("admin/models", {}, { everyMs: MODELS_MS });
+/** What the engine cannot do with the model, and why. */
+function Limits({ abilities }) {
+  const limits = Object.entries(abilities ?? {}).filter(([, one]) => one.degree !== "yes");
+  if (limits.length === 0) return null;
+  return html`
+    <details class="muted">
+      <summary>${limits.length === 1 ? "1 limit" : `${limits.length} limits`} of this model</summary>
+      <ul>${limits.map(([name, one]) => html`<li key=${name}>${name.replaceAll("_", " ")}: ${one.degree}, ${one.why}</li>`)}</ul>
+    </details>`;
+}
+
+function SwapMenu({ model, swap, models, reload }) {
   const [chosen, setChosen] = useState("");
   const [error, setError] = useState(null);
   const denial = useDenial("operate");
@@ -69,7 +82,7 @@ function SwapMenu({ model, swap }) {
     const since = duration(Date.now() - new Date(swap.created_at).getTime());
     return html`<p role="status">Changing to <b>${swap.model}</b>: ${swap.state} <span class="muted">since ${since}</span></p>`;
   }
-  const others = (data?.data ?? []).filter((one) => one.name !== model && one.state !== "missing");
+  const others = models.filter((one) => one.name !== model && one.state !== "missing");
   const failed = swap?.state === "rolled_back" && html`<p class="muted">${swap.model} could not be loaded: ${swap.why}</p>`;
   if (others.length === 0) return failed;
   const name = others.some((one) => one.name === chosen) ? chosen : others[0].name;

@@ -20,7 +20,8 @@ from domain.chat.generation import Outcome, PreparedPrompt
 from domain.values import ModelCard, Sampling
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import PATIENCE_S, CollectingSink, finished, submit_prompt
-from tests.support.models.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
+from tests.support.models.families import ALL_ARCHITECTURES
+from tests.support.models.tiny_architectures import VOCABULARY, Architecture
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import LoadedWeights
@@ -58,7 +59,9 @@ class _GatedRunner(BatchRunner):
         return result
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES, ids=lambda architecture: architecture.name)
+@pytest.fixture(
+    scope="module", params=ALL_ARCHITECTURES, ids=lambda architecture: architecture.name
+)
 def network(request: pytest.FixtureRequest) -> Any:
     architecture: Architecture = request.param
     return architecture.make(mx.float32)

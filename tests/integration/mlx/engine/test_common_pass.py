@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.values import Sampling
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, MakeBench, Run, make_drafts_free
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     FALCON_H1,
     GEMMA3,
     GPT_OSS,
@@ -30,8 +30,6 @@ from worker.engine.ports import Fault
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 TOKENS = 24
 ROWS = 8
-
-every = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 
 
 def watch_passes(
@@ -179,7 +177,7 @@ def test_suspect_is_read_in_a_pass_of_its_own(
     assert passes == [BLOCK, 2]
 
 
-@every
+@every_architecture
 def test_networks_compute_the_logits_of_some_tokens_only(
     bench: MakeBench, architecture: Architecture
 ) -> None:
@@ -213,7 +211,7 @@ def test_network_with_an_unknown_head_reads_prompts_apart(
     apart.finish(first)
 
 
-@every
+@every_architecture
 def test_rows_that_start_beside_others_have_their_own_tokens(
     bench: MakeBench, architecture: Architecture
 ) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from domain.values import Sampling
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import Bench, Run
-from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
+from tests.support.models.tiny_architectures import LLAMA, VOCABULARY, Architecture
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
@@ -49,7 +50,7 @@ def asked(bench: Bench, prompt: list[int], tokens: int, top: int | None, **rules
     return bench.join_as(replace(admission, logprobs=top, **rules))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+@every_architecture
 def test_values_are_those_of_a_plain_pass_whoever_else_is_there(
     architecture: Architecture,
 ) -> None:
@@ -69,7 +70,7 @@ def test_values_are_those_of_a_plain_pass_whoever_else_is_there(
     bench.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+@every_architecture
 def test_values_are_the_same_for_whoever_goes_on_after_any_token(
     architecture: Architecture,
 ) -> None:
@@ -128,7 +129,7 @@ def test_values_wait_for_nobody_who_leaves() -> None:
     bench.close()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+@every_architecture
 def test_values_of_a_prompt_are_those_of_a_plain_pass_whoever_else_is_there(
     architecture: Architecture,
 ) -> None:

@@ -27,7 +27,7 @@ from worker.engine.mlx.model.loader import (
     load_renderer,
     load_weights,
 )
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import ModelLoadError
 
@@ -94,7 +94,7 @@ def test_tokenizer_is_loaded_while_the_network_is_checked(
     check, tokenize = install_ragged_attention, mlx_lm.utils.load_tokenizer
     checks = []
 
-    def checked(network: Any) -> RaggedKind:
+    def checked(network: Any) -> RaggedRows:
         both.wait()
         checks.append(network)
         return check(network)

@@ -12,10 +12,10 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import difference, random_tokens
 from tests.support.models.runner_probe import Bench
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     FALCON_H1,
     GEMMA3,
     GPT_OSS,
@@ -34,7 +34,6 @@ HELD = 5 * BLOCK + 3
 PROMPT = random_tokens(HELD, 1)
 NEXT = random_tokens(6, 2)
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 #: Without states, which cannot be trimmed.
 trimmable = pytest.mark.parametrize("architecture", [LLAMA, GEMMA3, GPT_OSS], ids=lambda a: a.name)
 
@@ -75,7 +74,7 @@ def expected(architecture: Architecture, tokens: int = HELD) -> mx.array:
     return read(architecture, prefilled(architecture, PROMPT[:tokens]), NEXT)
 
 
-@architectures
+@every_architecture
 def test_a_row_with_room_continues_in_it(architecture: Architecture) -> None:
     caches = prefilled(architecture, PROMPT)
     layers = sum(layer.kind is LayerKind.FULL for layer in caches._spec.layers)
@@ -86,7 +85,7 @@ def test_a_row_with_room_continues_in_it(architecture: Architecture) -> None:
     assert all(leaf.keys.shape[2] == 8 * BLOCK for leaf in caches.leaves if type(leaf) is KVCache)
 
 
-@architectures
+@every_architecture
 def test_a_copy_out_of_two_contexts_is_the_context(architecture: Architecture) -> None:
     """The second one has lost its beginning."""
     row, first, second = empty(architecture), *(prefilled(architecture, PROMPT) for _ in range(2))
@@ -102,7 +101,7 @@ def test_a_copy_out_of_two_contexts_is_the_context(architecture: Architecture) -
     assert difference(read(architecture, first, NEXT), expected(architecture)) == 0
 
 
-@architectures
+@every_architecture
 def test_blocks_that_are_read_and_written_are_the_context(architecture: Architecture) -> None:
     source, row = prefilled(architecture, PROMPT), empty(architecture)
     done(row.reserve(7 * BLOCK))
@@ -183,7 +182,7 @@ def test_a_context_ends_as_far_back_as_a_whole_window_is_stored() -> None:
     assert other.can_end_at(held - back, held - back)
 
 
-@architectures
+@every_architecture
 def test_a_shorter_segment_has_its_tokens_and_no_ends(architecture: Architecture) -> None:
     caches, whole = prefilled(architecture, PROMPT), prefilled(architecture, PROMPT)
     caches.keep(BLOCK, 3 * BLOCK, 2 * BLOCK)
@@ -195,7 +194,7 @@ def test_a_shorter_segment_has_its_tokens_and_no_ends(architecture: Architecture
         assert not spec.has_ends or not caches.can_end_at(3 * BLOCK, 3 * BLOCK)
 
 
-@architectures
+@every_architecture
 def test_a_checkpoint_does_not_change_with_its_context(architecture: Architecture) -> None:
     caches = prefilled(architecture, PROMPT)
     ends = caches.ends_at(HELD, HELD)

@@ -16,10 +16,10 @@ from domain.values import Sampling
 from ops.blockstore.blocks import model_of
 from ops.blockstore.disk import RegularFile
 from tests.support.models.disk_bench import WAIT_S, DiskBench
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     FALCON_H1,
     GPT_OSS,
     LLAMA,
@@ -33,14 +33,13 @@ from worker.engine.mlx.kv.window_cache import leaves
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 few = pytest.mark.parametrize("architecture", [LLAMA, GPT_OSS, FALCON_H1], ids=lambda a: a.name)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 
 MakeBench = Callable[..., DiskBench]
 
 
-@architectures
+@every_architecture
 @samplings
 def test_after_a_restart_an_identical_prompt_and_the_next_turn_are_not_read_again(
     process: MakeBench, architecture: Architecture, sampling: Sampling

@@ -8,9 +8,9 @@ import mlx.core as mx
 import pytest
 
 from domain.kv.plan import DeviceMemory, StepMemory
+from tests.support.models.families import every_architecture
 from tests.support.models.runner_probe import Bench
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     LLAMA,
     VOCABULARY,
     Architecture,
@@ -92,7 +92,7 @@ def peak_of_steps(bench: Bench, piece: int) -> int:
 
 
 @pytest.mark.parametrize("piece", [64, 256])
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.name)
+@every_architecture
 def test_estimated_step_covers_the_steps_that_are_run(
     architecture: Architecture, piece: int
 ) -> None:

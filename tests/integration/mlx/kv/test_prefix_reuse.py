@@ -9,10 +9,10 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from domain.values import Sampling, WaitingFor
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, MakeBench, Run
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     FALCON_H1,
     GEMMA3,
     GPT_OSS,
@@ -27,7 +27,6 @@ GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 FEW = (LLAMA, QWEN3, GEMMA3, GPT_OSS, FALCON_H1)
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 few = pytest.mark.parametrize("architecture", FEW, ids=lambda a: a.name)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 
@@ -38,7 +37,7 @@ def test_first_prompt_is_computed_whole(bench: MakeBench) -> None:
     assert (run.cached, warm.computed, run.finish) == (0, 49, Finish.LENGTH)
 
 
-@architectures
+@every_architecture
 @samplings
 def test_identical_prompt_computes_its_last_token_and_says_the_same(
     bench: MakeBench, architecture: Architecture, sampling: Sampling
@@ -55,7 +54,7 @@ def test_identical_prompt_computes_its_last_token_and_says_the_same(
         assert warm.computed == before
 
 
-@architectures
+@every_architecture
 @samplings
 def test_next_turn_starts_after_the_answer(
     bench: MakeBench, architecture: Architecture, sampling: Sampling

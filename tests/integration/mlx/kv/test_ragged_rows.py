@@ -7,6 +7,7 @@ import pytest
 from mlx_lm.models import llama
 
 from domain.values import Sampling
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench
 from tests.support.models.tiny_architectures import (
@@ -26,10 +27,8 @@ from worker.engine.mlx.rows.ragged_cache import (
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
 LENGTHS = (5, 9 * BLOCK, 9 * BLOCK + 5, 40 * BLOCK)
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 
-
-@architectures
+@every_architecture
 @pytest.mark.parametrize("sampling", RULES, ids=["greedy", "sampled"])
 def test_tokens_are_the_same_together_and_alone(
     architecture: Architecture, sampling: Sampling
@@ -44,11 +43,11 @@ def test_tokens_are_the_same_together_and_alone(
     ]
 
 
-@architectures
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 def test_every_architecture_computes_rows_in_one_pass(architecture: Architecture) -> None:
     by_token = architecture is GLM4_MOE_LITE
     expected = RaggedKind.BY_TOKEN if by_token else RaggedKind.WHOLE
-    assert install_ragged_attention(architecture.make(mx.float32)) is expected
+    assert install_ragged_attention(architecture.make(mx.float32)).kind is expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_several_new_tokens_of_each_row_are_those_of_the_row_alone(
     architecture: Architecture,
 ) -> None:
     model = architecture.make(mx.float32)
-    kind = install_ragged_attention(model)
+    kind = install_ragged_attention(model).kind
     pieces = [random_tokens(length, length) for length in (1, 9, 4)]
     rows, alone = [], []
     for length, piece in zip((3, 40, 17), pieces, strict=True):
@@ -96,7 +95,7 @@ def test_network_with_an_attention_of_its_own_computes_rows_one_by_one(
         return mx.fast.scaled_dot_product_attention(*args[:3], **_without_cache(options))  # type: ignore[arg-type]
 
     monkeypatch.setattr(llama, "scaled_dot_product_attention", own)
-    assert not install_ragged_attention(LLAMA.make(mx.float32))
+    assert not install_ragged_attention(LLAMA.make(mx.float32)).kind
     bench = Bench(LLAMA, step_tokens=8 * BLOCK)
     prompts = [random_tokens(length, length) for length in LENGTHS]
     runs = [bench.join(prompt, 12) for prompt in prompts]

@@ -11,9 +11,9 @@ import pytest
 
 from domain.kv.spec import LayerKind, ModelCacheSpec
 from ops.blockstore.blocks import BlockPayload, RawTensor
+from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import block_difference, random_tokens
 from tests.support.models.tiny_architectures import (
-    ARCHITECTURES,
     FALCON_H1,
     GEMMA3,
     GPT_OSS,
@@ -29,8 +29,6 @@ from worker.engine.mlx.kv.window_cache import make_row_caches
 BLOCK = 8
 HELD = 3 * BLOCK + 3
 PROMPT = random_tokens(HELD, seed=1)
-
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
 
 
 @cache
@@ -69,7 +67,7 @@ def through_bytes(block: BlockArrays) -> BlockArrays:
     return from_raw(payload, block.tokens)
 
 
-@architectures
+@every_architecture
 def test_blocks_survive_the_way_through_bytes_bit_for_bit(architecture: Architecture) -> None:
     spec, caches = caches_of(architecture)
     for start in range(0, HELD, BLOCK):
@@ -81,7 +79,7 @@ def test_blocks_survive_the_way_through_bytes_bit_for_bit(architecture: Architec
         assert block.nbytes == spec.full_bytes(block.tokens)
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("position", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, HELD])
 def test_checkpoints_survive_the_way_through_bytes_bit_for_bit(
     architecture: Architecture, position: int
@@ -166,7 +164,7 @@ def test_a_payload_that_contradicts_itself_is_refused(payload: BlockPayload) -> 
         from_raw(payload, 1)
 
 
-@architectures
+@every_architecture
 def test_a_checkpoint_is_no_block_and_a_block_no_checkpoint(architecture: Architecture) -> None:
     spec, caches = caches_of(architecture)
     if not spec.has_ends:
@@ -203,7 +201,7 @@ def _broken(good: dict[str, mx.array], name: str) -> list[dict[str, mx.array]]:
     ]
 
 
-@architectures
+@every_architecture
 def test_a_block_of_another_model_does_not_fit(architecture: Architecture) -> None:
     spec, caches = caches_of(architecture)
     good = dict(caches.read(0, BLOCK).tensors)
@@ -216,12 +214,12 @@ def test_a_block_of_another_model_does_not_fit(architecture: Architecture) -> No
             check_fit(spec, BlockArrays(BLOCK - 1, MappingProxyType(good)))
 
 
-@architectures
+@every_architecture
 def test_a_checkpoint_of_another_model_does_not_fit(architecture: Architecture) -> None:
     spec, checkpoint = checkpoint_of(architecture, HELD)
     good = dict(checkpoint.tensors)
     for index, layer in enumerate(spec.layers):
-        name = f"{index}.{'s1' if layer.kind is LayerKind.STATE else 'k'}"
+        name = f"{index}.{'s0' if layer.kind is LayerKind.STATE else 'k'}"
         for tensors in _broken(good, name):
             with pytest.raises(BadPayload):
                 check_fit(spec, BlockArrays(checkpoint.tokens, tensors), position=HELD)

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import Phase, given, settings
 
 from domain.kv.spec import LayerKind
 from tests.support.builders.conversations import Turn, conversations
 from tests.support.models import equality
-from tests.support.models.tiny_architectures import ARCHITECTURES, Architecture
+from tests.support.models.families import every_architecture
+from tests.support.models.tiny_architectures import Architecture
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN
 
 WAYS = (
@@ -22,7 +22,7 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
+@every_architecture
 # Shrinking would take many minutes.
 @settings(max_examples=2, derandomize=True, database=None, phases=[Phase.generate])
 @given(turns=conversations(3))

@@ -54,6 +54,10 @@ def published(name: str) -> dict[str, Any]:
         ("Gemma-3-12B", None, 23.53),  # without the vision tower; the head is tied
         ("Gemma-3-27B", None, 54.02),
         ("gpt-oss-20b", None, 13.76),  # experts in MXFP4, the rest in bfloat16
+        ("LFM2.5-2.6B", None, 2 * 2.569272320),
+        ("GLM-4.7-Flash", None, 2 * 29.94),
+        ("Gemma-4-12B", None, 2 * 11.91),  # without what embeds images and sound
+        ("Qwen3.8-27B", None, 2 * 26.90),  # without the vision tower and the MTP head
     ],
 )
 def test_weights_have_the_size_of_the_published_files(
@@ -78,6 +82,27 @@ def test_caches_have_the_layers_of_the_family() -> None:
     full = [layer for layer in gemma.layers if layer.kind is LayerKind.FULL]
     windows = [layer.window for layer in gemma.layers if layer.kind is LayerKind.SLIDING]
     assert (len(full), windows) == (8, [1024] * 40)
+
+
+def test_states_are_float32_where_the_reference_computes_them_so() -> None:
+    spec = sized(published("Qwen3.5-9B")).spec
+    states = [layer.state_bytes for layer in spec.layers if layer.kind is LayerKind.STATE]
+    # 32 value heads of 128 by 128; 3 inputs of the convolution, of all heads, in bfloat16.
+    assert states == [32 * 128 * 128 * 4 + 3 * (2 * 16 + 32) * 128 * 2] * 24
+    assert sum(layer.token_bytes for layer in spec.layers) == 8 * 2 * 4 * 256 * 2
+    convolutions = sized(published("LFM2.5-2.6B")).spec
+    assert [layer.state_bytes for layer in convolutions.layers[:3]] == [2 * 2048 * 2] * 2 + [0]
+
+
+def test_latent_attention_keeps_one_latent_and_one_rotated_key_of_a_token() -> None:
+    spec = sized(published("GLM-4.7-Flash")).spec
+    assert [layer.token_bytes for layer in spec.layers] == [(512 + 64) * 2] * 47
+
+
+def test_layers_of_gemma_4_have_keys_of_two_widths() -> None:
+    spec = sized(published("Gemma-4-26B-A4B")).spec
+    window, full = 2 * 8 * 256 * 2, 2 * 2 * 512 * 2
+    assert [layer.token_bytes for layer in spec.layers] == ([window] * 5 + [full]) * 5
 
 
 def test_the_demo_model_has_the_sizes_of_its_loaded_weights() -> None:

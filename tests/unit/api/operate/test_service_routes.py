@@ -102,6 +102,23 @@ def test_a_model_states_what_requests_may_ask_of_it() -> None:
     asyncio.run(scenario())
 
 
+def test_a_model_states_what_the_engine_does_with_it_and_why_not() -> None:
+    limit = {"degree": "no", "why": "states cannot take tokens back"}
+
+    async def scenario() -> None:
+        async with fake_api() as api:
+            unknown = await api.json("GET", "/v1/models/demo")
+            assert unknown["capabilities"]["engine"] is None
+            api.worker_is("ready")
+            engine = (await api.json("GET", "/v1/models/demo"))["capabilities"]["engine"]
+            assert engine["speculation"] == limit | {"supported": False}
+            assert engine["prefix_cache"] == {"supported": True, "degree": "yes", "why": ""}
+            (demo,) = (await api.json("GET", "/admin/models"))["data"]
+            assert demo["abilities"]["speculation"] == limit
+
+    asyncio.run(scenario())
+
+
 def test_models_are_known_from_the_log_while_no_worker_is_alive() -> None:
     async def scenario() -> None:
         async with fake_api() as api:

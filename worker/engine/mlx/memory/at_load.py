@@ -22,7 +22,7 @@ from domain.kv.plan import (
     kv_budget,
     size_text,
 )
-from domain.kv.spec import ModelCacheSpec
+from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import ModelCard
 from worker.engine.mlx.fingerprint import computation_of
 from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, probe_spec
@@ -265,6 +265,7 @@ class LoadedMemory:
 
     Attributes:
         spec: Layers and sizes of its caches; ``None`` where a cache cannot be restored.
+        why_no_spec: Why it cannot.
         sizes: Sizes of its contexts: ``spec``, or estimates.
         kv_bytes: Budget of all contexts; ``None`` for no limit.
         costs: Weights, caches and steps; the context length is the longest that fits.
@@ -283,6 +284,7 @@ class LoadedMemory:
     is_pinned: bool = True
     withheld: Callable[[int], int] | None = None
     disk_bytes: int | None = None
+    why_no_spec: str = ""
 
     def withheld_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
         """Return the bytes to withhold from the budget. Call once before each step.
@@ -522,7 +524,7 @@ def memory_at_load(
         ModelLoadError: Weights and a step leave no room for contexts.
     """
     _warm_up(network)
-    spec = _probed_spec(network, block_tokens)
+    spec, why_no_spec = probed_spec(network, block_tokens)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
         weights_bytes=parameter_bytes(network),
@@ -530,23 +532,26 @@ def memory_at_load(
         live_bytes=sizes.live_bytes,
         context_length=card.context_length,
     )
+    loaded = LoadedMemory(
+        spec=spec, sizes=sizes, kv_bytes=None, costs=costs, why_no_spec=why_no_spec
+    )
     if isinstance(budget, DeviceBudget):
-        loaded = LoadedMemory(
-            spec=spec, sizes=sizes, kv_bytes=None, costs=costs, disk_bytes=budget.disk_bytes
-        )
         return budget.after_load(
             network,
-            loaded,
+            replace(loaded, disk_bytes=budget.disk_bytes),
             fingerprint=card.fingerprint,
             piece_tokens=piece_tokens,
             ragged=ragged,
         )
-    return LoadedMemory(spec=spec, sizes=sizes, kv_bytes=budget, costs=costs)
+    return replace(loaded, kv_bytes=budget)
 
 
-def _probed_spec(network: Any, block_tokens: int) -> ModelCacheSpec | None:  # noqa: ANN401 - mlx-lm ships no types
+def probed_spec(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    block_tokens: int = BLOCK_TOKENS,
+) -> tuple[ModelCacheSpec | None, str]:
+    """Return what ``probe_spec`` returns, or ``None`` and why it refuses."""
     try:
-        return probe_spec(network, block_tokens)
+        return probe_spec(network, block_tokens), ""
     except UnsupportedCache as error:
-        _log.warning("prefix_cache_off", why=str(error))
-        return None
+        return None, str(error)

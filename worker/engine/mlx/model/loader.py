@@ -47,7 +47,7 @@ from worker.engine.mlx.model.tool_families import (
 )
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError, Render
@@ -67,7 +67,7 @@ class LoadedWeights:
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
-    ragged: RaggedKind | None = None
+    ragged: RaggedRows | None = None
 
 
 _log = structlog.get_logger(__name__)
@@ -302,7 +302,7 @@ def _constrained(model: LoadedModel, grammars: GuidanceGrammars | None) -> Loade
     """Return the model with a grammar constraint."""
     if grammars is None:
         return model
-    model = replace(model, grammar_bytes=lambda: grammars.kept_bytes)
+    model = replace(model, constrains=True, grammar_bytes=lambda: grammars.kept_bytes)
     if model.channel_format is not None:
         channel_constraints = ChannelConstraints(grammars, model.detokenizer, model.channel_format)
         return replace(model, constraint=channel_constraints.constraint)

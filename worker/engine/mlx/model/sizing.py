@@ -18,10 +18,12 @@ from mlx.nn.layers.quantized import quantize
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint
 from ops.models.hub_cache import context_length_of
+from worker.engine.mlx.abilities import abilities_of
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
+from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 #: Group size of weights that ``bits`` quantizes: the default of ``mlx_lm.convert``.
@@ -91,6 +93,7 @@ def _sized(
         spec=spec,
         step=step,
         context_length=context_length_of(config),
+        abilities=abilities_of(network, install_ragged_attention(network, computes=False), spec),
     )
 
 

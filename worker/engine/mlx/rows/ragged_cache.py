@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
-import structlog
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import CacheList
 
@@ -38,6 +37,20 @@ class RaggedKind(IntEnum):
     NONE = 0
     BY_TOKEN = 1
     WHOLE = 2
+
+
+class RaggedRows(NamedTuple):
+    """How a network computes rows of unequal length.
+
+    Attributes:
+        why: Why the kind is not ``WHOLE``; empty where it is.
+    """
+
+    kind: RaggedKind
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +240,6 @@ def _offset(found: Sequence[Any]) -> int:
     return next((leaf.offset for leaf in found if not is_state(leaf)), 0)
 
 
-_log = structlog.get_logger(__name__)
-
 _NAME = "scaled_dot_product_attention"
 #: Token ids of the two rows that a network is checked with.
 _CHECK_ROWS = ((0, 1, 2, 3, 4), (1, 0))
@@ -266,29 +277,34 @@ def ragged_attention(
     return mx.concatenate(outputs, axis=0)
 
 
-def install_ragged_attention(network: Any) -> RaggedKind:  # noqa: ANN401 - mlx-lm ships no types
+def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRows:  # noqa: ANN401 - mlx-lm ships no types
     """Prepare a network for ragged rows; return how it computes them correctly.
 
     The network runs two rows of unequal length together and alone, one of them with two new tokens
     unless it has recurrent layers. Where the logits differ or a model handles keys and values
     itself, its rows are computed one after the other instead.
+
+    Args:
+        network: An mlx-lm model.
+        computes: Whether the logits are computed and compared; else only their shapes are, which
+            needs no weights.
     """
     for module in {sys.modules[type(part).__module__] for part in network.modules()}:
         if getattr(module, _NAME, None) is scaled_dot_product_attention:
             setattr(module, _NAME, ragged_attention)
-    reason = ""
+    why = ""
     try:
         has_states = any(map(is_state, leaves(make_row_caches(network))))
         lengths = (1, 1) if has_states else (2, 1)
         alone = _logits_alone(network, lengths)
         for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
-            if reason := _difference(network, alone, lengths, kind):
-                continue
-            return kind
+            difference = _difference(network, alone, lengths, kind, computes=computes)
+            if not difference:
+                return RaggedRows(kind, why)
+            why = difference
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
-        reason = f"{type(error).__name__}: {error}"
-    _log.warning("rows_computed_one_by_one", why=reason)
-    return RaggedKind.NONE
+        why = _text_of(error)
+    return RaggedRows(RaggedKind.NONE, why)
 
 
 def _difference(
@@ -296,15 +312,25 @@ def _difference(
     alone: mx.array,
     lengths: Sequence[int],
     kind: RaggedKind,
+    *,
+    computes: bool,
 ) -> str:
     """Return why rows cannot be computed together so; an empty text if they can."""
     try:
         together = _logits_together(network, lengths, kind)
+        if not computes:
+            return "" if together.shape == alone.shape else "the shapes of the logits differ"
         spread = mx.max(alone) - mx.min(alone)
         agree = mx.max(mx.abs(together - alone)) <= _CHECK_TOLERANCE * spread
         return "" if bool(agree.item()) else "the logits differ"
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
-        return f"{type(error).__name__}: {error}"
+        return _text_of(error)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the first sentence of an error; those of MLX list signatures after it."""
+    first, *_ = f"{type(error).__name__}: {error}".split(". ")
+    return first.strip()
 
 
 def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types

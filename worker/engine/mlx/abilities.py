@@ -1,0 +1,112 @@
+"""What the engine can do with a network, and why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from domain.kv.spec import LayerKind, ModelCacheSpec
+from domain.values import Ability, Degree, ModelAbilities
+from worker.engine.mlx.kv.codec import FLOATS, GROUP_SIZES, quantised_groups
+from worker.engine.mlx.kv.window_cache import TRIMMABLE_CLASSES, is_state, leaves, make_row_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, RaggedRows
+
+_log = structlog.get_logger(__name__)
+
+_REMEMBERED = {LayerKind.SLIDING: "windows", LayerKind.STATE: "states"}
+
+
+def abilities_of(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    rows: RaggedRows,
+    spec: ModelCacheSpec | None,
+    why_no_spec: str = "",
+    *,
+    constrains: bool = True,
+) -> ModelAbilities:
+    """Return what the engine can do with a network.
+
+    Args:
+        network: An mlx-lm model.
+        rows: What ``install_ragged_attention`` returned for it.
+        spec: What ``probe_spec`` returned; ``None`` where it refused.
+        why_no_spec: Why it refused.
+        constrains: Whether its tokenizer has grammars.
+    """
+    found = leaves(make_row_caches(network))
+    no_grammar = _no("no grammar can be made of its tokenizer")
+    return ModelAbilities(
+        prefix_cache=_prefix_cache(spec, why_no_spec),
+        batched_rows=_batched_rows(found, rows),
+        speculation=_speculation(found, rows),
+        int8=_no("contexts are not kept") if spec is None else _int8(spec),
+        structured_output=Ability() if constrains else no_grammar,
+    )
+
+
+def report_abilities(abilities: ModelAbilities) -> None:
+    """Log what makes a model slow: a warning for each, and why nothing is drafted."""
+    lines = (
+        (_log.warning, "prefix_cache_off", abilities.prefix_cache),
+        (_log.warning, "rows_computed_one_by_one", abilities.batched_rows),
+        (_log.info, "speculation_off", abilities.speculation),
+    )
+    for log, event, ability in lines:
+        if ability.degree is Degree.NO:
+            log(event, why=ability.why)
+
+
+def _prefix_cache(spec: ModelCacheSpec | None, why_no_spec: str) -> Ability:
+    if spec is None:
+        return _no(why_no_spec)
+    kinds = {layer.kind for layer in spec.layers}
+    remembered = " and ".join(name for kind, name in _REMEMBERED.items() if kind in kinds)
+    return _partly(f"{remembered} are restored at checkpoints") if remembered else Ability()
+
+
+def _batched_rows(found: list[Any], rows: RaggedRows) -> Ability:
+    if not rows.kind:
+        return _no(
+            f"decodes row by row, as its layers handle keys and values themselves ({rows.why})"
+        )
+    if rows.kind is RaggedKind.BY_TOKEN:
+        return _partly("prompts have passes of their own, as attention computes its own scores")
+    if any(map(is_state, found)):
+        return _partly("prompts have passes of their own, as states have no padding")
+    return Ability()
+
+
+def _speculation(found: list[Any], rows: RaggedRows) -> Ability:
+    if not rows.kind:
+        return _no("rows are decoded one by one")
+    if any(map(is_state, found)):
+        return _no("states cannot take tokens back")
+    other = next((leaf for leaf in found if type(leaf) not in TRIMMABLE_CLASSES), None)
+    if other is not None:
+        return _no(f"a {type(other).__name__} cannot take tokens back")
+    return Ability()
+
+
+def _int8(spec: ModelCacheSpec) -> Ability:
+    layers = [layer for layer in spec.layers if layer.kind is not LayerKind.STATE]
+    if not layers:
+        return _no("there are no keys and values; states are kept exact")
+    if spec.dtype not in FLOATS:
+        return _no(f"keys and values are {spec.dtype}")
+    tensors = sum(bool(dim) for layer in layers for dim in (layer.key_dim, layer.value_dim))
+    packed = len(list(quantised_groups(spec)))
+    odd = f"no multiple of {min(GROUP_SIZES)}"
+    if not packed:
+        return _no(f"the length of a head is {odd}")
+    exact = ["states"] * (len(layers) < len(spec.layers))
+    exact += [f"heads whose length is {odd}"] * (packed < tensors)
+    return _partly(f"{' and '.join(exact)} are kept exact") if exact else Ability()
+
+
+def _no(why: str) -> Ability:
+    return Ability(Degree.NO, why)
+
+
+def _partly(why: str) -> Ability:
+    return Ability(Degree.PARTLY, why)
