@@ -121,7 +121,7 @@ def _listed_names(model: ModelStatus, *, picked: bool) -> tuple[str, ...]:
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 
 
-def _capabilities(kind: ModelKind) -> dict[str, Any]:
+def _capabilities(kind: ModelKind, *, sees: bool) -> dict[str, Any]:
     """Return what requests to a model may ask for: what is false is a 400."""
     has = Capability(supported=kind is ModelKind.CHAT)
     lacks = Capability(supported=False)
@@ -136,7 +136,7 @@ def _capabilities(kind: ModelKind) -> dict[str, Any]:
             "compact_20260112": lacks,
         },
         "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
-        "image_input": lacks,
+        "image_input": Capability(supported=sees),
         "pdf_input": lacks,
         "server_tools": {"supported": False, "code_execution": lacks, "web_search": lacks},
         "structured_outputs": has,
@@ -158,7 +158,7 @@ def _model(name: str, model: ModelStatus) -> ModelObject:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "owned_by": _OWNER,
         "lifecycle": "active",
-        "capabilities": _capabilities(model.entry.kind),
+        "capabilities": _capabilities(model.entry.kind, sees=files is not None and files.sees),
         "description": f"The model {model.entry.name}." if card is None else card.description,
         "context_length": model.context_length,
         "max_input_tokens": model.context_length,
