@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_vlm.models import gemma3
+from mlx_vlm.models import gemma3, qwen2_5_vl, qwen3_5
 from mlx_vlm.utils import update_module_configs
 from PIL import Image
 
@@ -84,8 +84,121 @@ def make_tiny_gemma3(directory: Path) -> Path:
     return directory
 
 
+_QWEN_SPECIAL = (
+    *("<|endoftext|>", "<|bos|>", "<|im_start|>", "<|im_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+)
+_QWEN_IDS = {
+    "vision_start_token_id": 4,
+    "vision_end_token_id": 5,
+    "image_token_id": 6,
+    "video_token_id": 7,
+    "eos_token_id": 3,
+}
+_QWEN_TOWER = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "out_hidden_size": 64,
+    "num_heads": 2,
+    "patch_size": 8,
+    "spatial_patch_size": 8,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "in_channels": 3,
+}
+
+
+def make_tiny_qwen2_5_vl(directory: Path) -> Path:
+    """Write a random Qwen2.5-VL: a section of frequencies for each axis of positions."""
+    config = {
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+        "tie_word_embeddings": True,
+        **_QWEN_IDS,
+        "vision_config": {
+            **_QWEN_TOWER,
+            "model_type": "qwen2_5_vl",
+            "window_size": 32,
+            "fullatt_block_indexes": [1],
+        },
+    }
+    return _write_qwen(directory, config, qwen2_5_vl)
+
+
+def make_tiny_qwen3_5(directory: Path) -> Path:
+    """Write a random Qwen3.5 that sees: recurrent layers, and axes that take turns."""
+    text = {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "full_attention_interval": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "type": "default",
+            "mrope_section": [4, 2, 2],
+            "mrope_interleaved": True,
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    }
+    config = {
+        "model_type": "qwen3_5",
+        "text_config": text,
+        "vision_config": {
+            **_QWEN_TOWER,
+            "model_type": "qwen3_5",
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [],
+        },
+        "vocab_size": VOCABULARY,
+        **_QWEN_IDS,
+    }
+    return _write_qwen(directory, config, qwen3_5)
+
+
+def _write_qwen(directory: Path, config: dict[str, Any], family: Any) -> Path:
+    _write_tokenizer(directory, _QWEN_SPECIAL, "".join(_QWEN_SPECIAL[at] for at in (4, 6, 5)), {})
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 8,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "min_pixels": 256,
+        "max_pixels": 16 * 256,
+    }
+    _write(directory / "preprocessor_config.json", processor)
+    _write_weights(directory, config, family)
+    return directory
+
+
 #: Makers of the families, by name.
-FAMILIES: dict[str, Callable[[Path], Path]] = {"gemma3": make_tiny_gemma3}
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "gemma3": make_tiny_gemma3,
+    "qwen2_5_vl": make_tiny_qwen2_5_vl,
+    "qwen3_5": make_tiny_qwen3_5,
+}
 
 
 def picture(seed: int, width: int = 90, height: int = 70, file: str = "PNG") -> ChatImage:
