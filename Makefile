@@ -31,9 +31,10 @@ $(RUNTIME): ops/deploy/requirements.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-$(DEV): $(RUNTIME) ops/deploy/requirements-dev.txt
+$(DEV): $(RUNTIME) ops/deploy/requirements-dev.txt ops/deploy/requirements-vision.txt
 	@echo "adding the tools for tests and checks"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r ops/deploy/requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r ops/deploy/requirements-vision.txt
 	@touch $@
 
 $(SITE): $(DEV) ops/deploy/requirements-docs.txt
@@ -166,6 +167,7 @@ lock: ## Pin every dependency with hashes (needs uv)
 	uv pip compile $(LOCK) --extra cpu --extra dev -c ops/deploy/requirements.txt pyproject.toml -o ops/deploy/requirements-dev.txt
 	uv pip compile $(LOCK) --extra cpu --extra docs -c ops/deploy/requirements-dev.txt pyproject.toml -o ops/deploy/requirements-docs.txt
 	uv pip compile $(LOCK) --extra cpu --extra postgres --extra otel -c ops/deploy/requirements.txt pyproject.toml -o ops/deploy/requirements-container.txt
+	uv pip compile $(LOCK) --no-deps ops/deploy/vision.in -o ops/deploy/requirements-vision.txt
 	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/audit.in -o ops/deploy/requirements-audit.txt
 	uv pip compile $(LOCK) -c ops/deploy/requirements-dev.txt ops/deploy/mutation.in -o ops/deploy/requirements-mutation.txt
 	@for one in openai_agents chat_page; do \

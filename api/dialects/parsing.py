@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final, Literal, Protocol
 
 from api.generation import ParsedRequest, RequestDefaults
 from api.http.bodies import MAX_TOKENS_CEILING, NAME_PATTERN, load_json
+from domain.chat.images import (
+    IMAGE_MARK,
+    ChatImage,
+    image_of_base64,
+    image_of_url,
+    unmarked,
+)
 from domain.chat.request import ChatRequest, Message, ToolChoice, canonical_json
 from domain.errors import InvalidRequest
 from domain.ports import IdSource
@@ -134,12 +142,18 @@ def _joins(before: Message, turn: Message) -> bool:
 
 
 def _joined(before: Message, turn: Message) -> Message:
+    if before.images or turn.images:
+        before, turn = (
+            one if one.images else replace(one, content=unmarked(one.content))
+            for one in (before, turn)
+        )
     return replace(
         before,
         content=_join_texts(before.content, turn.content),
         reasoning=_join_texts(before.reasoning, turn.reasoning),
         tool_calls=turn.tool_calls,
         origin="",  # the joined turn comes from two answers
+        images=before.images + turn.images,
     )
 
 
@@ -172,10 +186,48 @@ def described(schema: Mapping[str, Any] | None, description: str | None) -> Mapp
     return ({"description": description} if description else {}) | dict(schema or {})
 
 
-IMAGE_NOTE: Final = "[image left out: this model reads text only]"
-IMAGE_REFUSED: Final = "this model reads text only: an image cannot be part of the question"
+#: Takes the place of an image of an earlier turn that is not in the request.
+IMAGE_UNSENT: Final = "[image left out: the request does not contain its data]"
 #: Types of parts that are images, in any dialect.
 IMAGE_TYPES: Final = frozenset({"image", "image_url", "input_image"})
+
+
+class ImageCollector:
+    """Takes the images out of the content of one message, in order.
+
+    Args:
+        where: Place of the content in the body.
+        is_question: Whether an image that cannot be read is an error; a note takes the place of
+            others, so that a conversation can go on.
+
+    Attributes:
+        images: Those found so far.
+        place: Index of the present part of the content, for errors.
+    """
+
+    def __init__(self, where: str = "", *, is_question: bool = False) -> None:
+        self._where, self._is_question = where, is_question
+        self.images: list[ChatImage] = []
+        self.place = 0
+
+    def of_base64(self, data: str | None) -> str:
+        """Return what stands for an image in the text."""
+        return self._mark(partial(image_of_base64, data))
+
+    def of_url(self, url: str | None) -> str:
+        """Return what stands in the text for the image of a URL."""
+        return self._mark(partial(image_of_url, url))
+
+    def _mark(self, image_of: Callable[[str], ChatImage]) -> str:
+        try:
+            self.images.append(image_of(f"{self._where}.{self.place}"))
+        except InvalidRequest:
+            if self._is_question:
+                raise
+            return IMAGE_UNSENT
+        return IMAGE_MARK
+
+
 #: Types of parts of OpenAI's dialects that are no text either.
 _UNREAD_TYPES: Final = frozenset({"file", "input_file", "input_audio"})
 
@@ -194,8 +246,8 @@ def newest_of_user(roles: Iterable[str | None]) -> int:
     return max((index for index, role in enumerate(roles) if role == "user"), default=-1)
 
 
-def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None:
-    """Refuse a question with an image, a file or a recording.
+def refuse_unread(content: str | Sequence[TypedPart] | None, where: str) -> None:
+    """Refuse a question with a file or a recording.
 
     Args:
         content: The newest message of the user.
@@ -207,11 +259,10 @@ def refuse_images(content: str | Sequence[TypedPart] | None, where: str) -> None
     if content is None or isinstance(content, str):
         return
     for place, part in enumerate(content):
-        if part.type in IMAGE_TYPES:
-            raise InvalidRequest(IMAGE_REFUSED, field=f"{where}.content.{place}")
         if part.type in _UNREAD_TYPES:
             msg = (
-                f"this model reads text only: a part of type {part.type} cannot be in the question"
+                f"this service reads text and images: a part of type {part.type} cannot be in the"
+                " question"
             )
             raise InvalidRequest(msg, field=f"{where}.content.{place}")
 

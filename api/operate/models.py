@@ -140,7 +140,7 @@ def _capabilities(model: ModelStatus) -> dict[str, Any]:
         },
         "effort": {**has, **dict.fromkeys(_EFFORTS, has)},
         "engine": _engine_capabilities(model),
-        "image_input": lacks,
+        "image_input": Capability(supported=model.files is not None and model.files.sees),
         "pdf_input": lacks,
         "server_tools": {"supported": False, "code_execution": lacks, "web_search": lacks},
         "structured_outputs": has,

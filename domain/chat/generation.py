@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from domain.chat.embedding import Vectors
+from domain.chat.images import PromptImage
 from domain.chat.items import Failed
 from domain.chat.logprobs import TokenLogprob
 from domain.values import (
@@ -71,6 +72,7 @@ class PreparedPrompt:
             windows and states go on.
         lengths: Of a request for vectors: how many of the tokens belong to each text, in order.
         dimensions: Elements of each vector; 0 for none.
+        images: Its images, in order.
     """
 
     tokens: tuple[int, ...]
@@ -96,6 +98,7 @@ class PreparedPrompt:
     encoding: PromptEncoding = PromptEncoding.MARKS_AS_TEXT
     lengths: tuple[int, ...] = ()
     dimensions: int = 0
+    images: tuple[PromptImage, ...] = field(default=(), repr=False)
     claim: Claim = field(default=NO_CLAIM, compare=False, repr=False)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from domain.chat.embedding import EmbeddingInputs
 from domain.chat.generation import ThinkingLimit
+from domain.chat.images import IMAGE_MARK, IMAGE_NOTE, ChatImage
 from domain.values import Digest, SamplingWish, digest_of
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -35,6 +36,7 @@ class Message:
         tool_call_id: The call that a ``tool`` message answers.
         origin: The job whose answer an assistant turn echoes, "" if unknown. It identifies the
             tokens of the turn and does not change its meaning.
+        images: The images of its text, in order: each has an ``IMAGE_MARK`` in ``content``.
     """
 
     role: Role
@@ -43,6 +45,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     origin: str = ""
+    images: tuple[ChatImage, ...] = ()
 
 
 #: Origin of an assistant turn from which the client had a part taken out: the tokens of no answer
@@ -175,6 +178,9 @@ class ChatRequest:
             del fields["raw"]["is_begun"]
         if not self.strict_tools:
             del fields["strict_tools"]
+        for message in fields["messages"]:
+            if not message["images"]:
+                del message["images"]
         del fields["embedding"]
         if self.embedding is not None:
             fields["embedding"] = self.embedding.to_json()
@@ -224,6 +230,21 @@ def unattributed(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(replace(one, origin="") if one.origin else one for one in messages)
 
 
+def images_of(messages: Sequence[Message]) -> tuple[ChatImage, ...]:
+    """Return the images of a conversation, in order."""
+    return tuple(image for message in messages for image in message.images)
+
+
+def with_image_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with a note in the place of each image."""
+    return tuple(
+        replace(one, content=one.content.replace(IMAGE_MARK, IMAGE_NOTE), images=())
+        if one.images
+        else one
+        for one in messages
+    )
+
+
 def canonical_json(value: object) -> bytes:
     """Return the one JSON encoding that is hashed: sorted keys, no white space, UTF-8.
 
@@ -249,6 +270,7 @@ def _message(data: Mapping[str, Any]) -> Message:
         tool_calls=tuple(ToolCall(**call) for call in data["tool_calls"]),
         tool_call_id=data["tool_call_id"],
         origin=data.get("origin", ""),
+        images=tuple(ChatImage(**image) for image in data.get("images", ())),
     )
 
 

@@ -180,6 +180,7 @@ class ModelFiles:
         context_length: Longest sequence that the configuration allows, in tokens.
         written_at: Time of the last change of the weights.
         family: The architecture that the configuration names, "" if it names none.
+        sees: Whether its images are read.
     """
 
     directory: str
@@ -187,6 +188,7 @@ class ModelFiles:
     context_length: int
     written_at: datetime
     family: str = ""
+    sees: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

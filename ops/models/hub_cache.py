@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,6 +103,49 @@ def context_length_of(config: Mapping[str, Any]) -> int:
     return CONTEXT_LENGTH_DEFAULT
 
 
+#: Families whose images are read; the tests hold each against mlx-vlm.
+VISION_FAMILIES: Final = frozenset({"gemma3", "qwen2_5_vl", "qwen3_5"})
+#: Why a model reads text only.
+READS_TEXT_ONLY: Final = "this model reads text only"
+VISION_EXTRA_MISSING: Final = (
+    'this model sees, and the packages of the extra "vision" are not installed (docs/models.md)'
+)
+#: Packages of the extra.
+_VISION_PACKAGES: Final = ("mlx_vlm", "PIL")
+#: A file of weights begins with the length of its header, which is JSON with their names.
+_LENGTH_BYTES: Final = 8
+_HEADER_BYTES_MAX: Final = 64 << 20
+#: In names of weights of towers.
+_TOWERS: Final = ("vision", "visual")
+
+
+def blindness_of(directory: Path, config: Mapping[str, Any]) -> str | None:
+    """Return why the images of a model are not read, ``None`` if they are; reads no weights."""
+    if not config.get("vision_config") or not _has_tower(directory):
+        return READS_TEXT_ONLY
+    family = config.get("model_type")
+    if family not in VISION_FAMILIES:
+        return f"this service reads no images for models of the family {family}"
+    has_packages = all(find_spec(package) is not None for package in _VISION_PACKAGES)
+    return None if has_packages else VISION_EXTRA_MISSING
+
+
+def _has_tower(directory: Path) -> bool:
+    """Return whether there are weights of a tower: conversions for text alone leave it out."""
+    names: Iterable[str] = ()
+    try:
+        index = directory / _INDEX
+        if index.is_file():
+            names = json.loads(index.read_text())["weight_map"]
+        else:
+            with next(directory.glob(WEIGHTS)).open("rb") as file:
+                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                names = json.loads(file.read(min(length, _HEADER_BYTES_MAX)))
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return False  # the load reports what is wrong with the files
+    return any(tower in name for name in names for tower in _TOWERS)
+
+
 def directory_of(entry: ModelEntry) -> Path | None:
     """Return the directory with the files of a model, if they are all there."""
     if entry.source == DEMO_MODEL:
@@ -152,6 +195,7 @@ def inspect_files(entry: ModelEntry) -> ModelFiles | None:
         size_bytes=sum(stat.st_size for stat in weights),
         context_length=context_length_of(config),
         family=family if isinstance(family, str) else "",
+        sees=blindness_of(directory, config) is None,
         written_at=datetime.fromtimestamp(
             max((stat.st_mtime for stat in weights), default=0.0), UTC
         ),

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from domain.chat.generation import PreparedPrompt
+from domain.chat.images import PromptImage
 from domain.chat.items import Failed
 from domain.chat.request import ChatRequest
 from domain.errors import EngineFailure, InvalidRequest
@@ -96,6 +97,7 @@ class Admission:
         is_scored: Whether ``StepResult.prompts`` has the log probabilities of ``tokens``. Such a
             sequence requests ``logprobs``, is cold and alone.
         priority: Batch work makes room for interactive work.
+        images: The images among the tokens.
     """
 
     tokens: Sequence[int]
@@ -113,6 +115,7 @@ class Admission:
     is_cold: bool = False
     is_scored: bool = False
     priority: Priority = Priority.INTERACTIVE
+    images: tuple[PromptImage, ...] = ()
 
 
 class TokenLikelihood(NamedTuple):
@@ -258,6 +261,7 @@ class LoadedModel:
         token_bytes: The bytes that a token adds to the text; empty for an unknown id.
         grammar_bytes: Returns the memory of the compiled grammars that are kept.
         vocabulary: Number of its token ids, where its files state it.
+        images: From a request and the tokens of its prompt to the images among them.
     """
 
     card: ModelCard
@@ -275,6 +279,7 @@ class LoadedModel:
     token_bytes: Callable[[int], bytes] = lambda _: b""
     grammar_bytes: Callable[[], int] = lambda: 0
     vocabulary: int | None = None
+    images: Callable[[ChatRequest, Sequence[int]], tuple[PromptImage, ...]] = lambda *_: ()
 
     def parser(self, prompt: PreparedPrompt, stop: tuple[str, ...] = ()) -> AnswerParser:
         """Return the parser of the answer to ``prompt``, before its first token."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedPrompt
-from domain.chat.request import ChatRequest
+from domain.chat.request import ChatRequest, images_of
 from domain.errors import InvalidRequest, PromptTooLong
 from domain.kv.owned_tokens import cache_ids, extended, owned
 from domain.values import Owner, PromptEncoding, Sampling
@@ -68,6 +68,7 @@ def prepare(
         thinking_limit=request.thinking_limit.within(max_tokens),
         encoding=encoding,
         claim=claim,
+        images=model.images(request, rendered.tokens) if images_of(request.messages) else (),
     )
     if prompt.is_strict or prompt.strict_tools:
         # Raises before the first item is emitted; afterwards it is too late.
@@ -135,4 +136,5 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         is_cold=is_scored,
         is_scored=is_scored,
         priority=task.priority,
+        images=prompt.images,
     )

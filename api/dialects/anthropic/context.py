@@ -80,7 +80,7 @@ def _calls(chat: ChatRequest) -> list[ToolCall]:
 
 def _cleared(turn: Message, cleared: dict[str, str], edit: ClearToolUses) -> Message:
     if turn.tool_call_id in cleared:
-        return replace(turn, content=CLEARED_RESULT)
+        return replace(turn, content=CLEARED_RESULT, images=())
     if not any(call.id in cleared and edit.clears_input(call.name) for call in turn.tool_calls):
         return turn
     calls = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -23,20 +24,21 @@ from api.dialects.anthropic.context import may_edit
 from api.dialects.anthropic.tools import AnthropicTools, model_name, tool_choice_of
 from api.dialects.encoding import signed_reasoning
 from api.dialects.parsing import (
-    IMAGE_NOTE,
+    IMAGE_UNSENT,
     PART_BREAK,
+    ImageCollector,
     agent_of,
     clamp_max_tokens,
     effort_of,
     merge_turns,
     newest_of_user,
-    refuse_images,
     sampling_of,
     stop_texts,
 )
 from api.generation import Efforts, ParsedRequest, RequestDefaults, ThinkingShown, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING, parse_body
 from domain.chat.generation import ThinkingLimit
+from domain.chat.images import unmarked
 from domain.chat.request import ChatRequest, Message, ToolCall
 from domain.errors import InvalidRequest
 
@@ -83,15 +85,17 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
         toolbox: Describes the tools that results refer to.
 
     Raises:
-        InvalidRequest: The newest user message contains an image. A note replaces an image in an
-            earlier message or in a tool result, so that the conversation can go on.
+        InvalidRequest: The newest user message has an image without its data. A note replaces one
+            in an earlier message or in a tool result, so that the conversation can go on.
     """
     newest = newest_of_user(message.role for message in messages)
     for number, message in enumerate(messages):
-        if number == newest:
-            refuse_images(message.content, f"messages.{number}")
-            _refuse_unread(message.content, f"messages.{number}")
-        yield from _turns(message, toolbox)
+        where, is_question = f"messages.{number}", number == newest
+        if is_question:
+            _refuse_unread(message.content, where)
+        yield from _turns(
+            message, toolbox, partial(ImageCollector, f"{where}.content", is_question=is_question)
+        )
 
 
 def _refuse_unread(content: str | Sequence[ContentBlock], where: str) -> None:
@@ -105,12 +109,17 @@ def _refuse_unread(content: str | Sequence[ContentBlock], where: str) -> None:
             raise InvalidRequest(DOCUMENT_REFUSED, field=f"{where}.content.{place}.source")
 
 
-def block_text(block: ContentBlock) -> str:
-    """Return the text of a block; a note replaces a block without text."""
+def block_text(block: ContentBlock, collector: ImageCollector | None = None) -> str:
+    """Return the text of a block; a note replaces a block without text.
+
+    Args:
+        collector: Takes the images; ``None`` for a note in the place of each.
+    """
     if block.type in ("text", "thinking"):
-        return (block.text if block.type == "text" else block.thinking) or ""
+        text = (block.text if block.type == "text" else block.thinking) or ""
+        return text if collector is None else unmarked(text)
     if block.type == "image":
-        return IMAGE_NOTE
+        return _image(block.source, collector)
     if block.type == "document":
         return _document_text(block)
     if block.type == "redacted_thinking":
@@ -122,7 +131,22 @@ def block_text(block: ContentBlock) -> str:
     return found or f"[{_label(block)} left out]"
 
 
-def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
+def _image(source: Any, collector: ImageCollector | None) -> str:  # noqa: ANN401 - any JSON value
+    """Return what stands for an image in the text."""
+    if collector is None or not isinstance(source, Mapping):
+        return IMAGE_UNSENT
+    if source.get("type") == "base64":
+        return collector.of_base64(_string(source.get("data")))
+    return collector.of_url(_string(source.get("url")))
+
+
+def _string(value: Any) -> str | None:  # noqa: ANN401 - any JSON value
+    return value if isinstance(value, str) else None
+
+
+def _turns(
+    message: InputMessage, toolbox: AnthropicTools, collector: Callable[..., ImageCollector]
+) -> Iterator[Message]:
     content = message.content
     if message.role == "system":
         if text := PART_BREAK.join(system_texts(content)):
@@ -132,7 +156,7 @@ def _turns(message: InputMessage, toolbox: AnthropicTools) -> Iterator[Message]:
     elif message.role == "assistant":
         yield from _assistant_turns(content, toolbox)
     else:
-        yield from _user_turns(content, toolbox)
+        yield from _user_turns(content, toolbox, collector)
 
 
 def _assistant_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:
@@ -194,52 +218,72 @@ def _reasoning(block: ContentBlock) -> str:
     return signed_reasoning(block.data) if block.type == "redacted_thinking" else ""
 
 
-def _user_turns(blocks: Sequence[ContentBlock], toolbox: AnthropicTools) -> Iterator[Message]:
+def _user_turns(
+    blocks: Sequence[ContentBlock],
+    toolbox: AnthropicTools,
+    new_collector: Callable[..., ImageCollector],
+) -> Iterator[Message]:
     texts: list[str] = []
+    collector = new_collector()
     yielded = False
-    for block in blocks:
+    for place, block in enumerate(blocks):
+        collector.place = place
         if block.type != "tool_result":
-            texts.append(block_text(block))
+            texts.append(block_text(block, collector))
             continue
         if texts:
-            yield Message(role="user", content=PART_BREAK.join(texts))
-            texts = []
+            yield _user_turn(texts, collector)
+            texts, collector = [], new_collector()
         yielded = True
-        result = _result_text(block, toolbox)
-        yield Message(role="tool", content=result, tool_call_id=block.tool_use_id)
+        of_result = new_collector(is_question=False)
+        result = _result_text(block, toolbox, of_result)
+        yield Message(
+            role="tool",
+            content=result,
+            tool_call_id=block.tool_use_id,
+            images=tuple(of_result.images),
+        )
     if texts or not yielded:
-        yield Message(role="user", content=PART_BREAK.join(texts))
+        yield _user_turn(texts, collector)
 
 
-def _result_text(block: ContentBlock, toolbox: AnthropicTools) -> str:
-    text = _text_in(block.content, toolbox)
+def _user_turn(texts: Sequence[str], collector: ImageCollector) -> Message:
+    return Message(role="user", content=PART_BREAK.join(texts), images=tuple(collector.images))
+
+
+def _result_text(block: ContentBlock, toolbox: AnthropicTools, collector: ImageCollector) -> str:
+    text = _text_in(block.content, toolbox, collector)
     if block.is_error and not text.lower().startswith(_ERROR_PREFIXES):
         return f"Error: {text}"
     return text
 
 
-def _text_in(content: Any, toolbox: AnthropicTools | None = None) -> str:  # noqa: ANN401 - any JSON
+def _text_in(
+    content: Any,  # noqa: ANN401 - any JSON value
+    toolbox: AnthropicTools | None = None,
+    collector: ImageCollector | None = None,
+) -> str:
     """Return the text of a block's content: a text, a block or a list of either."""
     if isinstance(content, str):
-        return content
+        return content if collector is None else unmarked(content)
     if isinstance(content, Mapping):
-        return _member_text(content, toolbox)
+        return _member_text(content, toolbox, collector)
     if isinstance(content, list):
-        return PART_BREAK.join(_text_in(member, toolbox) for member in content)
+        return PART_BREAK.join(_text_in(member, toolbox, collector) for member in content)
     return ""
 
 
-def _member_text(member: Mapping[str, Any], toolbox: AnthropicTools | None) -> str:
+def _member_text(
+    member: Mapping[str, Any], toolbox: AnthropicTools | None, collector: ImageCollector | None
+) -> str:
     if member.get("type") == "image":
-        return IMAGE_NOTE
+        return _image(member.get("source"), collector)
     if member.get("type") == "tool_reference" and toolbox is not None:
         return toolbox.description(member.get("tool_name"))
     for key in ("text", "tool_name", "data", "content", "title"):
         value = member.get(key)
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list):
-            return _text_in(value, toolbox)
+        if isinstance(value, str | list):
+            return _text_in(value, toolbox, collector)
     return f"[{member.get('type', 'content')} left out]"
 
 

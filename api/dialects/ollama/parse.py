@@ -17,9 +17,8 @@ from api.dialects.ollama.bodies import (
 from api.dialects.openai_chat.bodies import logprobs_wanted
 from api.dialects.openai_chat.parse import strict_among, tools_of
 from api.dialects.parsing import (
-    IMAGE_NOTE,
-    IMAGE_REFUSED,
     PART_BREAK,
+    ImageCollector,
     agent_of,
     clamp_max_tokens,
     effort_of,
@@ -30,6 +29,7 @@ from api.dialects.parsing import (
 )
 from api.generation import ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING, parse_body
+from domain.chat.images import unmarked
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall
 from domain.errors import InvalidRequest
 from domain.model.registry import ModelRegistry
@@ -54,13 +54,15 @@ def parse_generate(
     """Parse a body of ``POST /api/generate``; see ``RequestParser``."""
     wire = parse_body(OllamaGenerateBody, body)
     _refuse_unread(wire)
-    if not wire.prompt and not wire.suffix:
+    if not wire.prompt and not wire.suffix and not wire.images:
         return _parsed(wire, [], headers, defaults)
     if wire.raw or wire.suffix:
         _refuse_beside_raw(wire)
         raw = RawPrompt(text=wire.prompt or "", suffix=wire.suffix or None)
         return _parsed(wire, None, headers, defaults, {"raw": raw})
-    turns = [Message(role="user", content=wire.prompt or "")]
+    collector = ImageCollector("images", is_question=True)
+    content = _content(wire.prompt, wire.images, collector)
+    turns = [Message(role="user", content=content, images=tuple(collector.images))]
     if wire.system:
         turns.insert(0, Message(role="system", content=wire.system))
     return _parsed(wire, turns, headers, defaults)
@@ -131,30 +133,31 @@ def _turns(messages: Sequence[OllamaMessage]) -> Iterator[Message]:
     """Yield messages as domain messages; calls without an id get one by their place.
 
     Raises:
-        InvalidRequest: The newest message of the user has an image.
+        InvalidRequest: An image of the newest message of the user cannot be read.
     """
     newest = newest_of_user(message.role for message in messages)
     #: Calls without a result, as name and id.
     waiting: list[tuple[str, str]] = []
     for number, message in enumerate(messages):
-        if number == newest and message.images:
-            raise InvalidRequest(IMAGE_REFUSED, field=f"messages.{number}.images")
+        collector = ImageCollector(f"messages.{number}.images", is_question=number == newest)
+        content = _content(message.content, message.images, collector)
         calls = _calls(message, number)
         waiting += [(call.name, call.id) for call in calls]
         is_answer = message.role == "assistant"
         yield Message(
             role=message.role,
-            content=_content(message),
+            content=content,
             reasoning=(message.thinking or "") if is_answer else "",
             tool_calls=calls,
             tool_call_id=_answered(message, waiting) if message.role == "tool" else None,
             origin=origin_of(call.id for call in message.tool_calls or ()) if is_answer else "",
+            images=tuple(collector.images),
         )
 
 
-def _content(message: OllamaMessage) -> str:
-    notes = [IMAGE_NOTE] * len(message.images or ())
-    return PART_BREAK.join([message.content or "", *notes] if message.content else notes)
+def _content(text: str | None, images: Sequence[Any] | None, collector: ImageCollector) -> str:
+    marks = [collector.of_base64(one if isinstance(one, str) else None) for one in images or ()]
+    return PART_BREAK.join([unmarked(text), *marks] if text else marks)
 
 
 def _calls(message: OllamaMessage, number: int) -> tuple[ToolCall, ...]:
@@ -185,8 +188,6 @@ def _answered(message: OllamaMessage, waiting: list[tuple[str, str]]) -> str | N
 
 
 def _refuse_unread(wire: OllamaGenerateBody) -> None:
-    if wire.images:
-        raise InvalidRequest(IMAGE_REFUSED, field="images")
     if wire.template:
         msg = "the model's own template renders the prompt; send a rendered one with raw"
         raise InvalidRequest(msg, field="template")
@@ -197,7 +198,7 @@ def _refuse_unread(wire: OllamaGenerateBody) -> None:
 
 def _refuse_beside_raw(wire: OllamaGenerateBody) -> None:
     """Refuse what has no effect beside a prompt without a chat template."""
-    for name in ("system", "format", "think"):
+    for name in ("system", "format", "think", "images"):
         if getattr(wire, name):
             msg = "has no effect beside raw or suffix, which use no chat template"
             raise InvalidRequest(msg, field=name)

@@ -55,12 +55,27 @@ def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
     return (top or 0) if wanted else None
 
 
+class ImageUrl(RequestBody):
+    """The image of a part."""
+
+    url: str
+
+
 class ContentPart(RequestBody):
-    """A part of any type; only texts and refusals are used."""
+    """A part of any type; only texts, refusals and images are used.
+
+    ``image_url`` is a URL in Responses, and an object with one elsewhere.
+    """
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | ImageUrl | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Return the URL of its image."""
+        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
 
 
 class FunctionCall(RequestBody):

@@ -25,9 +25,10 @@ from api.dialects.openai_chat.completions import (
     finish_reason,
 )
 from api.dialects.parsing import (
-    IMAGE_NOTE,
     IMAGE_TYPES,
+    IMAGE_UNSENT,
     PART_BREAK,
+    ImageCollector,
     Mode,
     arguments_of,
     choice_of,
@@ -37,13 +38,14 @@ from api.dialects.parsing import (
     function_tool,
     merge_turns,
     newest_of_user,
-    refuse_images,
+    refuse_unread,
     sampling_of,
     stop_texts,
     with_verbosity,
 )
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import parse_body
+from domain.chat.images import unmarked
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
 from domain.chat.request import (
@@ -165,18 +167,20 @@ def turns_of(messages: Sequence[ChatMessage]) -> Iterator[Message]:
     """Yield chat messages as domain messages.
 
     Raises:
-        InvalidRequest: The newest user message contains an image; see ``shared.images``.
+        InvalidRequest: The newest user message has an image without its data, or a file.
     """
     newest = newest_of_user(message.role for message in messages)
     for number, message in enumerate(messages):
         if number == newest:
-            refuse_images(message.content, f"messages.{number}")
-        yield _turn(message)
+            refuse_unread(message.content, f"messages.{number}")
+        collector = ImageCollector(f"messages.{number}.content", is_question=number == newest)
+        yield _turn(message, collector)
 
 
-def _turn(message: ChatMessage) -> Message:
+def _turn(message: ChatMessage, collector: ImageCollector) -> Message:
     role = _ROLES[message.role]
-    text = text_of(message.content) or message.refusal or ""
+    shown = collector if role in ("user", "tool") else None
+    text = text_of(message.content, shown) or message.refusal or ""
     # A name separates the people who share the role.
     speaker = f"{message.name}: " if role == "user" and message.name else ""
     return Message(
@@ -186,24 +190,36 @@ def _turn(message: ChatMessage) -> Message:
         tool_calls=_calls(message.tool_calls) if role == "assistant" else (),
         tool_call_id=message.tool_call_id if role == "tool" else None,
         origin=origin_of(call.id for call in message.tool_calls or ()),
+        images=tuple(collector.images),
     )
 
 
-def text_of(content: str | Sequence[ContentPart] | None) -> str:
-    """Return the text of a content; a note replaces each part that is not text."""
+def text_of(
+    content: str | Sequence[ContentPart] | None, collector: ImageCollector | None = None
+) -> str:
+    """Return the text of a content; a note replaces each part that is not text.
+
+    Args:
+        collector: Takes the images; ``None`` for a note in the place of each.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    return PART_BREAK.join(_part_text(part) for part in content)
+    return PART_BREAK.join(_part_text(*one, collector) for one in enumerate(content))
 
 
-def _part_text(part: ContentPart) -> str:
+def _part_text(place: int, part: ContentPart, collector: ImageCollector | None) -> str:
     if part.text is not None:
-        return part.text
+        return part.text if collector is None else unmarked(part.text)
     if part.refusal is not None:
         return part.refusal
-    return IMAGE_NOTE if part.type in IMAGE_TYPES else f"[{part.type} left out]"
+    if part.type not in IMAGE_TYPES:
+        return f"[{part.type} left out]"
+    if collector is None:
+        return IMAGE_UNSENT
+    collector.place = place
+    return collector.of_url(part.url)
 
 
 def _calls(calls: Sequence[ToolCallSpec] | None) -> tuple[ToolCall, ...]:

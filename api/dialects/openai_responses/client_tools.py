@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from api.dialects.openai_chat.bodies import ContentPart
+from api.dialects.openai_chat.parse import text_of
 from api.dialects.openai_responses.bodies import InputItem, ResponseTool, ShellEnvironment
-from api.dialects.parsing import IMAGE_NOTE, PART_BREAK, arguments_of, function_tool
+from api.dialects.parsing import (
+    IMAGE_TYPES,
+    PART_BREAK,
+    ImageCollector,
+    arguments_of,
+    function_tool,
+)
 
 Schema = Mapping[str, Any]
 
@@ -198,20 +206,40 @@ def called(item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return name, {key: value for key, value in values if known.added.get(key) != value}
 
 
+def stored_parts(content: str | Sequence[ContentPart] | None) -> list[dict[str, Any]]:
+    """Return a content as stored parts: its images, and the texts between them."""
+    parts: list[dict[str, Any]] = []
+    texts: list[ContentPart] = []
+    for part in () if content is None or isinstance(content, str) else content:
+        if part.type not in IMAGE_TYPES or part.url is None:
+            texts.append(part)
+            continue
+        if texts:
+            parts.append({"type": "input_text", "text": text_of(texts)})
+            texts = []
+        parts.append({"type": "input_image", "image_url": part.url, "detail": "auto"})
+    if texts or not parts:
+        rest = texts if parts or not isinstance(content, str) else content
+        parts.append({"type": "input_text", "text": text_of(rest)})
+    return parts
+
+
 def stored_output(item: InputItem) -> Any:  # noqa: ANN401 - any JSON
-    """Return the output of a result as it is stored; a screenshot without its image."""
+    """Return the output of a result as it is stored."""
     if isinstance(item.output, dict):
-        return {"type": item.output.get("type")}
+        url = item.output.get("image_url")
+        image = {"image_url": url} if isinstance(url, str) else {}
+        return {"type": item.output.get("type"), **image}
     if isinstance(item.output, list):
         return [one.model_dump(exclude_none=True) for one in item.output]
     return item.output or ""
 
 
-def output_text(item: Mapping[str, Any]) -> str:
-    """Return the text of a stored result for the model."""
+def output_text(item: Mapping[str, Any], collector: ImageCollector) -> str:
+    """Return the text of a stored result for the model; the collector takes a screenshot."""
     output = item["output"]
     if isinstance(output, dict):
-        return IMAGE_NOTE
+        return collector.of_url(output.get("image_url"))
     if isinstance(output, str):
         failed = item["status"] == "failed" and not output.lower().startswith("error")
         return f"Error: {output}" if failed else output

@@ -23,6 +23,7 @@ from api.dialects.openai_responses.client_tools import (
     output_text,
     stored_call,
     stored_output,
+    stored_parts,
 )
 from api.dialects.openai_responses.tools import (
     INPUT,
@@ -36,7 +37,9 @@ from api.dialects.openai_responses.tools import (
     toolbox_of,
 )
 from api.dialects.parsing import (
+    IMAGE_TYPES,
     PART_BREAK,
+    ImageCollector,
     agent_of,
     arguments_of,
     clamp_max_tokens,
@@ -44,7 +47,7 @@ from api.dialects.parsing import (
     effort_of,
     merge_turns,
     newest_of_user,
-    refuse_images,
+    refuse_unread,
     sampling_of,
     with_verbosity,
 )
@@ -54,6 +57,7 @@ from api.generation import (
     origin_of,
 )
 from api.http.bodies import parse_body
+from domain.chat.images import unmarked
 from domain.chat.request import ChatRequest, Message, Role, ToolCall, canonical_json
 from domain.errors import (
     InvalidRequest,
@@ -84,13 +88,15 @@ def stored_items(items: str | Sequence[InputItem], field: str = "input") -> list
 
     Raises:
         InvalidRequest: An item lacks a field that its type requires, or the newest user message
-            contains an image; see ``shared.images``.
+            has an image without its data, or a file.
     """
     if isinstance(items, str):
         return [_stored_message("user", items)]
     newest = newest_of_user(item.role for item in items)
     if newest >= 0:
-        refuse_images(items[newest].content, f"{field}.{newest}")
+        refuse_unread(items[newest].content, f"{field}.{newest}")
+        question = ImageCollector(f"{field}.{newest}.content", is_question=True)
+        text_of(items[newest].content, question)
     stored = (_stored_item(item, f"{field}.{index}") for index, item in enumerate(items))
     return [one for one in stored if one is not None]
 
@@ -109,13 +115,15 @@ def item_turns(items: Iterable[Item]) -> list[Message]:
         turns.extend(assistant.turn())
         assistant = _AssistantTurn()
         if item["type"] in _RESULTS:
-            result = found_tools_text(item["tools"]) if "tools" in item else output_text(item)
-            turns.append(Message(role="tool", content=result, tool_call_id=item["call_id"]))
+            turns.append(_result_turn(item))
         elif item["type"] == _ADDED:
             text = f"Further tools:\n{found_tools_text(item['tools'])}"
             turns.append(Message(role="system", content=text))
         else:
-            turns.append(Message(role=_ROLES[item["role"]], content=_joined(item)))
+            collector = ImageCollector()
+            text = _joined(item, collector)
+            images = tuple(collector.images)
+            turns.append(Message(role=_ROLES[item["role"]], content=text, images=images))
     turns.extend(assistant.turn())
     return turns
 
@@ -196,8 +204,31 @@ def _ids(item: Item) -> tuple[str | None, ...]:
     return item.get("id"), item.get("call_id"), item.get("encrypted_content")
 
 
-def _joined(item: Item) -> str:
-    return PART_BREAK.join(part["text"] for part in item["content"])
+def _result_turn(item: Item) -> Message:
+    collector = ImageCollector()
+    if "tools" in item:
+        text = found_tools_text(item["tools"])
+    elif item["type"] in CLIENT_RESULTS:
+        text = output_text(item, collector)
+    else:
+        parts = item["output"]
+        text = parts if isinstance(parts, str) else _joined({"content": parts}, collector)
+    images = tuple(collector.images)
+    return Message(role="tool", content=text, tool_call_id=item["call_id"], images=images)
+
+
+def _joined(item: Item, collector: ImageCollector | None = None) -> str:
+    """Return the text of an item.
+
+    Args:
+        collector: Takes its images.
+    """
+    if collector is None or not any("image_url" in part for part in item["content"]):
+        return PART_BREAK.join(part["text"] for part in item["content"])
+    return PART_BREAK.join(
+        collector.of_url(part["image_url"]) if "image_url" in part else unmarked(part["text"])
+        for part in item["content"]
+    )
 
 
 def _stored_item(item: InputItem, where: str) -> dict[str, Any] | None:
@@ -210,7 +241,9 @@ def _stored_item(item: InputItem, where: str) -> dict[str, Any] | None:
 
 def _stored_fields(item: InputItem, kind: str, where: str) -> dict[str, Any] | None:
     if kind == "message":
-        return _stored_message(_required(item.role, where, "role"), text_of(item.content))
+        role = _required(item.role, where, "role")
+        parts = stored_parts(item.content) if role == "user" else None
+        return _stored_message(role, text_of(item.content), parts)
     if kind in _CALLS:
         return _stored_call(item, kind, where)
     if kind in _RESULTS:
@@ -230,12 +263,15 @@ def _stored_fields(item: InputItem, kind: str, where: str) -> dict[str, Any] | N
     return None
 
 
-def _stored_message(role: str, text: str) -> dict[str, Any]:
+def _stored_message(
+    role: str, text: str, parts: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return a message; ``parts`` replace its text."""
     if role == "assistant":
         part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": []}
     else:
         part = {"type": "input_text", "text": text}
-    return {"type": "message", "role": role, "status": "completed", "content": [part]}
+    return {"type": "message", "role": role, "status": "completed", "content": parts or [part]}
 
 
 def _stored_call(item: InputItem, kind: str, where: str) -> dict[str, Any]:
@@ -268,6 +304,8 @@ def _stored_result(item: InputItem, kind: str, where: str) -> dict[str, Any]:
         return result | {"output": stored_output(item)} | failed
     parts = item.output if isinstance(item.output, list) else ()
     whole = [part for part in parts if isinstance(part, ContentPart)]
+    if any(part.type in IMAGE_TYPES for part in whole):
+        return result | {"output": stored_parts(whole)}
     return result | {"output": text_of(item.output if isinstance(item.output, str) else whole)}
 
 

@@ -140,7 +140,7 @@ class RecordedEngine:
         self._architecture = architecture
         self._budget_blocks = budget_blocks
         self._batch = batch
-        self._tier = None if store is None else _open(store)
+        self._tier = None if store is None else open_tier(store)
         self._names = count()
         self._runner: _RecordingRunner | None = None
         self._engine = BatchEngine(
@@ -202,7 +202,7 @@ class RecordedEngine:
         return self._runner
 
 
-def _open(directory: Path) -> DiskTier:
+def open_tier(directory: Path) -> DiskTier:
     clock = SystemClock()
     disk = Disk(sync=False)
     store = BlockStore(directory, budget_bytes=STORE_BYTES, clock=clock, disk=disk)

@@ -191,7 +191,9 @@ class AdmissionControl:
         limit_bytes = self.limit_bytes - self._withheld_bytes
         if self._running and sequences.live_bytes() + wanted_bytes > limit_bytes:
             return None
-        join = JoinRequest(prompt=admission.tokens, is_alone=admission.is_alone)
+        join = JoinRequest(
+            prompt=admission.tokens, is_alone=admission.is_alone, images=admission.images
+        )
         uid = sequences.insert(join)
         self._running.add(uid)
         self._reserved_bytes = sequences.live_bytes()

@@ -185,6 +185,7 @@ class PrefixCache:
                 tokens=context.token_ids,
                 opening=opening.steps(context.slots),
                 is_alone=admission.is_alone,
+                images=admission.images,
             )
         )
         self._tracked[uid] = sequence

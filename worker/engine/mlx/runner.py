@@ -10,6 +10,7 @@ from dataclasses import replace
 import mlx.core as mx
 import structlog
 
+from domain.chat.images import IMAGE_ID_MIN
 from domain.chat.items import Failed
 from domain.kv.contexts import MemoryStats
 from domain.kv.owned_tokens import cache_ids
@@ -193,12 +194,20 @@ class BatchRunner:
             admission.first_index,
             admission.constraint,
             admission.logprobs,
-            admission.tokens,
+            self._read_ids(admission),
         )
         self._sampler.add(admitted.uid, row)
         if admission.is_scored:
             self._scored.add(admitted.uid, admission.tokens, admission.logprobs or 0)
         return admitted
+
+    def _read_ids(self, admission: Admission) -> Sequence[int]:
+        """Return the tokens of a sequence with ids of the vocabulary, on which penalties depend."""
+        inputs = self.sequences.images
+        if inputs is None or not admission.images:
+            return admission.tokens
+        placeholder = inputs.placeholder
+        return [one if one < IMAGE_ID_MIN else placeholder for one in admission.tokens]
 
     def step(self) -> StepResult:
         """Prefill a piece of a prompt if it is time, then decode one token of each sequence.
@@ -266,6 +275,7 @@ class BatchRunner:
             head=self._head,
             scored=self._scored,
         )
+        self._sequences.images = self._weights.images
         self._pace = self._new_pace()
         mx.clear_cache()
 

@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 from statistics import median, median_low
 from typing import Protocol
 
+from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.hashing import common_tokens
 
 #: Share of the decode time that drafts may lose; with what noise hides it stays below 2 %.
@@ -449,10 +450,10 @@ class Speculation:
         return accepted
 
     def _until_end(self, guess: Sequence[int]) -> list[int]:
-        """Return a guess up to the first token that ends an answer."""
+        """Return a guess up to the first token that ends an answer, or is one of an image."""
         kept = [guess[0]]
         for before, token in pairwise(guess):
-            if before in self._end_ids:
+            if before in self._end_ids or token >= IMAGE_ID_MIN:
                 break
             kept.append(token)
         return kept

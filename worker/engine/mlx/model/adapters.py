@@ -14,7 +14,7 @@ import mlx_lm.utils
 from mlx.utils import tree_unflatten
 
 from worker.engine.mlx.cpu import computes_on_cpu
-from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.rows.ragged_cache import RaggedRows
 from worker.engine.ports import ModelLoadError
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -98,7 +98,7 @@ class BaseWeights:
     network: Any
     config: Mapping[str, Any]
     tokens: Any
-    ragged: RaggedKind
+    ragged: RaggedRows
 
 
 @dataclass(slots=True, eq=False)

@@ -21,10 +21,17 @@ from mlx.utils import tree_flatten
 from safetensors import SafetensorError, safe_open
 
 import worker.demo_model
+from domain.chat.images import IMAGE_ID_MIN
 from domain.chat.ports import RecordedAnswers
 from domain.model.registry import ModelEntry
 from domain.values import ModelCard, Sampling, SamplingWish
-from ops.models.hub_cache import HUB_FILES, WEIGHTS, context_length_of, has_weights
+from ops.models.hub_cache import (
+    HUB_FILES,
+    WEIGHTS,
+    blindness_of,
+    context_length_of,
+    has_weights,
+)
 from ops.settings.models import DEMO_MODEL
 from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
@@ -48,6 +55,14 @@ from worker.engine.mlx.model.tool_families import (
 from worker.engine.mlx.prompt.incremental_prompt import IncrementalPrompts
 from worker.engine.mlx.prompt.renderer import PromptRenderer
 from worker.engine.mlx.rows.ragged_cache import RaggedRows, install_ragged_attention
+from worker.engine.mlx.vision.encoder import (
+    ImageEncoder,
+    ImageReader,
+    load_encoder,
+    load_reader,
+    sections_of,
+)
+from worker.engine.mlx.vision.row_images import ImageInputs
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
 from worker.engine.ports import LoadedModel, ModelLoadError, Render
@@ -62,12 +77,14 @@ class LoadedWeights:
         network: An mlx-lm model; only the thread that loaded it may use it.
         model: Tokenizer, renderer and model card, for any thread.
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
+        images: Gives the network images; ``None`` where it sees none.
     """
 
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
     ragged: RaggedRows | None = None
+    images: ImageInputs | None = None
 
 
 _log = structlog.get_logger(__name__)
@@ -170,36 +187,45 @@ def load_weights(
         # mlx, mlx-lm and transformers raise exceptions of many types on a broken directory.
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    tokens: _Tokens = base.tokens
-    card = _card(source, model_dir, base.config, digest.result())
-    model = _model_of(tokens, card, _vocabulary_of(base.config), answers)
-    model = replace(model, sampling=source.sampling.resolve(_sampling_defaults(model_dir)))
+    network, config, tokens = base.network, base.config, base.tokens
+    card = _card(source, model_dir, config, digest.result())
+    encoder, images = _encoder_of(model_dir, network, tokens.images), None
+    if isinstance(encoder, str):
+        tokens = replace(tokens, images=encoder)
+    else:
+        placeholder = encoder.reader.placeholder
+        images = ImageInputs(network, encoder.vectors, placeholder, sections_of(config))
+    model = replace(
+        _model_of(card, tokens, answers),
+        sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
+        vocabulary=_vocabulary_of(config),
+    )
     return LoadedWeights(
-        network=base.network, end_ids=tokens.end_ids, model=model, ragged=base.ragged
+        network=network, end_ids=tokens.end_ids, model=model, ragged=base.ragged, images=images
     )
 
 
-def _model_of(
-    tokens: _Tokens, card: ModelCard, vocabulary: int | None, answers: RecordedAnswers | None
-) -> LoadedModel:
-    """Return what a model is for any thread, without sampling defaults."""
-    tokenizer, detokenizer = tokens.tokenizer, tokens.detokenizer
+def _model_of(card: ModelCard, tokens: _Tokens, answers: RecordedAnswers | None) -> LoadedModel:
+    """Return a model without what its files state of sampling and vocabulary."""
+    tokenizer, detokenizer, reader = tokens.tokenizer, tokens.detokenizer, tokens.images
     tool_format, channel_format = tool_format_of(tokenizer), channel_format_of(tokenizer)
-    renderer = PromptRenderer(tokenizer, tool_format, channel_format, card.context_length - 1)
-    render = _render_of(renderer, card, answers)
+    renderer = PromptRenderer(
+        tokenizer, tool_format, channel_format, card.context_length - 1, reader
+    )
     tags = ThinkTags(tokenizer.think_start, tokenizer.think_end) if tokenizer.has_thinking else None
     model = LoadedModel(
         card=card,
         think_tags=tags,
-        render=render,
+        render=_render_of(renderer, card, answers),
         opens_thinking=renderer.opens_thinking,
         detokenizer=detokenizer,
         token_bytes=spelling_of(detokenizer),
         tool_format=tool_format,
         channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
-        vocabulary=vocabulary,
     )
+    if not isinstance(reader, str):
+        model = replace(model, images=reader.prompt_images)
     model = _constrained(model, tokens.grammars)
     return with_reasoning_limit(model, renderer.encode, tokens.end_ids)
 
@@ -216,6 +242,37 @@ def _read_base(
     _read_weights(network, tokenizing)
     ragged = install_ragged_attention(network)
     return BaseWeights(files, network, config, tokenizing.result(), ragged)
+def _reader_of(
+    model_dir: Path,
+    config: Mapping[str, Any],
+    tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
+) -> ImageReader | str:
+    """Return what reads the images of a model, or why nothing does."""
+    blind = blindness_of(model_dir, config)
+    if blind is None and (_vocabulary_of(config) or 0) > IMAGE_ID_MIN:
+        blind = "the vocabulary of this model leaves no ids for images"
+    if blind is not None:
+        return blind
+    try:
+        return load_reader(model_dir, config, tokenizer)
+    except Exception as error:  # noqa: BLE001 - of many types on a broken directory; text goes on
+        _log.warning("images_unread", why=f"{type(error).__name__}: {error}")
+        return "the image processor of this model cannot be loaded; the log states why"
+
+
+def _encoder_of(
+    model_dir: Path,
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    reader: ImageReader | str,
+) -> ImageEncoder | str:
+    """Return what encodes the images of a model, or why nothing does."""
+    if isinstance(reader, str):
+        return reader
+    try:
+        return load_encoder(model_dir, network, reader)
+    except Exception as error:  # noqa: BLE001 - as in ``_reader_of``
+        _log.warning("images_unread", why=f"{type(error).__name__}: {error}")
+        return "the tower of this model cannot be loaded; the log states why"
 
 
 def _read_weights(network: Any, beside: Future[Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types
@@ -236,6 +293,7 @@ class _Tokens:
     end_ids: frozenset[int]
     detokenizer: Callable[[], Detokenizer]
     grammars: GuidanceGrammars | None
+    images: ImageReader | str
 
     @classmethod
     def load(cls, model_dir: Path, config: Mapping[str, Any]) -> _Tokens:
@@ -248,6 +306,7 @@ class _Tokens:
             end_ids=end_ids,
             detokenizer=detokenizer_factory(tokenizer),
             grammars=_grammars_of(tokenizer, end_ids),
+            images=_reader_of(model_dir, config, tokenizer),
         )
 
 
@@ -274,7 +333,11 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         raise ModelLoadError(msg) from error
     card = _card(source, model_dir, config, source.fingerprint(model_dir))
     renderer = PromptRenderer(
-        tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer), card.context_length - 1
+        tokenizer,
+        tool_format_of(tokenizer),
+        channel_format_of(tokenizer),
+        card.context_length - 1,
+        _reader_of(model_dir, config, tokenizer),
     )
     return _render_of(renderer, card, answers)
 

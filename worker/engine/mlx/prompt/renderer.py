@@ -6,21 +6,31 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Final
 
 from jinja2 import TemplateError
 
-from domain.chat.request import ChatRequest, Message, ToolCall, canonical_json
+from domain.chat.images import IMAGE_MARK, ChatImage
+from domain.chat.request import (
+    ChatRequest,
+    Message,
+    ToolCall,
+    canonical_json,
+    images_of,
+    with_image_notes,
+)
 from domain.errors import InvalidRequest
 from domain.kv.hashing import common_tokens
 from domain.values import PromptEncoding
+from ops.models.hub_cache import READS_TEXT_ONLY
 from worker.engine.mlx.prompt import harmony
 from worker.engine.mlx.prompt.segment_tokenizer import (
     PromptTokenizer,
     RawRenderer,
     with_reasoning_apart,
 )
+from worker.engine.mlx.vision.encoder import ImageReader
 from worker.engine.output.channel_parser import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import RenderedPrompt
@@ -126,6 +136,7 @@ class PromptRenderer:
         tool_format: The model's tool-call format, ``None`` if it has no tools.
         channel_format: The channel format of its answers, ``None`` if it has none.
         tokens_max: Longest prompt that is encoded; ``None`` for any length.
+        images: Reads the images of requests, or why there is nothing that does.
     """
 
     def __init__(
@@ -134,8 +145,10 @@ class PromptRenderer:
         tool_format: ToolFormat | None = None,
         channel_format: ChannelFormat | None = None,
         tokens_max: int | None = None,
+        images: ImageReader | str = READS_TEXT_ONLY,
     ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self._tool_format = tool_format
         self._is_harmony = channel_format is HARMONY
         self._prompts = PromptTokenizer(tokenizer, tokens_max)
@@ -156,8 +169,9 @@ class PromptRenderer:
         """
         if request.raw is not None:
             return self._raw.render(request.raw)
+        request = self._readable(request)
         text, opened = self._whole(request, encoding)
-        ids = self._prompts.encode_prompt(text + opened)
+        ids = self._ids(text + opened, images_of(request.messages))
         if not ids:
             msg = "the messages hold nothing to answer"
             raise InvalidRequest(msg, field="messages")
@@ -192,6 +206,7 @@ class PromptRenderer:
             # The calls stay, because a result takes its tool name from its call.
             tool_calls=tuple(replace(call, arguments={STAND_IN: ""}) for call in calls),
         )
+        request = self._readable(request)
         messages = (*request.messages[:turn], stand_in, *request.messages[turn + 1 :])
         try:
             text, opened = self._whole(replace(request, messages=messages), encoding)
@@ -206,7 +221,8 @@ class PromptRenderer:
             after = mark + after
         if not after:
             return None
-        text, ids = after + opened, self._prompts.encode_prompt(after + opened)
+        text = after + opened
+        ids = self._ids(text, images_of(request.messages[turn + 1 :]))
         last_message = self._last_message(request, encoding, text, len(ids))
         return RenderedPrompt(ids, opened, last_message=last_message)
 
@@ -230,7 +246,51 @@ class PromptRenderer:
         if opened and self._leaves_thinking_open(text):
             # A demanded call starts at once, so the open reasoning section is closed.
             text += f"\n{self._tokenizer.think_end}\n\n"
-        return text, opened
+        return self._with_images(text, images_of(request.messages)), opened
+
+    def _readable(self, request: ChatRequest) -> ChatRequest:
+        """Return the request with a note in the place of each image that is not read.
+
+        Raises:
+            InvalidRequest: The newest question has such an image.
+        """
+        if not isinstance(self._images, str) or not images_of(request.messages):
+            return request
+        newest = next(one for one in reversed(request.messages) if one.role == "user")
+        if newest.images:
+            msg = f"{self._images}: an image cannot be part of the question"
+            raise InvalidRequest(msg, field="messages")
+        return replace(request, messages=with_image_notes(request.messages))
+
+    def _with_images(self, text: str, images: Sequence[ChatImage]) -> str:
+        """Return a prompt's text with what the model reads in the place of each image."""
+        if not images or isinstance(self._images, str):
+            return text
+        before, *rest = text.split(IMAGE_MARK)
+        if len(rest) != len(images):
+            msg = "the model's chat template does not write each image of the messages once"
+            raise InvalidRequest(msg, field="messages")
+        read = self._images.read
+        return before + "".join(
+            read(image).text + part for image, part in zip(images, rest, strict=True)
+        )
+
+    def _ids(self, text: str, images: Sequence[ChatImage]) -> tuple[int, ...]:
+        """Return the ids of a text with these images, each of whose tokens has an id of its own."""
+        ids = self._prompts.encode_prompt(text)
+        if not images or isinstance(self._images, str):
+            return ids
+        reader = self._images
+        runs = list(chain.from_iterable(reader.read(image).id_runs() for image in images))
+        if ids.count(reader.placeholder) != len(runs):
+            msg = "the prompt has marks of images that stand for none"
+            raise InvalidRequest(msg, field="messages")
+        following = iter(runs)
+        return tuple(
+            chain.from_iterable(
+                next(following) if token == reader.placeholder else (token,) for token in ids
+            )
+        )
 
     def _message_starts(
         self, request: ChatRequest, encoding: PromptEncoding, text: str, ids: tuple[int, ...]

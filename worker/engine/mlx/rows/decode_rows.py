@@ -22,6 +22,7 @@ from worker.engine.mlx.kv.window_cache import is_state, leaves
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, nest, ragged_caches
 from worker.engine.mlx.speculation import Speculation
+from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
 #: token of each, [rows].
@@ -37,11 +38,13 @@ class Row:
         caches: Its caches, one for each layer. While it decodes, ``DecodeRows`` holds the states
             of recurrent layers.
         tokens: Ids of the tokens in ``caches``.
+        images: The images of its prompt; ``None`` where it has none.
     """
 
     uid: int
     caches: list[Any]
     tokens: list[int]
+    images: RowImages | None = None
 
 
 #: Prompt tokens of a pass whose buffers are given back to the system. Those of a smaller one are
@@ -290,11 +293,19 @@ class DecodeRows:
             The logits after each of those tokens, [tokens, vocabulary].
         """
         if not self._ragged:
-            outputs = [
-                self._network(tokens[at : at + 1, None], cache=row.caches)[0]
-                for at, row in enumerate(self.rows)
-            ]
-            return mx.concatenate(outputs)
+            return mx.concatenate(
+                [self._alone(tokens[at : at + 1], row) for at, row in enumerate(self.rows)]
+            )
+        read = [(row, len(piece)) for row, piece in prompts]
+        with images_in_pass([*zip(self.rows, lengths, strict=True), *read]):
+            return self._ragged_pass(tokens, lengths, prompts)
+
+    def _alone(self, token: mx.array, row: Row) -> mx.array:
+        with images_in_pass([(row, 1)]):
+            logits: mx.array = self._network(token[:, None], cache=row.caches)
+        return logits[0]
+
+    def _ragged_pass(self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces) -> mx.array:
         rows = [row.caches for row in (*self.rows, *(row for row, _ in prompts))]
         if len(rows) == 1:
             found = leaves(rows[0])
@@ -329,7 +340,8 @@ def prefill(
     need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
-    logits = _forward_pieces(network, rows, pieces)
+    with images_in_pass(list(zip(rows, map(len, pieces), strict=True))):
+        logits = _forward_pieces(network, rows, pieces)
     if on_logits is not None:
         on_logits(logits)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])

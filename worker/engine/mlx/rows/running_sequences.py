@@ -13,6 +13,7 @@ import mlx.core as mx
 import structlog
 from mlx_lm.generate import generation_stream
 
+from domain.chat.images import PromptImage
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.kv.window_cache import (
@@ -26,6 +27,7 @@ from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
 from worker.engine.mlx.speculation import Speculation
+from worker.engine.mlx.vision.row_images import ImageInputs, images_of_row
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
 
@@ -106,6 +108,7 @@ class JoinRequest:
         caches: Caches of the row, or ``None`` for empty ones.
         opening: Prepares the caches; ``None`` where there is nothing to do.
         is_alone: Whether the prompt is prefilled alone.
+        images: Those of the prompt, in order.
     """
 
     prompt: Sequence[int]
@@ -114,6 +117,7 @@ class JoinRequest:
     caches: list[Any] | None = None
     opening: Opening | None = None
     is_alone: bool = False
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,7 @@ class RunningSequences:
         scored: Gets the logits of the prompts that it names, each of which is prefilled alone.
 
     Attributes:
+        images: Gives the network the images of its rows; ``None`` where it sees none.
         reads_beside: Whether decode steps read prompts too.
         read_beside: Progress of the prompts that the last decode step read too.
     """
@@ -205,6 +210,7 @@ class RunningSequences:
         scored: PromptRows | None = None,
     ) -> None:
         self._network = network
+        self.images: ImageInputs | None = None
         self._scored = PromptRows() if scored is None else scored
         self._block_tokens = block_tokens
         self._row_bytes = row_bytes
@@ -285,13 +291,11 @@ class RunningSequences:
             ValueError: The request has no token.
         """
         if not join.prompt:
-            msg = "a prompt has at least one token"
-            raise ValueError(msg)
+            raise ValueError("a prompt has at least one token")
         uid, self._next_uid = self._next_uid, self._next_uid + 1
-        caches = join.caches
-        if caches is None:
-            caches = make_row_caches(self._network, self._block_tokens)
-        row = Row(uid, caches, join.tokens)
+        caches = join.caches or make_row_caches(self._network, self._block_tokens)
+        images = images_of_row(self.images, join.images, len(join.prompt))
+        row = Row(uid, caches, join.tokens, images)
         if join.opening is None:
             self._queue_prompt(row, join, len(join.tokens))
         else:

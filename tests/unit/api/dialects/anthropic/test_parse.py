@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.dialects.anthropic.parse import parse
-from api.dialects.parsing import IMAGE_NOTE
+from api.dialects.parsing import IMAGE_UNSENT
 from api.generation import RequestDefaults, origin_of
 from api.http.bodies import MAX_TOKENS_CEILING
 from domain.chat.request import ChatRequest, Message, ToolCall, unattributed
@@ -138,7 +138,7 @@ def test_turn_of_a_coding_client_is_taken_whole() -> None:
                 ToolCall(id="t2", name="Bash", arguments={}),
             ),
         ),
-        Message(role="tool", content=f"a.py\n{IMAGE_NOTE}", tool_call_id="t2"),
+        Message(role="tool", content=f"a.py\n{IMAGE_UNSENT}", tool_call_id="t2"),
         Message(role="tool", content="b.py", tool_call_id="t1"),
         Message(role="user", content="go on"),
     )

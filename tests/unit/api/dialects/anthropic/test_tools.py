@@ -8,7 +8,7 @@ import pytest
 from api.dialects.anthropic.bodies import CountBody
 from api.dialects.anthropic.parse import counted_request_of, parse
 from api.dialects.encoding import sign_reasoning, signed_reasoning
-from api.dialects.parsing import IMAGE_NOTE
+from api.dialects.parsing import IMAGE_UNSENT
 from api.generation import ParsedRequest, RequestDefaults
 from domain.chat.request import ChatRequest, Message, ToolCall, ToolChoice, unattributed
 from domain.errors import InvalidRequest
@@ -56,7 +56,7 @@ def _result(content: Any, **more: Any) -> Message:
     [
         ("a.txt", "a.txt"),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
-        ([{"type": "text", "text": "seen:"}, _IMAGE], f"seen:\n{IMAGE_NOTE}"),
+        ([{"type": "text", "text": "seen:"}, _IMAGE], f"seen:\n{IMAGE_UNSENT}"),
         ([], ""),
         (..., ""),
         (None, ""),
@@ -83,13 +83,13 @@ def test_failed_result_reports_its_failure_once() -> None:
     assert _result("fine", is_error=False).content == "fine"
 
 
-def test_image_in_the_newest_question_is_refused_where_it_stands() -> None:
+def test_image_without_its_data_is_refused_in_the_newest_question_where_it_stands() -> None:
     question = {"role": "user", "content": [{"type": "text", "text": "what is it?"}, _IMAGE]}
-    with pytest.raises(InvalidRequest, match="reads text only") as refused:
+    with pytest.raises(InvalidRequest, match="an image is a PNG") as refused:
         _chat(question)
     assert refused.value.field == "messages.0.content.1"
     later = _chat(question, {"role": "assistant", "content": "?"}, {"role": "user", "content": "x"})
-    assert later.messages[0].content == f"what is it?\n{IMAGE_NOTE}"
+    assert later.messages[0].content == f"what is it?\n{IMAGE_UNSENT}"
 
 
 def test_deferred_tool_stands_in_the_prompt_only_where_it_is_referred_to() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.dialects.ollama.parse import UNLOAD_REFUSED, of_model, parse_chat, parse_generate
-from api.dialects.parsing import IMAGE_NOTE, IMAGE_REFUSED, RequestParser
+from api.dialects.parsing import IMAGE_UNSENT, RequestParser
 from api.generation import ParsedRequest, RequestDefaults
 from api.http.bodies import MAX_TOKENS_CEILING
+from domain.chat.images import IMAGE_MARK, ChatImage
 from domain.chat.request import ChatRequest, Message, RawPrompt, ToolCall
 from domain.errors import InvalidRequest
 from domain.model.registry import ModelEntry, ModelRegistry
@@ -76,7 +78,7 @@ def test_history_with_calls_and_thinking_is_taken_whole() -> None:
     ]
     system, first, answer, asked, looked, again, last = chat(messages=turns, tools=[TOOL]).messages
     assert (system.content, last.content) == ("Be kind.", "And?")
-    assert first.content == f"hi\n{IMAGE_NOTE}"
+    assert first.content == f"hi\n{IMAGE_UNSENT}"
     assert answer.reasoning == "hm"
     assert answer.tool_calls == (
         ToolCall(id="call_2_0", name="look", arguments={"at": "x"}),
@@ -216,15 +218,25 @@ def test_a_model_is_not_unloaded_by_a_client(kept: Any) -> None:
     assert chat(keep_alive=kept, options={"seed": 1}) == chat(options={"seed": 1})
 
 
-def test_images_in_the_question_are_refused() -> None:
+def test_images_stand_behind_the_text() -> None:
+    data = base64.b64encode(b"\xff\xd8\xff a picture").decode()
+    turns = [TURN | {"images": [data]}]
+    for request in (chat(messages=turns), generate(prompt="hi", images=[data])):
+        (message,) = request.messages
+        assert message.content == f"hi\n{IMAGE_MARK}"
+        assert message.images == (ChatImage(data),)
+
+
+def test_images_of_no_known_format_in_the_question_are_refused() -> None:
     turns = [TURN, {"role": "assistant", "content": "ho"}, TURN | {"images": ["aGk="]}]
     for refused, field in (
-        (refusal(parse_chat, messages=turns), "messages.2.images"),
-        (refusal(parse_generate, prompt="hi", images=["aGk="]), "images"),
+        (refusal(parse_chat, messages=turns), "messages.2.images.0"),
+        (refusal(parse_generate, prompt="hi", images=["aGk="]), "images.0"),
     ):
-        assert (refused.message, refused.field) == (IMAGE_REFUSED, field)
+        assert refused.field == field
+        assert refused.message.startswith("an image is a PNG, JPEG, GIF or WebP file")
     turns.append(TURN)
-    assert IMAGE_NOTE in chat(messages=turns).messages[-1].content
+    assert IMAGE_UNSENT in chat(messages=turns).messages[-1].content
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from api.dialects.jobs import wire as native
 from api.dialects.openai_chat import parse as openai_chat
-from api.dialects.parsing import IMAGE_NOTE
+from api.dialects.parsing import IMAGE_UNSENT
 from api.generation import ParsedRequest, RequestDefaults
 from domain.chat.request import Message, ToolCall, ToolChoice
 from domain.errors import InvalidRequest
@@ -73,7 +73,7 @@ def test_history_with_tools_and_parts_is_taken_whole() -> None:
     )
     assert parsed.chat.messages == (
         Message(role="system", content="Be kind."),
-        Message(role="user", content=IMAGE_NOTE),
+        Message(role="user", content=IMAGE_UNSENT),
         Message(
             role="assistant",
             content="",
