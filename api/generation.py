@@ -142,6 +142,7 @@ class ParsedRequest:
         start_within_s: Seconds after which the job expires if it has not started.
         finish_within_s: Seconds after which the job expires if it has not finished.
         webhook: The webhook that reports the end of the job.
+        labels: Labels of the job.
         wire: Fields of the request that the reply repeats, in the words of the dialect.
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
@@ -163,6 +164,7 @@ class ParsedRequest:
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None
+    labels: tuple[str, ...] = ()
     wire: bytes | None = None
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1

@@ -166,6 +166,7 @@ def job_of(
         trace=str(request.trace),
         owner=identity.owner,
         cache_owner=identity.cache_owner,
+        labels=parsed.labels,
     )
     return NewJob(
         submitted=submitted,

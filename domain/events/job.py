@@ -49,6 +49,7 @@ class JobSubmitted:
         owner: Name of the API key of the request; ``None`` without keys.
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
+        labels: By which its caller finds it; see ``domain.job.listing.labels_of``.
     """
 
     protocol: str
@@ -75,6 +76,7 @@ class JobSubmitted:
     trace_link: str | None = None
     owner: Owner | None = None
     cache_owner: Owner | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

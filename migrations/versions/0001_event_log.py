@@ -135,6 +135,8 @@ def upgrade() -> None:
     _create_jobs("jobs", sa.UniqueConstraint("accepted_position", name="uq_jobs_accepted_position"))
     _create_jobs("jobs_next")
     for suffix in ("", "_next"):  # a rebuild fills the tables with the suffix
+        labels = [_text("label"), _big("accepted_position")]
+        _create_table(f"job_labels{suffix}", labels, ["label", "accepted_position"])
         _create_agents(f"agents{suffix}")
         owned = [_text("stream"), _text("owner")]
         _create_table(f"owned_streams{suffix}", owned, ["stream"])

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlencode
 
 import typer
 
@@ -94,8 +95,14 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only jobs with this tag; may be repeated.")
+]
+
+
 def list_jobs(
     status: Annotated[JobStatus | None, typer.Option("--status", help="Only these.")] = None,
+    tag: Tags = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     as_of: AsOfOption = None,
     json: Json = False,
@@ -103,10 +110,14 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     if as_of is not None:
-        print_past_jobs(as_of, status=status, limit=limit, as_json=json, data_dir=data_dir)
+        from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
+
+        wanted = JobFilter(status=status, labels=tuple(tag or ()))
+        print_past_jobs(as_of, wanted, limit=limit, as_json=json, data_dir=data_dir)
         return
-    query = {"limit": str(limit)} | ({"status": status.value} if status else {})
-    page = ask("GET", "/v1/jobs", data_dir, params=query)
+    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
+    query += [("status", status.value)] if status else []
+    page = ask("GET", f"/v1/jobs?{urlencode(query)}", data_dir)
     if json:
         print_json(page, ascii_only=False)
         return

@@ -14,6 +14,7 @@ import pytest
 from domain.errors import IdempotencyKeyTaken
 from domain.events.job import JobCancelRequested
 from domain.job.eta import QueuedJob
+from domain.job.listing import JobFilter
 from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, opened_store
@@ -66,12 +67,34 @@ def test_pages_are_filtered_by_model_priority_and_time(store: Store) -> None:
     _accept(store, "job-3", model="b")
 
     def ids(**wanted: Any) -> list[str]:
-        return [view.id for view in store.views.page(limit=9, **wanted).jobs]
+        return [view.id for view in store.views.page(JobFilter(**wanted), limit=9).jobs]
 
     assert ids(model="b") == ["job-3", "job-2"]
     assert ids(priority=Priority.BATCH) == ["job-2"]
     assert ids(since="2026-01-01T00:00:10.000000Z") == ["job-3", "job-2"]
     assert ids(since="2026-01-01T00:00:10.000001Z") == []
+
+
+def test_pages_are_filtered_by_labels(store: Store) -> None:
+    _accept(store, "job-1", labels=("night", "owner=ä😀"))
+    _accept(store, "job-2", labels=("night", "weekly"), agent="a")
+    _accept(store, "job-3", labels=("weekly",), agent="a")
+    store.log.append(StreamName("job-2"), [draft(started())], expected_version=1)
+
+    def ids(*labels: str, before: JobId | None = None, **facts: Any) -> list[str]:
+        wanted = JobFilter(labels=labels, **facts)
+        return [one.id for one in store.views.page(wanted, limit=9, before=before).jobs]
+
+    assert ids() == ["job-3", "job-2", "job-1"]
+    assert ids("night") == ["job-2", "job-1"]
+    assert ids("weekly", "night") == ["job-2"]
+    assert ids("owner=ä😀") == ["job-1"]
+    assert ids("night", status=JobStatus.QUEUED) == ["job-1"]
+    assert ids("weekly", agent="a", before=JobId("job-3")) == ["job-2"]
+    assert ids("owner") == ids("") == []
+    first = store.views.page(JobFilter(labels=("night",)), limit=1)
+    assert ([one.id for one in first.jobs], first.has_more) == (["job-2"], True)
+    assert ids("night", before=first.jobs[0].id) == ["job-1"]
 
 
 def test_jobs_that_asked_the_same_are_found_newest_first(store: Store) -> None:

@@ -13,6 +13,8 @@ from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
 from api.http.bodies import (
     NAME_PATTERN,
+    PAIRS_MAX,
+    VALUE_CHARS_MAX,
     Items,
     MaxTokens,
     Name,
@@ -26,6 +28,15 @@ from api.http.bodies import (
 #: Longest deadline: thirty days.
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
+
+#: Tags of a job, and the keys of its metadata.
+TAGS_MAX = 16
+TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$"
+Tag = Annotated[str, Field(pattern=TAG_PATTERN)]
+Tags = Annotated[Items[Tag], Field(max_length=TAGS_MAX)]
+Metadata = Annotated[
+    dict[Tag, Annotated[str, Field(max_length=VALUE_CHARS_MAX)]], Field(max_length=PAIRS_MAX)
+]
 
 _ONE_OF_BOTH: JsonDict = {
     "oneOf": [
@@ -63,6 +74,8 @@ class PromptBody(OptionsBody):
     start_within_s: WithinS | None = None
     finish_within_s: WithinS | None = None
     webhook: WebhookBody | None = None
+    tags: Tags | None = None
+    metadata: Metadata | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -224,6 +237,8 @@ class JobObject(TypedDict):
     answered_by: str | None
     priority: Literal["interactive", "batch"]
     agent_id: str | None
+    tags: list[str]
+    metadata: dict[str, str]
     start_by: str | None
     finish_by: str | None
     request_id: str

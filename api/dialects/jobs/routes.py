@@ -15,10 +15,17 @@ from api.dialects.generate import (
     QUEUE_FULL,
 )
 from api.dialects.jobs import wire as native
-from api.dialects.jobs.bodies import JobBody, JobList, JobObject, JobTimeline
+from api.dialects.jobs.bodies import (
+    TAG_PATTERN,
+    TAGS_MAX,
+    JobBody,
+    JobList,
+    JobObject,
+    JobTimeline,
+)
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
+from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
@@ -28,9 +35,11 @@ from api.http.operation import (
     header,
     moment,
     page_size,
+    pairs,
     path,
     query,
     text,
+    texts,
 )
 from api.streaming.answers import JobStream, wait_for_end
 from api.submit import Parse, accept_job
@@ -38,6 +47,7 @@ from domain.audit.timeline import Timeline, bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
 from domain.errors import JobNotFound, SemanticError
 from domain.job.eta import retry_after_s
+from domain.job.listing import JobFilter
 from domain.job.state import Job
 from domain.job.submit import Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
@@ -52,6 +62,8 @@ _STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=
 _AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAME_PATTERN)
 _MODEL: Final = text("model", "only jobs whose request names this model")
 _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
+_TAG: Final = texts("tag", "only jobs with all these tags", most=TAGS_MAX, pattern=TAG_PATTERN)
+_METADATA: Final = pairs("metadata", "only jobs with these values of metadata", most=PAIRS_MAX)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 _AFTER: Final = query(
@@ -109,14 +121,9 @@ async def list_jobs(app: App, request: Request) -> Reply:
     before = _BEFORE.read(request)
     page = await app.call(
         app.views.page,
+        _wanted(request),
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
-        status=_STATUS.read(request),
-        agent=_AGENT_ID.read(request),
-        model=_MODEL.read(request),
-        priority=_PRIORITY.read(request),
-        since=_SINCE.read(request),
-        owner=request.caller.sees,
     )
     body: JobList = {
         "object": "list",
@@ -125,6 +132,18 @@ async def list_jobs(app: App, request: Request) -> Reply:
         "next_before": page.jobs[-1].id if page.has_more else None,
     }
     return json_reply(body)
+
+
+def _wanted(request: Request) -> JobFilter:
+    return JobFilter(
+        status=_STATUS.read(request),
+        agent=_AGENT_ID.read(request),
+        model=_MODEL.read(request),
+        priority=_PRIORITY.read(request),
+        since=_SINCE.read(request),
+        owner=request.caller.sees,
+        labels=tuple(dict.fromkeys(_TAG.read(request) + _METADATA.read(request))),
+    )
 
 
 async def get_job(app: App, request: Request) -> Reply:
@@ -277,7 +296,17 @@ JOB_OPERATIONS: Final = (
         list_jobs,
         id="listJobs",
         summary="List jobs, newest first",
-        parameters=(_LIMIT, _BEFORE, _STATUS, _AGENT_ID, _MODEL, _PRIORITY, _SINCE),
+        parameters=(
+            _LIMIT,
+            _BEFORE,
+            _STATUS,
+            _AGENT_ID,
+            _MODEL,
+            _PRIORITY,
+            _TAG,
+            _METADATA,
+            _SINCE,
+        ),
         reply=JobList,
     ),
     Operation(

@@ -16,6 +16,7 @@ from api.http.sse import Comment, Frame, Part
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
+from domain.job.listing import labels_of
 from domain.log.codec import item_to_dict
 from domain.values import AgentId, Priority
 
@@ -52,6 +53,7 @@ def queued_request(
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,
         webhook=wire.webhook,
+        labels=labels_of(wire.tags or (), wire.metadata or {}),
         names_model=names_model,
     )
 

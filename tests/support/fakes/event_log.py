@@ -11,7 +11,7 @@ from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailab
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
-from domain.job.listing import JobPage, OpenJobs
+from domain.job.listing import ALL_JOBS, JobFilter, JobPage, OpenJobs
 from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.log.record import (
     AGENT_STREAM,
@@ -50,30 +50,15 @@ class InMemoryJobViews:
         return self.rows.get(job_id)
 
     def page(
-        self,
-        *,
-        limit: int,
-        before: JobId | None = None,
-        status: JobStatus | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        priority: Priority | None = None,
-        since: str | None = None,
-        owner: Owner | None = None,
+        self, wanted: JobFilter = ALL_JOBS, *, limit: int, before: JobId | None = None
     ) -> JobPage:
+        owner = wanted.owner
         ids = [view.id for view in self.rows.values() if owner in {None, view.submitted.owner}]
         if before is not None:
             ids = ids[: ids.index(before)] if before in ids else []
-        wanted = [
-            view
-            for view in (self.rows[job_id] for job_id in reversed(ids))
-            if status in {None, view.status}
-            and agent in {None, view.submitted.agent}
-            and model in {None, view.submitted.model}
-            and priority in {None, view.submitted.priority}
-            and (since is None or view.created_at >= since)
-        ]
-        return JobPage(jobs=tuple(wanted[:limit]), has_more=len(wanted) > limit)
+        views = (self.rows[job_id] for job_id in reversed(ids))
+        found = [view for view in views if wanted.fits(view)]
+        return JobPage(jobs=tuple(found[:limit]), has_more=len(found) > limit)
 
     def unfinished(self) -> tuple[Job, ...]:
         return tuple(view for view in self.rows.values() if not view.status.is_terminal)

@@ -46,6 +46,82 @@ def test_jobs_are_listed_by_model_queue_and_time() -> None:
     asyncio.run(scenario())
 
 
+def test_jobs_are_listed_by_tags_and_metadata() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _new_job(api, tags=["night", "b", "b"], metadata={"project": "x=1"})
+            second = await _new_job(api, tags=["night"], metadata={"project": ""})
+            job = await api.json("GET", f"/v1/jobs/{first}")
+            assert (job["tags"], job["metadata"]) == (["b", "night"], {"project": "x=1"})
+
+            async def ids(query: str) -> list[str]:
+                return [job["id"] for job in (await api.json("GET", f"/v1/jobs?{query}"))["data"]]
+
+            assert await ids("tag=night") == [second, first]
+            assert await ids("tag=night&tag=b&tag=b") == [first]
+            assert await ids("tag=b&status=running") == []
+            assert await ids("metadata.project=x%3D1") == [first]
+            assert await ids("metadata[project]=x%3D1&tag=b") == [first]
+            assert await ids("metadata.project=") == [second]
+            assert await ids("metadata.project=x%3D1&metadata.other=1") == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tags": ["a b"]},
+        {"tags": ["project=x"]},
+        {"tags": ["x"] * 17},
+        {"metadata": {"": "x"}},
+        {"metadata": {"a=b": "x"}},
+        {"metadata": {"a": "x" * 513}},
+        {"metadata": {"a": 1}},
+    ],
+)
+def test_tags_and_metadata_have_bounds(body: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            problem = await api.json("POST", "/v1/jobs", {"prompt": "hi"} | body, status=400)
+            assert problem["field"].startswith(next(iter(body)))
+            assert not api.event_types()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("target", "field"),
+    [
+        ("/v1/jobs?state=failed", "state"),
+        ("/v1/jobs?limit=1&Tag=a", "Tag"),
+        ("/v1/jobs?metadata=a", "metadata"),
+        ("/v1/jobs?metadatax.a=b", "metadatax.a"),
+        ("/v1/jobs?tag=a%3Db", "tag"),
+        ("/v1/webhooks?status=failed", "status"),
+        ("/v1/agents?tag=a", "tag"),
+        ("/v1/events?kind=JobFailed", "kind"),
+        ("/admin/usage?group=day", "group"),
+    ],
+)
+def test_list_refuses_a_parameter_that_it_does_not_know(target: str, field: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            problem = await api.json("GET", target, status=400)
+            assert (problem["code"], problem["field"]) == ("invalid_request", field)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("target", ["/v1/batches?x=1", "/v1/models?x=1", "/health/live?x=1"])
+def test_routes_of_other_services_and_probes_ignore_unknown_parameters(target: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await api.json("GET", target)
+
+    asyncio.run(scenario())
+
+
 def test_client_that_prefers_to_wait_gets_the_ended_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
