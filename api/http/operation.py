@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from api.http.messages import Access, Reply, Request, StreamReply
@@ -298,18 +299,24 @@ def flag(name: str, description: str) -> Parameter[bool]:
 
 def moment(name: str, description: str) -> Parameter[str | None]:
     """Return a query parameter that is an RFC 3339 instant; it is read as the log writes it."""
-
-    def parse(value: str) -> str:
-        try:
-            at = datetime.fromisoformat(value)
-            if at.tzinfo is not None:
-                return rfc3339(at.astimezone(UTC))
-        except (ValueError, OverflowError):
-            pass
-        msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
-        raise InvalidRequest(msg, field=name)
-
+    parse = partial(parse_instant, field=name)
     return query(name, {"type": "string", "format": "date-time"}, parse, None, description)
+
+
+def parse_instant(value: str, *, field: str) -> str:
+    """Return an RFC 3339 instant as the log writes it.
+
+    Raises:
+        InvalidRequest: It is none; names the field.
+    """
+    try:
+        at = datetime.fromisoformat(value)
+        if at.tzinfo is not None:
+            return rfc3339(at.astimezone(UTC))
+    except (ValueError, OverflowError):
+        pass
+    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
+    raise InvalidRequest(msg, field=field)
 
 
 def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Sequence[str]], T | D]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -18,11 +18,13 @@ from api.http.bodies import (
     Items,
     MaxTokens,
     Name,
+    RequestBody,
     SamplingBody,
     Seed,
     StopText,
     StopTexts,
     WebhookBody,
+    whole,
 )
 
 #: Longest deadline: thirty days.
@@ -92,6 +94,41 @@ class JobBody(PromptBody):
     system: str | None = None
     tools: Items[FunctionTool] | None = None
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+
+
+#: Jobs that one request may cancel or retry.
+BULK_MAX = 500
+
+
+class JobFilterBody(RequestBody):
+    """Which jobs are meant; at least one field. The words are those of the filters of the list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Literal["queued", "running", "failed", "cancelled", "expired"] | None = None
+    agent_id: Name | None = None
+    model: Name | None = None
+    priority: Literal["interactive", "batch"] | None = None
+    tags: Tags | None = None
+    metadata: Metadata | None = None
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+
+    @model_validator(mode="after")
+    def _names_jobs(self) -> Self:
+        if not any(value for _, value in self):
+            code, msg = "empty_filter", "a filter needs at least one field"
+            raise PydanticCustomError(code, msg)
+        return self
+
+
+class BulkBody(RequestBody):
+    """The body of ``POST /v1/jobs:cancel`` and ``POST /v1/jobs:retry``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: JobFilterBody
+    dry_run: bool = False
+    limit: Annotated[int, Field(ge=1, le=BULK_MAX), BeforeValidator(whole)] = BULK_MAX
 
 
 class WebhookObject(TypedDict):
@@ -269,6 +306,30 @@ class JobList(TypedDict):
     data: list[JobObject]
     has_more: bool
     next_before: str | None
+
+
+BulkResult = Literal["matched", "cancelled", "requested", "retried", "unchanged", "refused"]
+
+
+class BulkRow(TypedDict):
+    """What became of one job; ``status`` is the one after it.
+
+    ``matched`` in a dry run. ``requested``: its worker ends it. ``unchanged``: it had ended.
+    """
+
+    id: str
+    status: str
+    result: BulkResult
+    error: JobError | None
+
+
+class BulkReport(TypedDict):
+    """The jobs of a filter; ``has_more``: the same request again finds others."""
+
+    object: Literal["list"]
+    dry_run: bool
+    data: list[BulkRow]
+    has_more: bool
 
 
 class JobStep(TypedDict):

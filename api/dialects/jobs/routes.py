@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -18,14 +19,19 @@ from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import (
     TAG_PATTERN,
     TAGS_MAX,
+    BulkBody,
+    BulkReport,
+    BulkResult,
+    BulkRow,
     JobBody,
+    JobFilterBody,
     JobList,
     JobObject,
     JobTimeline,
 )
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX
+from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
@@ -36,6 +42,7 @@ from api.http.operation import (
     moment,
     page_size,
     pairs,
+    parse_instant,
     path,
     query,
     text,
@@ -45,15 +52,19 @@ from api.streaming.answers import JobStream, wait_for_end
 from api.submit import Parse, accept_job
 from domain.audit.timeline import Timeline, bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
-from domain.errors import JobNotFound, SemanticError
+from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
-from domain.job.listing import JobFilter
+from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
 from domain.job.submit import Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
+
+#: The states from which a job can be cancelled or retried, in the order in which that is done.
+_CANCELLABLE: Final = (JobStatus.QUEUED, JobStatus.RUNNING)
+_RETRYABLE: Final = (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED)
 
 _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
@@ -217,6 +228,82 @@ async def retry_job(app: App, request: Request) -> Reply:
     return json_reply(job, status=202, headers=headers)
 
 
+async def cancel_jobs(app: App, request: Request) -> Reply:
+    """Cancel the open jobs of a filter."""
+    return await app.call(_act, app, request, _CANCELLABLE, _cancel_one)
+
+
+async def retry_jobs(app: App, request: Request) -> Reply:
+    """Enqueue the jobs of a filter again that ended without an answer."""
+    return await app.call(_act, app, request, _RETRYABLE, _retry_one)
+
+
+def _act(
+    app: App,
+    request: Request,
+    statuses: Sequence[JobStatus],
+    act: Callable[[App, Job], tuple[Job, BulkResult]],
+) -> Reply:
+    """Do the same with each job of a filter; a broken log or broker ends it early; blocks."""
+    wire = parse_body(BulkBody, request.body)
+    wanted = _filter_of(wire.filter, request)
+    found: list[Job] = []
+    for status in statuses:
+        if wanted.status in {None, status}:
+            page = app.views.page(replace(wanted, status=status), limit=wire.limit + 1)
+            found += page.jobs
+    rows: list[BulkRow] = []
+    for job in found[: wire.limit]:
+        try:
+            rows.append(_bulk_row(job, "matched") if wire.dry_run else _bulk_row(*act(app, job)))
+        except Unavailable:
+            if not rows:
+                raise
+            break
+        except SemanticError as error:
+            rows.append(_bulk_row(job, "refused", error))
+    report: BulkReport = {
+        "object": "list",
+        "dry_run": wire.dry_run,
+        "data": rows,
+        "has_more": len(found) > len(rows),
+    }
+    return json_reply(report)
+
+
+def _filter_of(wire: JobFilterBody, request: Request) -> JobFilter:
+    since = wire.since
+    return JobFilter(
+        status=None if wire.status is None else JobStatus(wire.status),
+        agent=wire.agent_id,
+        model=wire.model,
+        priority=None if wire.priority is None else Priority(wire.priority),
+        since=None if since is None else parse_instant(since, field="filter.since"),
+        owner=request.caller.sees,
+        labels=labels_of(wire.tags or (), wire.metadata or {}),
+    )
+
+
+def _cancel_one(app: App, job: Job) -> tuple[Job, BulkResult]:
+    after = app.cancellation.cancel(job.id, reason="api")
+    if not after.status.is_terminal:
+        return after, "requested"
+    return after, "cancelled" if after.status is JobStatus.CANCELLED else "unchanged"
+
+
+def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
+    return app.retries.retry(job.id, reason="api"), "retried"
+
+
+def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
+    return {
+        "id": job.id,
+        "status": job.status.value,
+        "result": result,
+        "error": None if error is None else {"code": error.code, "message": error.message},
+    }
+
+
 def _look_again(job: JobObject) -> str:
     """Return ``Retry-After`` of a job: the seconds until its end, if they can be estimated."""
     estimate = job["estimate"]
@@ -343,6 +430,24 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
         status=202,
         responses={409: "The job is open, or has its answer"},
+    ),
+    Operation(
+        "POST /v1/jobs:cancel",
+        cancel_jobs,
+        id="cancelJobs",
+        summary="Cancel the open jobs of a filter, or list them",
+        body=BulkBody,
+        example={"filter": {"tags": ["night"]}, "dry_run": True},
+        reply=BulkReport,
+    ),
+    Operation(
+        "POST /v1/jobs:retry",
+        retry_jobs,
+        id="retryJobs",
+        summary="Enqueue the jobs of a filter again that ended without an answer, or list them",
+        body=BulkBody,
+        example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
+        reply=BulkReport,
     ),
     Operation(
         "GET /v1/jobs/{job_id}/timeline",

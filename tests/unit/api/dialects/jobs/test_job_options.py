@@ -122,6 +122,93 @@ def test_routes_of_other_services_and_probes_ignore_unknown_parameters(target: s
     asyncio.run(scenario())
 
 
+def _results(report: Any) -> list[tuple[str, str]]:
+    return [(row["id"], row["result"]) for row in report["data"]]
+
+
+def test_jobs_of_a_filter_are_cancelled_and_retried_together() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            running = await _new_job(api, tags=["night"], metadata={"p": "x"})
+            api.start(running)
+            waiting = await _new_job(api, tags=["night"], metadata={"p": "x"})
+            other = await _new_job(api, tags=["night"])
+            body = {"filter": {"tags": ["night"], "metadata": {"p": "x"}}}
+            events = len(api.event_types())
+            dry = await api.json("POST", "/v1/jobs:cancel", body | {"dry_run": True})
+            assert _results(dry) == [(waiting, "matched"), (running, "matched")]
+            assert len(api.event_types()) == events
+            first = await api.json("POST", "/v1/jobs:cancel", body | {"limit": 1})
+            assert (_results(first), first["has_more"]) == ([(waiting, "cancelled")], True)
+            rest = await api.json("POST", "/v1/jobs:cancel", body)
+            assert (_results(rest), rest["has_more"]) == ([(running, "requested")], False)
+            count = len(api.event_types())
+            assert _results(await api.json("POST", "/v1/jobs:cancel", body)) == _results(rest)
+            assert len(api.event_types()) == count
+            assert (await api.json("GET", f"/v1/jobs/{other}"))["status"] == "queued"
+            again = await api.json("POST", "/v1/jobs:retry", {"filter": {"status": "cancelled"}})
+            assert _results(again) == [(waiting, "retried")]
+            assert again["data"][0]["status"] == "queued"
+            assert _results(await api.json("POST", "/v1/jobs:retry", body)) == []
+
+    asyncio.run(scenario())
+
+
+def test_job_that_cannot_be_retried_is_refused_beside_the_others() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            lost, kept = await _new_job(api), await _new_job(api, prompt="other")
+            for job_id in (lost, kept):
+                await api.json("POST", f"/v1/jobs/{job_id}/cancel")
+            view = api.log.views.get(lost)
+            assert view is not None
+            api.log.lose_payload(view.submitted.request)
+            body = {"filter": {"priority": "interactive"}}
+            report = await api.json("POST", "/v1/jobs:retry", body)
+            assert _results(report) == [(kept, "retried"), (lost, "refused")]
+            assert report["data"][1]["error"]["code"] == "payload_missing"
+
+    asyncio.run(scenario())
+
+
+def test_retries_of_a_filter_stop_where_the_broker_goes_away() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await _new_job(api)
+            await api.json("POST", f"/v1/jobs/{job_id}/cancel")
+            api.broker.down = True
+            body = {"filter": {"status": "cancelled"}}
+            problem = await api.json("POST", "/v1/jobs:retry", body, status=503)
+            assert problem["code"] == "queue_unavailable"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"filter": {"state": "failed"}}, "filter.state"),
+        ({"filter": {"status": "completed"}}, "filter.status"),
+        ({"filter": {}}, "filter"),
+        ({"filter": {"tags": []}}, "filter"),
+        ({"filter": {"since": "yesterday"}}, "filter.since"),
+        ({"filter": {"model": "m"}, "dryrun": True}, "dryrun"),
+        ({"filter": {"model": "m"}, "limit": 501}, "limit"),
+        ({"limit": 1}, "filter"),
+    ],
+)
+def test_bulk_refuses_what_it_does_not_know(body: dict[str, Any], field: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            await _new_job(api)
+            for action in ("cancel", "retry"):
+                problem = await api.json("POST", f"/v1/jobs:{action}", body, status=400)
+                assert problem["field"] == field
+            assert api.event_types() == ["JobSubmitted"]
+
+    asyncio.run(scenario())
+
+
 def test_client_that_prefers_to_wait_gets_the_ended_job() -> None:
     async def scenario() -> None:
         async with fake_api() as api:
