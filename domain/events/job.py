@@ -50,6 +50,8 @@ class JobSubmitted:
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
         labels: By which its caller finds it; see ``domain.job.listing.labels_of``.
+        unique: Digest of what no other open or completed job has; see ``Unique``.
+        unique_until: RFC 3339 instant from which another job may have it.
     """
 
     protocol: str
@@ -77,6 +79,8 @@ class JobSubmitted:
     owner: Owner | None = None
     cache_owner: Owner | None = None
     labels: tuple[str, ...] = ()
+    unique: Digest | None = None
+    unique_until: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +220,7 @@ class JobAttached:
     """A repeated request joined this job instead of starting another.
 
     Attributes:
-        reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
+        reason: ``idempotency_key``, ``unique``, ``retry``, ``same_session`` or ``same_answer``.
         trace: W3C ``traceparent`` of the span of that request.
     """
 

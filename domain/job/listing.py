@@ -105,6 +105,10 @@ class JobViews(Protocol):
         """Return the job of an idempotency key, if there is one."""
         ...
 
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        """Return the job that is unique at an instant (in the form of the log), if there is one."""
+        ...
+
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """Return the jobs of equal requests, newest first."""
         ...

@@ -114,6 +114,7 @@ class JobRow(_Base, table=True):
         # At most one job of each key; jobs without a key are exempt.
         Index(None, "idempotency", unique=True),
         Index(None, "asked", "accepted_position"),
+        Index(None, "unique_key", "unique_until"),
         Index(None, "owner", "accepted_position"),
     )
 
@@ -127,6 +128,8 @@ class JobRow(_Base, table=True):
     correlation_id: str = Field(sa_type=TEXT)
     idempotency: str | None = Field(default=None, sa_type=TEXT)
     asked: str | None = Field(default=None, sa_type=TEXT)
+    unique_key: str | None = Field(default=None, sa_type=TEXT)
+    unique_until: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     model_wanted_since: str | None = Field(default=None, sa_type=TEXT)

@@ -26,10 +26,18 @@ from api.http.bodies import (
     WebhookBody,
     whole,
 )
+from domain.job.submit import Unique
 
 #: Longest deadline: thirty days.
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
+
+#: A period of at most thirty days: a number of seconds, minutes, hours or days.
+PERIOD_PATTERN = (
+    r"^(?:[1-9][0-9]{0,5}s|[1-9][0-9]{0,3}m|[1-9][0-9]?h|[1-6][0-9][0-9]h|[1-9]d|[12][0-9]d|30d)$"
+)
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+UniqueFact = Literal["prompt", "model", "agent_id", "tags", "metadata"]
 
 #: Tags of a job, and the keys of its metadata.
 TAGS_MAX = 16
@@ -88,8 +96,27 @@ class PromptBody(OptionsBody):
         return self
 
 
+class UniqueBody(RequestBody):
+    """What makes a job the only one of its kind; ``for`` is seconds or a text such as ``1h``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: Annotated[Items[UniqueFact], Field(min_length=1, max_length=8)]
+    period: Annotated[WithinS | Annotated[str, Field(pattern=PERIOD_PATTERN)], Field(alias="for")]
+
+    @property
+    def unique(self) -> Unique:
+        """Return it in the terms of the domain."""
+        period = self.period
+        if isinstance(period, str):
+            period = int(period[:-1]) * _UNITS_S[period[-1]]
+        return Unique(by=tuple(sorted(set(self.by))), seconds=float(period))
+
+
 class JobBody(PromptBody):
     """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
+
+    unique: UniqueBody | None = None
 
     system: str | None = None
     tools: Items[FunctionTool] | None = None

@@ -56,7 +56,7 @@ from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
 from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
-from domain.job.submit import Accepted
+from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 
 #: Largest ``Retry-After`` of an open job, in seconds.
@@ -108,7 +108,8 @@ async def accepted_reply(
 ) -> Reply:
     """Reply with a job that was accepted: 202, or 200 if it ends within ``wait_s`` seconds.
 
-    A repeat of a request whose job has ended gets 200 too. A new job that has ended before its
+    A repeat of a request whose job has ended gets 200 too, and so does one that gets the unique
+    job: it made none. A new job that has ended before its
     reply is 202 as any other, so that a client that does not wait always gets the same status.
 
     ``more`` are further headers.
@@ -122,7 +123,8 @@ async def accepted_reply(
     if wait_s is not None:
         headers["preference-applied"] = f"wait={wait_s}"
     is_awaited = wait_s is not None or accepted.attached is not None
-    if is_awaited and JobStatus(job["status"]).is_terminal:
+    is_done = is_awaited and JobStatus(job["status"]).is_terminal
+    if is_done or accepted.attached == UNIQUE:
         return json_reply(job, headers=headers)
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 

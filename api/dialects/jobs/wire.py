@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from api.dialects.jobs.bodies import JobBody, PromptBody
@@ -81,7 +81,10 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         thinking_limit=defaults.efforts.limit(None, forbidden=wire.thinking is False),
     )
     agent = agent_of(headers, named=wire.agent_id)
-    return queued_request(chat, wire, agent=agent, stream=True, names_model=wire.model is not None)
+    queued = queued_request(
+        chat, wire, agent=agent, stream=True, names_model=wire.model is not None
+    )
+    return replace(queued, unique=None if wire.unique is None else wire.unique.unique)
 
 
 #: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.

@@ -119,6 +119,8 @@ def job_columns(job: Job) -> dict[str, Any]:
         "correlation_id": job.correlation_id,
         "idempotency": asked.idempotency,
         "asked": asked.asked,
+        "unique_key": job.unique,
+        "unique_until": asked.unique_until,
         "due_at": job.due_at,
         "bound_model": asked.bound_model,
         "model_wanted_since": job.model_wanted_since,
@@ -140,6 +142,13 @@ PAGE_ROWS_MAX = 1000
 _RECORDS = select(JOBS.c.record)
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
+#: The job that is unique at an instant.
+UNIQUE_HOLDER = HotStatement(
+    select(JOBS.c.id)
+    .where(JOBS.c.unique_key == bindparam("unique"), JOBS.c.unique_until > bindparam("at"))
+    .order_by(JOBS.c.unique_until.desc())
+    .limit(1)
+)
 _ALIKE = HotStatement(
     select(JOBS.c.record)
     .where(JOBS.c.asked == bindparam("asked"))
@@ -264,6 +273,12 @@ class SqlJobViews:
         with reading(self._engine) as connection:
             row = _KEYED.row(connection, {"key": key})
             return None if row is None else job_of(row[0])
+
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        """See ``JobViews.holder``."""
+        with reading(self._engine) as connection:
+            row = UNIQUE_HOLDER.row(connection, {"unique": unique, "at": at})
+        return None if row is None else self.get(JobId(row[0]))
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.alike``."""

@@ -48,6 +48,8 @@ def submitted(
     deadline: str | None = None,
     finish_deadline: str | None = None,
     labels: tuple[str, ...] = (),
+    unique: str | None = None,
+    unique_until: str | None = None,
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -63,6 +65,8 @@ def submitted(
         deadline=deadline,
         finish_deadline=finish_deadline,
         labels=labels,
+        unique=digest_of(unique.encode()) if unique is not None else None,
+        unique_until=unique_until,
     )
 
 

@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable, PayloadMissing
+from domain.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyTaken,
+    LogUnavailable,
+    PayloadMissing,
+    UniqueJobExists,
+)
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
@@ -74,6 +80,10 @@ class InMemoryJobViews:
         return next(
             (view for view in self.rows.values() if view.submitted.idempotency == key), None
         )
+
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        held = (one for one in self.rows.values() if one.unique == unique)
+        return next((one for one in held if (one.submitted.unique_until or "") > at), None)
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         found = [view for view in reversed(self.rows.values()) if view.submitted.asked == asked]
@@ -340,15 +350,13 @@ class InMemoryEventLog:
         version = len(self.load(stream))
         if version != expected_version:
             raise ConcurrencyConflict(stream, expected=expected_version, actual=version)
-        for draft in drafts:
-            key = draft.event.idempotency if isinstance(draft.event, JobSubmitted) else None
-            for view in self.views.rows.values():
-                if key is not None and view.submitted.idempotency == key:
-                    raise IdempotencyKeyTaken(view.id)
-        recorded: list[RecordedEvent] = []
-        head = self.head()
         last_at = self._events[-1].recorded_at if self._events else ""
         now = max(last_at, rfc3339(self._clock.now()))
+        for draft in drafts:
+            if isinstance(draft.event, JobSubmitted):
+                self._require_fresh(draft.event, now)
+        recorded: list[RecordedEvent] = []
+        head = self.head()
         for offset, draft in enumerate(drafts, start=1):
             event = link(
                 draft,
@@ -360,6 +368,13 @@ class InMemoryEventLog:
             recorded.append(event)
             head = LogHead(position=event.position, hash=event.hash)
         return recorded
+
+    def _require_fresh(self, event: JobSubmitted, now: str) -> None:
+        key, unique = event.idempotency, event.unique
+        if key is not None and (keyed := self.views.keyed(key)) is not None:
+            raise IdempotencyKeyTaken(keyed.id)
+        if unique is not None and (holder := self.views.holder(unique, at=now)) is not None:
+            raise UniqueJobExists(holder.id)
 
     def _projected(
         self, recorded: Sequence[RecordedEvent]

@@ -122,6 +122,74 @@ def test_routes_of_other_services_and_probes_ignore_unknown_parameters(target: s
     asyncio.run(scenario())
 
 
+def test_second_submission_of_a_unique_job_gets_the_first_one() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            unique = {"by": ["tags", "prompt"], "for": "1h"}
+            body = {"prompt": "hi", "tags": ["night"], "unique": unique}
+            first = await api.json("POST", "/v1/jobs", body, status=202)
+            again = body | {"max_tokens": 3, "unique": unique | {"by": ["prompt", "tags"]}}
+            reply = await api.send("POST", "/v1/jobs", again)
+            assert isinstance(reply, Reply)
+            assert (reply.status, reply.headers["x-semantic-attached"]) == (200, "unique")
+            assert json.loads(reply.body)["id"] == first["id"]
+            assert api.event_types() == ["JobSubmitted", "JobAttached"]
+            for other in ({"tags": ["day"]}, {"prompt": "ho"}, {"unique": unique | {"for": 60}}):
+                await api.json("POST", "/v1/jobs", body | other, status=202)
+            await api.json("POST", f"/v1/jobs/{first['id']}/cancel")
+            new = await api.json("POST", "/v1/jobs", body, status=202)
+            assert new["id"] != first["id"]
+            api.app.clock.advance(3600)  # type: ignore[attr-defined]  # the clock of a test
+            latest = await api.json("POST", "/v1/jobs", body, status=202)
+            assert latest["id"] not in {first["id"], new["id"]}
+
+    asyncio.run(scenario())
+
+
+def test_unique_job_has_no_idempotency_key() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            body = {"prompt": "hi", "unique": {"by": ["prompt"], "for": "1h"}}
+            reply = await api.send("POST", "/v1/jobs", body, headers={"idempotency-key": "k"})
+            assert isinstance(reply, Reply)
+            assert (reply.status, json.loads(reply.body)["field"]) == (400, "unique")
+
+    asyncio.run(scenario())
+
+
+def test_repeat_of_a_unique_job_needs_no_place_in_the_queue() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            api.use_limits(queue_limit=1)
+            body = {"prompt": "hi", "unique": {"by": ["model", "agent_id", "metadata"], "for": 9}}
+            first = await api.json("POST", "/v1/jobs", body, status=202)
+            assert (await api.json("POST", "/v1/jobs", body))["id"] == first["id"]
+            await api.json("POST", "/v1/jobs", {"prompt": "ho"}, status=429)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("unique", "field"),
+    [
+        ({"by": [], "for": "1h"}, "unique.by"),
+        ({"by": ["seed"], "for": "1h"}, "unique.by.0"),
+        ({"by": ["tags"]}, "unique.for"),
+        ({"by": ["tags"], "for": "31d"}, "unique.for"),
+        ({"by": ["tags"], "for": "1w"}, "unique.for"),
+        ({"by": ["tags"], "for": 0}, "unique.for"),
+        ({"by": ["tags"], "for": "1h", "states": []}, "unique.states"),
+    ],
+)
+def test_unique_has_bounds(unique: dict[str, Any], field: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            body = {"prompt": "hi", "unique": unique}
+            assert (await api.json("POST", "/v1/jobs", body, status=400))["field"] == field
+
+    asyncio.run(scenario())
+
+
 def _results(report: Any) -> list[tuple[str, str]]:
     return [(row["id"], row["result"]) for row in report["data"]]
 
