@@ -144,6 +144,7 @@ class ParsedRequest:
         finish_within_s: Seconds after which the job expires if it has not finished.
         webhook: The webhook that reports the end of the job.
         labels: Labels of the job.
+        urgency: The highest is first among the waiting jobs of its line.
         unique: What makes the job the only one of its kind, if it is to be that.
         wire: Fields of the request that the reply repeats, in the words of the dialect.
         more: Further generations of the same request; each becomes a job.
@@ -168,6 +169,7 @@ class ParsedRequest:
     webhook: WebhookBody | None = None
     labels: tuple[str, ...] = ()
     unique: Unique | None = None
+    urgency: int = 0
     wire: bytes | None = None
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1

@@ -168,6 +168,7 @@ def job_of(
         owner=identity.owner,
         cache_owner=identity.cache_owner,
         labels=parsed.labels,
+        urgency=parsed.urgency,
     )
     if (unique := parsed.unique) is not None:
         if key is not None:

@@ -50,6 +50,7 @@ class JobSubmitted:
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
         labels: By which its caller finds it; see ``domain.job.listing.labels_of``.
+        urgency: From 0 to 9; the highest is first among the waiting jobs of one line.
         unique: Digest of what no other open or completed job has; see ``Unique``.
         unique_until: RFC 3339 instant from which another job may have it.
     """
@@ -79,6 +80,7 @@ class JobSubmitted:
     owner: Owner | None = None
     cache_owner: Owner | None = None
     labels: tuple[str, ...] = ()
+    urgency: int = 0
     unique: Digest | None = None
     unique_until: str | None = None
 

@@ -155,6 +155,11 @@ class Job:
         return None if is_over else self.submitted.unique
 
     @property
+    def is_rejected(self) -> bool:
+        """Whether it may not start any more: its time was over before its first attempt."""
+        return self.expiring and not self.attempt
+
+    @property
     def due_at(self) -> str | None:
         """Instant at which an open job without a cancellation expires, if it ever does."""
         if self.status.is_terminal or self.cancel_requested:

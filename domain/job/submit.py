@@ -165,6 +165,7 @@ class JobSubmission:
                 submitted.priority,
                 line=line_of(submitted.agent, submitted.owner),
                 model=submitted.bound_model,
+                urgency=submitted.urgency,
             )
         except QueueUnavailable:
             return False

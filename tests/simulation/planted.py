@@ -135,6 +135,10 @@ def _a_unique_job_is_looked_up_before_the_append_only() -> AbstractContextManage
     return mock.patch.object(InMemoryEventLog, "_require_fresh", late)
 
 
+def _a_job_starts_after_its_time() -> AbstractContextManager[Any]:
+    return mock.patch.object(Job, "is_rejected", new=False)
+
+
 def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:
     return mock.patch.object(FakeJobQueue, "_requeue_of_dead", return_value=None)
 
@@ -243,6 +247,7 @@ PLANTED: Mapping[str, Plant] = {
     "a unique job is looked up before the append only": (
         _a_unique_job_is_looked_up_before_the_append_only
     ),
+    "a job starts after its time": _a_job_starts_after_its_time,
     "what a dead worker held stays in its hand": _the_dead_hold_on_to_their_jobs,
     "a nudge is believed without the log": _a_nudge_is_believed,
     "readers do not look into the log": _readers_wait_for_the_broker,

@@ -232,6 +232,8 @@ class Truth:
             assert event.attempt == job.attempt + 1, where
             is_own_death = bool(job.active_attempt) and event.worker == job.worker
             assert not is_own_death, f"a worker that lives counts as dead: {where}"
+            is_rejected = not job.attempt and job.cancel_reason in {"deadline", "model_absent"}
+            assert not is_rejected, f"it starts after its time: {where}"
             job.worker = event.worker
             job.attempt = job.active_attempt = event.attempt
             job.is_queued = False

@@ -32,6 +32,8 @@ from domain.job.submit import Unique
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
 
+#: Most urgent of the waiting jobs of a line.
+URGENCY_MAX = 9
 #: A period of at most thirty days: a number of seconds, minutes, hours or days.
 PERIOD_PATTERN = (
     r"^(?:[1-9][0-9]{0,5}s|[1-9][0-9]{0,3}m|[1-9][0-9]?h|[1-6][0-9][0-9]h|[1-9]d|[12][0-9]d|30d)$"
@@ -114,9 +116,14 @@ class UniqueBody(RequestBody):
 
 
 class JobBody(PromptBody):
-    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
+    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``.
+
+    ``reject_after`` is another name of ``start_within_s``; the shorter of the two counts.
+    """
 
     unique: UniqueBody | None = None
+    urgency: Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)] | None = None
+    reject_after: WithinS | None = None
 
     system: str | None = None
     tools: Items[FunctionTool] | None = None
@@ -300,6 +307,7 @@ class JobObject(TypedDict):
     bound_model: str | None
     answered_by: str | None
     priority: Literal["interactive", "batch"]
+    urgency: int
     agent_id: str | None
     tags: list[str]
     metadata: dict[str, str]

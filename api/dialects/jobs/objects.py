@@ -77,6 +77,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "bound_model": view.submitted.bound_model,
         "answered_by": view.answered_by,
         "priority": cast("Literal['interactive', 'batch']", view.submitted.priority),
+        "urgency": view.submitted.urgency,
         "agent_id": view.submitted.agent,
         "tags": tags_of(view.submitted.labels),
         "metadata": metadata_of(view.submitted.labels),

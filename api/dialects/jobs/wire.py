@@ -84,7 +84,13 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     queued = queued_request(
         chat, wire, agent=agent, stream=True, names_model=wire.model is not None
     )
-    return replace(queued, unique=None if wire.unique is None else wire.unique.unique)
+    limits = [one for one in (wire.start_within_s, wire.reject_after) if one is not None]
+    return replace(
+        queued,
+        unique=None if wire.unique is None else wire.unique.unique,
+        urgency=wire.urgency or 0,
+        start_within_s=min(limits, default=None),
+    )
 
 
 #: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.

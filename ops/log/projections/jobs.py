@@ -325,6 +325,7 @@ class SqlJobViews:
                 id=job.id,
                 line=line_of(job.submitted.agent, job.submitted.owner),
                 priority=priority,
+                urgency=job.submitted.urgency,
                 request_bytes=size,
                 max_tokens=job.submitted.max_tokens,
                 bound_model=job.submitted.bound_model,

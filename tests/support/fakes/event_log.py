@@ -133,6 +133,7 @@ class InMemoryQueueViews:
                 id=view.id,
                 line=line_of(view.submitted.agent, view.submitted.owner),
                 priority=priority,
+                urgency=view.submitted.urgency,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),
                 bound_model=view.submitted.bound_model,

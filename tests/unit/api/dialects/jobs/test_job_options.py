@@ -190,6 +190,21 @@ def test_unique_has_bounds(unique: dict[str, Any], field: str) -> None:
     asyncio.run(scenario())
 
 
+def test_job_has_an_urgency_and_a_time_to_start() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _new_job(api, agent_id="a", reject_after=9)
+            urgent = await _new_job(api, agent_id="a", urgency=9, start_within_s=60, reject_after=5)
+            job = await api.json("GET", f"/v1/jobs/{urgent}")
+            assert (job["urgency"], job["start_by"]) == (9, "2026-01-01T00:00:05.000000Z")
+            assert [api.take(), api.take()] == [urgent, first]
+            for wrong in ({"urgency": 10}, {"urgency": -1}, {"reject_after": 0}):
+                problem = await api.json("POST", "/v1/jobs", {"prompt": "x"} | wrong, status=400)
+                assert problem["field"] == next(iter(wrong))
+
+    asyncio.run(scenario())
+
+
 def _results(report: Any) -> list[tuple[str, str]]:
     return [(row["id"], row["result"]) for row in report["data"]]
 
