@@ -42,6 +42,7 @@ from domain.errors import (
     Unavailable,
 )
 from domain.job.state import Job
+from domain.job.submit import Unique
 from domain.ports import IdSource
 from domain.values import AgentId, JobId, Priority, StopReason
 
@@ -142,6 +143,9 @@ class ParsedRequest:
         start_within_s: Seconds after which the job expires if it has not started.
         finish_within_s: Seconds after which the job expires if it has not finished.
         webhook: The webhook that reports the end of the job.
+        labels: Labels of the job.
+        urgency: The highest is first among the waiting jobs of its line.
+        unique: What makes the job the only one of its kind, if it is to be that.
         wire: Fields of the request that the reply repeats, in the words of the dialect.
         more: Further generations of the same request; each becomes a job.
         answers_each: Number of consecutive generations in ``chats`` with the same prompt.
@@ -163,6 +167,9 @@ class ParsedRequest:
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None
+    labels: tuple[str, ...] = ()
+    unique: Unique | None = None
+    urgency: int = 0
     wire: bytes | None = None
     more: tuple[ChatRequest, ...] = ()
     answers_each: int = 1

@@ -23,9 +23,18 @@ from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERA
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
 from api.dialects.rerank import RERANK_OPERATIONS
 from api.dialects.tokenize import TOKEN_OPERATIONS
-from api.errors import TransportError
-from api.http.messages import Access, Caller, Handler, Reply, Request, Route, StreamReply
-from api.http.operation import Operation, Place
+from api.errors import TransportError, dialects_of_path
+from api.http.messages import (
+    Access,
+    Caller,
+    Dialect,
+    Handler,
+    Reply,
+    Request,
+    Route,
+    StreamReply,
+)
+from api.http.operation import Operation, Place, refuse_unknown
 from api.operate.engine import ENGINE_OPERATIONS
 from api.operate.events import CHECK_OPERATIONS, EVENT_OPERATIONS
 from api.operate.health import HEALTH_OPERATIONS
@@ -122,6 +131,8 @@ def _require_scope(caller: Caller, access: Access) -> None:
 def _bind(operation: Operation, app: App) -> Handler:
     """Return the handler of an operation: it checks the key, and then answers."""
     path_parameters = [one for one in operation.parameters if one.place is Place.PATH]
+    # Clients of other services may add parameters of their own to the routes of these.
+    is_strict = dialects_of_path(operation.path) == (Dialect.NATIVE,) and operation.has_query
 
     async def handle(request: Request) -> Reply | StreamReply:
         caller = request.caller
@@ -130,6 +141,8 @@ def _bind(operation: Operation, app: App) -> Handler:
             for parameter in path_parameters:
                 parameter.read(request)  # a name that is not valid is no missing thing
             await app.call(app.ownership.require_named, caller, request.params)
+        if is_strict:
+            refuse_unknown(operation.parameters, request)
         return await operation.endpoint(app, request)
 
     return handle

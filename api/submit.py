@@ -18,7 +18,7 @@ from api.streaming.readers import CLIENT_GONE, JobReading
 from domain.audit.recorded_answers import LoggedAnswers
 from domain.chat.request import ChatRequest
 from domain.chat.schema_bounds import require_bounded_schemas
-from domain.errors import QueueUnavailable, SemanticError
+from domain.errors import InvalidRequest, QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
 from domain.job.history_matching import match_history
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
@@ -29,6 +29,7 @@ from domain.job.submit import (
     Accepted,
     NewJob,
     idempotency_digest,
+    is_repeat,
     require_room,
     require_share,
 )
@@ -166,7 +167,18 @@ def job_of(
         trace=str(request.trace),
         owner=identity.owner,
         cache_owner=identity.cache_owner,
+        labels=parsed.labels,
+        urgency=parsed.urgency,
     )
+    if (unique := parsed.unique) is not None:
+        if key is not None:
+            # The key of a request that got an earlier job would belong to none.
+            raise InvalidRequest("exclude the header Idempotency-Key", field="unique")
+        submitted = replace(
+            submitted,
+            unique=unique.digest(submitted, parsed.chat, identity.keyspace),
+            unique_until=_instant_in(app, unique.seconds),
+        )
     return NewJob(
         submitted=submitted,
         request=parsed.chat,
@@ -338,11 +350,8 @@ def _admit(app: App, commands: Sequence[NewJob]) -> None:
         RateLimited: The agent has too many open jobs, or its key the share of the queue.
     """
     views, first = app.views, commands[0]
-    # A job that repeats an idempotency key needs no room.
-    fresh = sum(
-        one.submitted.idempotency is None or views.keyed(one.submitted.idempotency) is None
-        for one in commands
-    )
+    now = rfc3339(app.clock.now())
+    fresh = sum(not is_repeat(one.submitted, views, at=now) for one in commands)
     if not fresh:
         return
     app.controls.require_admission()

@@ -21,6 +21,7 @@ from unittest.mock import patch
 from sqlalchemy import Connection
 
 from domain.job.commit import load_job
+from domain.job.listing import JobFilter
 from domain.values import JobId, JobStatus, StreamName, digest_of
 from ops.clock import RandomIds, SystemClock
 from ops.log.hot_statements import HotStatement
@@ -56,7 +57,7 @@ def main() -> None:
                 "load and fold of the job": lambda: load_job(job_id, log=log),
                 "row of the jobs list": lambda: log.views.get(job_id),
                 f"page of {PAGE_ROWS} ended jobs": lambda: log.views.page(
-                    limit=PAGE_ROWS, status=JobStatus.COMPLETED
+                    JobFilter(status=JobStatus.COMPLETED), limit=PAGE_ROWS
                 ),
             }
             print("| call | p50 ms, compiled | p50 ms, `execute` | CPU ms | CPU ms, `execute` | |")

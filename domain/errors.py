@@ -130,6 +130,16 @@ class IdempotencyKeyTaken(Conflict):
         self.job_id = job_id
 
 
+class UniqueJobExists(Conflict):
+    """An open or completed job is what the new one would be, and its time is not over."""
+
+    code = "unique_job_exists"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} is the only one of its kind for a while")
+        self.job_id = job_id
+
+
 class IdempotencyKeyReused(Conflict):
     """A caller sent an idempotency key again with another request."""
 

@@ -17,7 +17,7 @@ from api.http.bodies import WebhookBody
 from domain.errors import InvalidRequest, RateLimited
 from domain.events.event import Event
 from domain.events.job import JobSubmitted
-from domain.job.listing import JobViews
+from domain.job.listing import JobFilter, JobViews
 from domain.values import (
     ATTEMPTS_MAX,
     WORKER_DEATHS_MAX,
@@ -163,7 +163,7 @@ class AgentLimits:
         if agent is None or most is None:
             return
         pages = (
-            views.page(limit=most, agent=agent, status=status)
+            views.page(JobFilter(agent=agent, status=status), limit=most)
             for status in (JobStatus.QUEUED, JobStatus.RUNNING)
         )
         if sum(len(page.jobs) for page in pages) + jobs > most:

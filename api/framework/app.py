@@ -48,7 +48,8 @@ def build_app(
     answering = Answering(shield)
     served = set()
     for route in routes:
-        pattern = route.pattern.replace("{", ":").replace("}", "")
+        # Robyn reads a colon as the beginning of a parameter; the shield encodes those of paths.
+        pattern = route.pattern.replace(":", "%3A").replace("{", ":").replace("}", "")
         endpoint = _endpoint(shield, answering, route.handler, route.pattern)
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:

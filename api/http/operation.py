@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from api.http.messages import Access, Reply, Request, StreamReply
@@ -49,6 +50,8 @@ class Parameter(Generic[T]):
         parse: Converts the values in the request, none if it is absent.
         description: One line; empty for a part of the path.
         example: A value that fits; only for a part of the path.
+        has_keys: Whether it is an object of texts: ``name.KEY=VALUE`` or ``name[KEY]=VALUE`` in the
+            query, and ``KEY=VALUE`` for ``parse``.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Parameter(Generic[T]):
     parse: Callable[[Sequence[str]], T]
     description: str = ""
     example: str | None = None
+    has_keys: bool = False
 
     def read(self, request: Request) -> T:
         """Return the value in a request, the default if it is absent.
@@ -76,9 +80,26 @@ class Parameter(Generic[T]):
             described["description"] = self.description
         if self.example is not None:
             described["example"] = self.example
+        if self.has_keys:
+            described |= {"style": "deepObject", "explode": True}
         return described
 
+    def takes(self, name: str) -> bool:
+        """Whether it is this parameter of a query."""
+        return self.place is Place.QUERY and (
+            self._key(name) is not None if self.has_keys else name == self.name
+        )
+
+    def _key(self, name: str) -> str | None:
+        if name.startswith(f"{self.name}."):
+            return name[len(self.name) + 1 :]
+        is_bracketed = name.startswith(f"{self.name}[") and name.endswith("]")
+        return name[len(self.name) + 1 : -1] if is_bracketed else None
+
     def _values(self, request: Request) -> Sequence[str]:
+        if self.has_keys:
+            found = ((self._key(name), values) for name, values in request.query.items())
+            return [f"{key}={value}" for key, values in found if key for value in values]
         if self.place is Place.QUERY:
             return request.query.get(self.name, ())
         if self.place is Place.HEADER:
@@ -143,19 +164,42 @@ def text(name: str, description: str, *, pattern: str | None = None) -> Paramete
     return query(name, {"type": "string", **shape}, parse, None, description)
 
 
-def texts(name: str, description: str, *, most: int) -> Parameter[tuple[str, ...]]:
+def texts(
+    name: str, description: str, *, most: int, pattern: str | None = None
+) -> Parameter[tuple[str, ...]]:
     """Return a query parameter that may stand up to ``most`` times."""
+    one = text(name, description, pattern=pattern)
 
     def parse(values: Sequence[str]) -> tuple[str, ...]:
         if len(values) > most:
             msg = f"must stand at most {most} times"
             raise InvalidRequest(msg, field=name)
-        return tuple(values)
+        return tuple(value for each in values if (value := one.parse([each])) is not None)
 
-    schema = {"type": "array", "items": {"type": "string"}, "maxItems": most}
+    schema = {"type": "array", "items": one.schema, "maxItems": most}
     return Parameter(
         name=name, place=Place.QUERY, schema=schema, parse=parse, description=description
     )
+
+
+def pairs(name: str, description: str, *, most: int) -> Parameter[tuple[str, ...]]:
+    """Return a query parameter with up to ``most`` keys; each value is ``KEY=VALUE``."""
+    many = texts(name, description, most=most)
+    schema = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": most}
+    return replace(many, schema=schema, has_keys=True)
+
+
+def refuse_unknown(parameters: Sequence[Parameter[Any]], request: Request) -> None:
+    """Refuse a query with a parameter that an operation does not read.
+
+    Raises:
+        InvalidRequest: Naming the first one.
+    """
+    for name in request.query:
+        if not any(parameter.takes(name) for parameter in parameters):
+            known = sorted(one.name for one in parameters if one.place is Place.QUERY)
+            msg = f"there is no such parameter; this operation takes {', '.join(known)}"
+            raise InvalidRequest(msg, field=name)
 
 
 def whole_number(
@@ -255,18 +299,24 @@ def flag(name: str, description: str) -> Parameter[bool]:
 
 def moment(name: str, description: str) -> Parameter[str | None]:
     """Return a query parameter that is an RFC 3339 instant; it is read as the log writes it."""
-
-    def parse(value: str) -> str:
-        try:
-            at = datetime.fromisoformat(value)
-            if at.tzinfo is not None:
-                return rfc3339(at.astimezone(UTC))
-        except (ValueError, OverflowError):
-            pass
-        msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
-        raise InvalidRequest(msg, field=name)
-
+    parse = partial(parse_instant, field=name)
     return query(name, {"type": "string", "format": "date-time"}, parse, None, description)
+
+
+def parse_instant(value: str, *, field: str) -> str:
+    """Return an RFC 3339 instant as the log writes it.
+
+    Raises:
+        InvalidRequest: It is none; names the field.
+    """
+    try:
+        at = datetime.fromisoformat(value)
+        if at.tzinfo is not None:
+            return rfc3339(at.astimezone(UTC))
+    except (ValueError, OverflowError):
+        pass
+    msg = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
+    raise InvalidRequest(msg, field=field)
 
 
 def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Sequence[str]], T | D]:
@@ -335,6 +385,11 @@ class Operation:
     def method(self) -> str:
         """Return the method in upper case."""
         return self.route.partition(" ")[0]
+
+    @property
+    def has_query(self) -> bool:
+        """Return whether it reads parameters of the query."""
+        return any(parameter.place is Place.QUERY for parameter in self.parameters)
 
     @property
     def needs(self) -> Access:

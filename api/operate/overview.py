@@ -42,6 +42,7 @@ from domain.engine.rates import KEPT_S, RatePoint, Rates
 from domain.engine.workers import WorkerPulse, WorkerState
 from domain.errors import QueueUnavailable, SemanticError
 from domain.job.eta import Forecast, awaiting_model
+from domain.job.listing import JobFilter
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
 from domain.model.wanted_model import Swap
@@ -215,8 +216,8 @@ def _workers(
 
 def _rows(app: App, pulses: Sequence[WorkerPulse], owner: Owner | None) -> JobRows:
     rows, in_engines = rows_of(pulses), {job.id for pulse in pulses for job in pulse.waiting}
-    begun = app.views.page(limit=ROWS_MAX, status=JobStatus.RUNNING, owner=owner).jobs
-    queued = app.views.page(limit=ROWS_MAX, status=JobStatus.QUEUED, owner=owner).jobs
+    begun = app.views.page(JobFilter(status=JobStatus.RUNNING, owner=owner), limit=ROWS_MAX).jobs
+    queued = app.views.page(JobFilter(status=JobStatus.QUEUED, owner=owner), limit=ROWS_MAX).jobs
     waiting = [(view, _wait_of(app, view)) for view in queued]
     waiting += [(view, app.eta.of(view.id)) for view in begun if view.id in in_engines]
     return {

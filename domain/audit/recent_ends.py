@@ -18,7 +18,7 @@ from domain.events.job import (
     JobFailed,
     JobRetried,
 )
-from domain.job.listing import JobViews
+from domain.job.listing import JobFilter, JobViews
 from domain.job.state import Job
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
@@ -81,10 +81,9 @@ def diagnose_cache(
         known_tokens=max(cached_tokens, started.known_tokens if parts else 0),
     )
     earlier = views.page(
+        JobFilter(agent=view.submitted.agent, owner=view.submitted.owner),
         limit=COMPARED_JOBS_MAX,
         before=job_id,
-        agent=view.submitted.agent,
-        owner=view.submitted.owner,
     ).jobs
     alike = (
         one

@@ -49,6 +49,10 @@ class JobSubmitted:
         owner: Name of the API key of the request; ``None`` without keys.
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
+        labels: By which its caller finds it; see ``domain.job.listing.labels_of``.
+        urgency: From 0 to 9; the highest is first among the waiting jobs of one line.
+        unique: Digest of what no other open or completed job has; see ``Unique``.
+        unique_until: RFC 3339 instant from which another job may have it.
     """
 
     protocol: str
@@ -75,6 +79,10 @@ class JobSubmitted:
     trace_link: str | None = None
     owner: Owner | None = None
     cache_owner: Owner | None = None
+    labels: tuple[str, ...] = ()
+    urgency: int = 0
+    unique: Digest | None = None
+    unique_until: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +222,7 @@ class JobAttached:
     """A repeated request joined this job instead of starting another.
 
     Attributes:
-        reason: ``idempotency_key``, ``retry``, ``same_session`` or ``same_answer``.
+        reason: ``idempotency_key``, ``unique``, ``retry``, ``same_session`` or ``same_answer``.
         trace: W3C ``traceparent`` of the span of that request.
     """
 

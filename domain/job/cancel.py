@@ -74,11 +74,7 @@ class JobCancellation:
         Raises:
             QueueUnavailable: The broker cannot be reached; the reconciler enqueues the job later.
         """
-        asked = job.submitted
-        assert asked is not None
-        self.queue.enqueue(
-            job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
-        )
+        _enqueue(job, self.queue)
 
     def publish_end(self, job: Job) -> None:
         """Publish the terminal item of an ended job, unless it is there or its text is lost.
@@ -151,11 +147,16 @@ class JobRetry:
         job = commit(job_id, again, log=self.log, ids=self.ids)
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
-            asked = job.submitted
-            self.queue.enqueue(
-                job_id,
-                asked.priority,
-                line=line_of(asked.agent, asked.owner),
-                model=asked.bound_model,
-            )
+            _enqueue(job, self.queue)
         return job
+
+
+def _enqueue(job: Job, queue: JobQueue) -> None:
+    asked = job.submitted
+    queue.enqueue(
+        job.id,
+        asked.priority,
+        line=line_of(asked.agent, asked.owner),
+        model=asked.bound_model,
+        urgency=asked.urgency,
+    )

@@ -77,7 +77,7 @@ def _decide_attempt(job: Job, proposal: AttemptProposal) -> tuple[JobEvent, ...]
             if proposal.attempt != job.attempt + 1:
                 raise StaleAttempt(job.id, attempt=proposal.attempt, current=job.attempt)
             _require_open(job)
-            return (proposal,)
+            return () if job.is_rejected else (proposal,)
         case JobCompleted():
             _require_active_attempt(job, proposal.attempt)
             return (proposal,)

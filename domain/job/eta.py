@@ -43,6 +43,7 @@ class QueuedJob:
     id: JobId
     line: str | None
     priority: Priority
+    urgency: int = 0
     request_bytes: int | None = None
     max_tokens: int | None = None
     bound_model: str | None = None
@@ -282,7 +283,12 @@ class _QueueSimulation:
         for queued in self._queued.values():
             if queued.id not in self.forecasts:
                 self._order.add(
-                    TurnRequest(id=queued.id, line=queued.line, priority=queued.priority)
+                    TurnRequest(
+                        id=queued.id,
+                        line=queued.line,
+                        priority=queued.priority,
+                        urgency=queued.urgency,
+                    )
                 )
 
     def run(self) -> None:

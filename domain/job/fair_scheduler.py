@@ -4,7 +4,8 @@
 - While both wait, every ``BATCH_EVERY``-th turn goes to a batch job, so batch work never stops.
 - Within a queue the agents take turns: the agent whose last turn is the oldest is next. A new or
   returning agent waits for one job of each waiting agent, and no later agent overtakes it twice.
-- The jobs of one agent start in the order in which they were accepted (ids sort by acceptance).
+- The jobs of one agent start by urgency, and equal ones in the order in which they were accepted
+  (ids sort by acceptance).
   Jobs of one API key without an agent share one turn, so they delay no other key's for long.
 - Where the slots are few, one line leaves the last of them to the others.
 - Jobs whose worker died are suspects. A suspect that emitted no token before is tried first: no
@@ -57,12 +58,14 @@ class TurnRequest:
 
     Attributes:
         line: Its line; see ``line_of``.
+        urgency: The highest is first in its line.
         has_begun: Whether it goes on also while others are paused.
     """
 
     id: JobId
     line: str | None
     priority: Priority
+    urgency: int = 0
     suspicion: Suspicion = Suspicion.NONE
     has_begun: bool = False
 
@@ -152,7 +155,10 @@ class TurnOrder:
         line = job.line or ""
         since = self._since.pop((job.priority, line), self._turns)
         queue = self._queues[job.priority].setdefault(line, _AgentQueue(since))
-        insort(queue.jobs, job.id)
+        insort(queue.jobs, job.id, key=self._place)
+
+    def _place(self, job_id: JobId) -> tuple[int, JobId]:
+        return -self._waiting[job_id].urgency, job_id
 
     def occupy(self, job_id: JobId, priority: Priority) -> None:
         """Add a job that has a slot already, without a turn."""

@@ -9,7 +9,7 @@ from typing import Final
 from domain.chat.divergence import RecordedAnswer, is_echo
 from domain.chat.ports import RecordedAnswers
 from domain.chat.request import EDITED_ORIGIN, ChatRequest, canonical_json
-from domain.job.listing import JobViews
+from domain.job.listing import JobFilter, JobViews
 from domain.job.state import Job
 from domain.values import AgentId, JobId, Owner
 
@@ -98,8 +98,8 @@ def without_foreign_origins(
 
 def _recent(agent: AgentId | None, views: JobViews, owner: Owner | None) -> tuple[Job, ...]:
     if agent is not None:
-        return views.page(limit=COMPARED_ANSWERS_MAX, agent=agent, owner=owner).jobs
-    page = views.page(limit=SEARCHED_JOBS_MAX, owner=owner)
+        return views.page(JobFilter(agent=agent, owner=owner), limit=COMPARED_ANSWERS_MAX).jobs
+    page = views.page(JobFilter(owner=owner), limit=SEARCHED_JOBS_MAX)
     nameless = [one for one in page.jobs if one.submitted.agent is None]
     return tuple(nameless[:COMPARED_ANSWERS_MAX])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.state import Job
@@ -19,6 +19,59 @@ class JobPage:
     has_more: bool
 
 
+def labels_of(tags: Iterable[str], metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the labels of a job: its tags, none of which contains ``=``, and ``KEY=VALUE``."""
+    return (*sorted(set(tags)), *(f"{key}={value}" for key, value in sorted(metadata.items())))
+
+
+def tags_of(labels: Sequence[str]) -> list[str]:
+    """Return the tags among the labels of a job."""
+    return [label for label in labels if "=" not in label]
+
+
+def metadata_of(labels: Sequence[str]) -> dict[str, str]:
+    """Return the metadata among the labels of a job."""
+    pairs = (label.partition("=") for label in labels if "=" in label)
+    return {key: value for key, _, value in pairs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs are wanted; ``None`` excludes none.
+
+    Attributes:
+        model: Only jobs whose request names this model.
+        since: Only jobs accepted at this instant (in the form of the log) or later.
+        owner: Only jobs of this API key.
+        labels: Only jobs with all of these, each named once.
+    """
+
+    status: JobStatus | None = None
+    agent: str | None = None
+    model: str | None = None
+    priority: Priority | None = None
+    since: str | None = None
+    owner: Owner | None = None
+    labels: tuple[str, ...] = ()
+
+    def fits(self, job: Job) -> bool:
+        """Whether a job is wanted."""
+        asked = job.submitted
+        return (
+            self.status in {None, job.status}
+            and self.agent in {None, asked.agent}
+            and self.model in {None, asked.model}
+            and self.priority in {None, asked.priority}
+            and (self.since is None or job.created_at >= self.since)
+            and self.owner in {None, asked.owner}
+            and set(self.labels) <= set(asked.labels)
+        )
+
+
+#: Excludes no job.
+ALL_JOBS: Final = JobFilter()
+
+
 class JobViews(Protocol):
     """The jobs projection."""
 
@@ -27,25 +80,13 @@ class JobViews(Protocol):
         ...
 
     def page(
-        self,
-        *,
-        limit: int,
-        before: JobId | None = None,
-        status: JobStatus | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        priority: Priority | None = None,
-        since: str | None = None,
-        owner: Owner | None = None,
+        self, wanted: JobFilter = ALL_JOBS, *, limit: int, before: JobId | None = None
     ) -> JobPage:
         """Return jobs newest first.
 
         Args:
             before: Only jobs accepted before this one; an unknown id gives an empty page, and so
                 does one of another owner.
-            model: Only jobs whose request names this model.
-            since: Only jobs accepted at this instant (in the form of the log) or later.
-            owner: Only jobs of this API key.
         """
         ...
 
@@ -62,6 +103,10 @@ class JobViews(Protocol):
 
     def keyed(self, key: Digest) -> Job | None:
         """Return the job of an idempotency key, if there is one."""
+        ...
+
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        """Return the job that is unique at an instant (in the form of the log), if there is one."""
         ...
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:

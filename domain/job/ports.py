@@ -18,9 +18,9 @@ from domain.values import (
 class JobQueue(Protocol):
     """The hint that a job wants to run. Losing it loses nothing: the reconciler fills it again.
 
-    Each agent has a FIFO queue of its own, in order of acceptance (ids sort by it), and the agents
-    take turns. A new agent waits for one job of each waiting agent. Jobs of one API key without an
-    agent share one queue.
+    Each agent has a queue of its own, by urgency and then in order of acceptance (ids sort by it),
+    and the agents take turns. A new agent waits for one job of each waiting agent. Jobs of one API
+    key without an agent share one queue.
 
     Jobs that are bound to a model wait in a line of that model, apart from all others: only
     workers that have the model take them.
@@ -35,12 +35,14 @@ class JobQueue(Protocol):
         *,
         line: str | None = None,
         model: str | None = None,
+        urgency: int = 0,
     ) -> bool:
         """Enqueue a job unless it is queued or a worker has it; return whether it was added.
 
         Args:
             line: Its line; see ``line_of``.
             model: The model that it is bound to.
+            urgency: The highest is first in its line.
         """
         ...
 

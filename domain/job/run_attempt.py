@@ -154,9 +154,7 @@ class JobRunner:
                 _republish_end(job, self)
                 return RunResult.NOTHING_TO_DO
             if not job.cancel_requested and _is_late(job, self):
-                job = commit(
-                    job_id, JobCancelRequested(reason=DEADLINE), log=self.log, ids=self.ids
-                )
+                job = _end_late(job, self)
             try:
                 return (_cancelled if job.cancel_requested else _attempt)(loaded, self)
             except (StaleAttempt, JobAlreadyTerminal):
@@ -173,6 +171,10 @@ def _is_late(job: Job, runner: JobRunner) -> bool:
     return any(limit is not None and datetime.fromisoformat(limit) <= now for limit in limits)
 
 
+def _end_late(job: Job, runner: JobRunner) -> Job:
+    return commit(job.id, JobCancelRequested(reason=DEADLINE), log=runner.log, ids=runner.ids)
+
+
 def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
     loaded = end_own_attempt(loaded, runner.worker, log=runner.log, ids=runner.ids)
     job = loaded.job
@@ -182,6 +184,7 @@ def _attempt(loaded: LoadedJob, runner: JobRunner) -> RunResult:
             id=job.id,
             line=line_of(job.submitted.agent, job.submitted.owner),
             priority=job.submitted.priority,
+            urgency=job.submitted.urgency,
             suspicion=_suspicion(job, runner),
             # After a retry by the user the number is higher than that of the latest start.
             has_begun=job.started is not None and job.started.attempt == job.attempt,
@@ -218,6 +221,9 @@ def _emitted(job: Job, runner: JobRunner) -> EmittedPrefix:
 
 def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunResult:
     job = loaded.job
+    if _is_late(job, runner):
+        _end_late(job, runner)
+        raise GenerationCancelled("its time was over before its turn")
     # A broker that refuses items must cost neither an event nor a computation.
     runner.backlog.require_writable()
     emitted = _emitted(job, runner)
@@ -288,6 +294,7 @@ def _release(
             log=runner.log,
             ids=runner.ids,
         )
+        _require_in_time(started)
         if task.epoch == task.attempt > 1:
             runner.backlog.forget(task.job_id, through=task.attempt - 1)
         if emitted.next_item == 0:
@@ -301,6 +308,12 @@ def _release(
     if started.cancel_requested:
         handle.cancel()
     handle.release()
+
+
+def _require_in_time(started: Job) -> None:
+    """Refuse to go on with an attempt that could not start, since its time is over."""
+    if started.is_rejected:
+        raise GenerationCancelled("its time to start is over")
 
 
 def _started(task: GenerationTask, emitted: EmittedPrefix, runner: JobRunner) -> AttemptStarted:

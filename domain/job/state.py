@@ -149,6 +149,17 @@ class Job:
         return self.usage if has_usage else Usage()
 
     @property
+    def unique(self) -> Digest | None:
+        """What no other job may be until ``unique_until``; a job without an answer leaves it."""
+        is_over = self.status.is_terminal and self.status is not JobStatus.COMPLETED
+        return None if is_over else self.submitted.unique
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether it may not start any more: its time was over before its first attempt."""
+        return self.expiring and not self.attempt
+
+    @property
     def due_at(self) -> str | None:
         """Instant at which an open job without a cancellation expires, if it ever does."""
         if self.status.is_terminal or self.cancel_requested:

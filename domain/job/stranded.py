@@ -219,5 +219,6 @@ class JobReconciler:
                 Priority(view.submitted.priority),
                 line=line_of(view.submitted.agent, view.submitted.owner),
                 model=view.submitted.bound_model,
+                urgency=view.submitted.urgency,
             )
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from domain.chat.request import ChatRequest
+from domain.chat.request import ChatRequest, canonical_json, unattributed
 from domain.errors import (
     IdempotencyKeyReused,
     IdempotencyKeyTaken,
@@ -15,18 +15,47 @@ from domain.errors import (
     Overloaded,
     QueueUnavailable,
     RateLimited,
+    UniqueJobExists,
 )
 from domain.events.job import EmbeddingRequested, JobAttached, JobSubmitted
 from domain.job.commit import commit, load_job
 from domain.job.eta import EtaSource, retry_after_s
 from domain.job.fair_scheduler import line_of
-from domain.job.listing import JobViews
+from domain.job.listing import JobViews, metadata_of, tags_of
 from domain.job.ports import JobQueue
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
 from domain.shares import share_of, shortage
 from domain.values import Digest, JobId, Owner, Priority, StreamName, digest_of
+
+#: Why a submission gets the job that is unique already; a reason of ``JobAttached``.
+UNIQUE: Final = "unique"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """What makes a job the only one of its kind, and for how long after its acceptance.
+
+    Attributes:
+        by: Names of the facts that are compared: ``prompt`` (messages and tools), ``model``,
+            ``agent_id``, ``tags``, ``metadata``.
+    """
+
+    by: tuple[str, ...]
+    seconds: float
+
+    def digest(self, submitted: JobSubmitted, request: ChatRequest, keyspace: str) -> Digest:
+        """Return a digest that is equal for jobs of the same kind, period and keyspace."""
+        facts: dict[str, object] = {
+            "prompt": [*map(asdict, unattributed(request.messages)), *request.tools],
+            "model": request.model,
+            "agent_id": submitted.agent,
+            "tags": tags_of(submitted.labels),
+            "metadata": metadata_of(submitted.labels),
+        }
+        compared = {name: facts[name] for name in self.by}
+        return digest_of(canonical_json([UNIQUE, keyspace, self.seconds, compared]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +99,7 @@ class JobSubmission:
                 passes through, and the caller cancels the job.
 
         Returns:
-            The new job, or the earlier one of the same idempotency key.
+            The new job, or the earlier one of the same idempotency key, or the unique one.
 
         Raises:
             LogUnavailable: Nothing was accepted.
@@ -84,6 +113,13 @@ class JobSubmission:
         ]
         try:
             self.log.append(StreamName(job_id), drafts, expected_version=0, payloads=payloads)
+        except UniqueJobExists as error:
+            return self.attach(
+                JobId(error.job_id),
+                reason=UNIQUE,
+                request_id=new.correlation_id,
+                trace=submitted.trace,
+            )
         except IdempotencyKeyTaken as error:
             earlier = JobId(error.job_id)
             before = load_job(earlier, log=self.log).job.submitted
@@ -129,6 +165,7 @@ class JobSubmission:
                 submitted.priority,
                 line=line_of(submitted.agent, submitted.owner),
                 model=submitted.bound_model,
+                urgency=submitted.urgency,
             )
         except QueueUnavailable:
             return False
@@ -144,6 +181,13 @@ def idempotency_digest(key: str, keyspace: str = "") -> Digest:
     """
     whose = f"{keyspace}\n".encode() if keyspace else b""
     return digest_of(b"idempotency-key\n" + whose + key.encode("utf-8", "surrogatepass"))
+
+
+def is_repeat(new: JobSubmitted, views: JobViews, *, at: str) -> bool:
+    """Return whether a submission gets an earlier job now, so that it needs no room."""
+    if new.idempotency is not None and views.keyed(new.idempotency) is not None:
+        return True
+    return new.unique is not None and views.holder(new.unique, at=at) is not None
 
 
 def never_absent(model: str) -> bool:

@@ -64,6 +64,7 @@ class EventLog(EventReader, Protocol):
         Raises:
             ConcurrencyConflict: The stream is at another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
+            UniqueJobExists: A submitted job is unique, and another job holds that now.
             LogUnavailable: Nothing was written (disk full, locked too long, closed).
         """
         ...

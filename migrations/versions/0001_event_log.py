@@ -57,6 +57,7 @@ _INDEXES = (
     ("jobs", "agent", "accepted_position"),
     ("jobs", "correlation_id", "status", "id"),
     ("jobs", "asked", "accepted_position"),
+    ("jobs", "unique_key", "unique_until"),
     ("jobs", "owner", "accepted_position"),
     ("agents", "position"),
     ("agents", "created_position"),
@@ -135,6 +136,8 @@ def upgrade() -> None:
     _create_jobs("jobs", sa.UniqueConstraint("accepted_position", name="uq_jobs_accepted_position"))
     _create_jobs("jobs_next")
     for suffix in ("", "_next"):  # a rebuild fills the tables with the suffix
+        labels = [_text("label"), _big("accepted_position")]
+        _create_table(f"job_labels{suffix}", labels, ["label", "accepted_position"])
         _create_agents(f"agents{suffix}")
         owned = [_text("stream"), _text("owner")]
         _create_table(f"owned_streams{suffix}", owned, ["stream"])
@@ -206,6 +209,8 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
             _text("correlation_id"),
             _text("idempotency", null=True),
             _text("asked", null=True),
+            _text("unique_key", null=True),
+            _text("unique_until", null=True),
             _text("due_at", null=True),
             _text("bound_model", null=True),
             _text("model_wanted_since", null=True),

@@ -49,6 +49,8 @@ WAKE_ACTOR_NAME = "wake_thread"
 _WAKE_PRIORITY = -1
 #: Option of an enqueued message: the line in which it waits. It is not part of the stored message.
 LINE = "line"
+#: Option of a message: the highest is first in its line.
+URGENCY = "urgency"
 #: Option of the message that ``enqueue`` returns: whether the job was neither waiting nor taken.
 IS_NEW = "is_new"
 #: After this time without a command another worker may take a worker's unacknowledged messages. The
@@ -81,11 +83,12 @@ class DramatiqJobQueue:
         *,
         line: str | None = None,
         model: str | None = None,
+        urgency: int = 0,
     ) -> bool:
         """Enqueue a job unless it waits or is unacknowledged; atomic and idempotent."""
         message = message_of(job_id, queue_name(priority, model))
         with broker_errors():
-            sent = self._broker.enqueue(message.copy(options={LINE: line}))
+            sent = self._broker.enqueue(message.copy(options={LINE: line, URGENCY: urgency}))
         return bool(sent.options[IS_NEW])
 
     def remove(
@@ -214,7 +217,7 @@ class BlockingRedisBroker(RedisBroker):
         """Enqueue a message unless it waits or is unacknowledged; atomic and idempotent.
 
         Args:
-            message: Its option ``LINE`` names the line in which it waits.
+            message: Its option ``LINE`` names the line in which it waits, ``URGENCY`` its place.
             delay: Not supported.
 
         Returns:
@@ -223,11 +226,11 @@ class BlockingRedisBroker(RedisBroker):
         assert delay is None, "the log decides about retries"  # noqa: S101 - a contract of the caller
         keys, queue, message_id = self.keys, message.queue_name, message.message_id
         options = dict(message.options)
-        line = options.pop(LINE, None)
+        line, urgency = options.pop(LINE, None), options.pop(URGENCY, 0)
         names = [keys.ready(queue), keys.messages(queue), keys.wakeup(queue)]
         names += [keys.heartbeats, keys.agent_ring(queue), keys.agent_queue(queue, line)]
         stored = dataclasses.replace(message, options=options).encode()
-        args = [message_id, stored, keys.unacked_prefix, queue, line or ""]
+        args = [message_id, stored, keys.unacked_prefix, queue, line or "", urgency]
         self.emit_before("enqueue", message, delay)
         is_new = bool(self._enqueue(keys=names, args=args))
         self.emit_after("enqueue", message, delay)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 # KEYS: ready, messages, wakeup, heartbeats, agent ring, agent queue.
-# ARGV: id, message, prefix of the unacked sets, queue, agent.
+# ARGV: id, message, prefix of the unacked sets, queue, agent, urgency.
 # A message whose id neither waits nor is unacknowledged was stranded by a crash; its id is queued
-# again. Ids sort by acceptance, and members of one score by their names.
+# again. Ids sort by acceptance, and members of one score (urgency) by their names.
 ENQUEUE = """
 if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then
   if redis.call('ZSCORE', KEYS[6], ARGV[1]) then return 0 end
@@ -15,7 +15,7 @@ if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then
     if redis.call('SISMEMBER', unacked, ARGV[1]) == 1 then return 0 end
   end
 end
-redis.call('ZADD', KEYS[6], 0, ARGV[1])
+redis.call('ZADD', KEYS[6], -ARGV[6], ARGV[1])
 if not redis.call('LPOS', KEYS[5], ARGV[5]) then redis.call('RPUSH', KEYS[5], ARGV[5]) end
 if redis.call('LLEN', KEYS[3]) == 0 then redis.call('RPUSH', KEYS[3], '1') end
 return 1

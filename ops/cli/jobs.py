@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlencode
 
 import typer
 
@@ -94,8 +95,14 @@ def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[st
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only jobs with this tag; may be repeated.")
+]
+
+
 def list_jobs(
     status: Annotated[JobStatus | None, typer.Option("--status", help="Only these.")] = None,
+    tag: Tags = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Most rows.")] = 20,
     as_of: AsOfOption = None,
     json: Json = False,
@@ -103,10 +110,14 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     if as_of is not None:
-        print_past_jobs(as_of, status=status, limit=limit, as_json=json, data_dir=data_dir)
+        from domain.job.listing import JobFilter  # noqa: PLC0415 - most commands ask the service
+
+        wanted = JobFilter(status=status, labels=tuple(tag or ()))
+        print_past_jobs(as_of, wanted, limit=limit, as_json=json, data_dir=data_dir)
         return
-    query = {"limit": str(limit)} | ({"status": status.value} if status else {})
-    page = ask("GET", "/v1/jobs", data_dir, params=query)
+    query = [("limit", str(limit)), *(("tag", one) for one in tag or ())]
+    query += [("status", status.value)] if status else []
+    page = ask("GET", f"/v1/jobs?{urlencode(query)}", data_dir)
     if json:
         print_json(page, ascii_only=False)
         return
@@ -158,14 +169,58 @@ def show(
     _print_job(ask("GET", f"/v1/jobs/{job}", data_dir), as_json=json)
 
 
-def cancel(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Cancel a job; a job that has ended does not change."""
-    _print_job(ask("POST", f"/v1/jobs/{job}/cancel", data_dir), as_json=json)
+SomeJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's id.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the jobs and change none.")]
 
 
-def retry(job: JobIdArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Retry a failed, cancelled or expired job from its beginning."""
-    _print_job(ask("POST", f"/v1/jobs/{job}/retry", data_dir), as_json=json)
+def cancel(
+    job: SomeJob = None,
+    tag: Tags = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Cancel a job, or the open jobs that have all these tags; ended jobs do not change."""
+    _act("cancel", job, tag, dry_run=dry_run, as_json=json, data_dir=data_dir)
+
+
+def retry(
+    job: SomeJob = None,
+    tag: Tags = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Retry a failed, cancelled or expired job from its beginning, or all with these tags."""
+    _act("retry", job, tag, dry_run=dry_run, as_json=json, data_dir=data_dir)
+
+
+def _act(
+    action: str,
+    job: str | None,
+    tags: list[str] | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    data_dir: Path | None,
+) -> None:
+    if (job is None) is (not tags) or (dry_run and job is not None):
+        fail("name one job, or give --tag, with or without --dry-run", ExitCode.USAGE)
+    if job is not None:
+        _print_job(ask("POST", f"/v1/jobs/{job}/{action}", data_dir), as_json=as_json)
+        return
+    body = {"filter": {"tags": tags}, "dry_run": dry_run}
+    report = ask("POST", f"/v1/jobs:{action}", data_dir, json=body)
+    if as_json:
+        print_json(report, ascii_only=False)
+        return
+    rows = [
+        (row["id"], row["status"], row["result"], (row["error"] or {}).get("message", ""))
+        for row in report["data"]
+    ]
+    print_table(("job", "status", "result", "error"), rows)
+    if report["has_more"]:
+        echo("there are more: repeat the command", err=True)
 
 
 def _follow(job: str, *, as_json: bool, data_dir: Path | None) -> None:

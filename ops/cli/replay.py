@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from domain.errors import LogUnavailable
+from domain.job.listing import JobFilter
 from domain.values import JobStatus
 from ops.cli.log.log_options import progress_bar
 from ops.cli.options import (
@@ -187,15 +188,14 @@ def _require_log(settings: Settings) -> None:
 
 def _completed(settings: Settings, since: str | None, sample: int | None) -> list[str]:
     """Return the completed jobs, oldest first, or an even sample of them."""
-    instant = since and parse_instant(since)
+    instant = parse_instant(since) if since else None
+    wanted = JobFilter(status=JobStatus.COMPLETED, since=instant)
     engine = reader_engine(settings.log_url)
     found: list[str] = []
     try:
         views, last, has_more = SqlJobViews(engine), None, True
         while has_more:
-            page = views.page(
-                limit=_PAGE, before=last, status=JobStatus.COMPLETED, since=instant or None
-            )
+            page = views.page(wanted, limit=_PAGE, before=last)
             found += [view.id for view in page.jobs]
             last, has_more = (page.jobs[-1].id if page.jobs else None), page.has_more
     except LogUnavailable as error:

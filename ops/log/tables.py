@@ -114,6 +114,7 @@ class JobRow(_Base, table=True):
         # At most one job of each key; jobs without a key are exempt.
         Index(None, "idempotency", unique=True),
         Index(None, "asked", "accepted_position"),
+        Index(None, "unique_key", "unique_until"),
         Index(None, "owner", "accepted_position"),
     )
 
@@ -127,10 +128,23 @@ class JobRow(_Base, table=True):
     correlation_id: str = Field(sa_type=TEXT)
     idempotency: str | None = Field(default=None, sa_type=TEXT)
     asked: str | None = Field(default=None, sa_type=TEXT)
+    unique_key: str | None = Field(default=None, sa_type=TEXT)
+    unique_until: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     model_wanted_since: str | None = Field(default=None, sa_type=TEXT)
     record: str = Field(sa_type=TEXT)
+
+
+class JobLabelRow(_Base, table=True):
+    """A label of a job, by which lists find it."""
+
+    __tablename__ = "job_labels"
+
+    label: str = Field(primary_key=True, sa_type=TEXT)
+    accepted_position: int = Field(
+        primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False}
+    )
 
 
 class AgentRow(_Base, table=True):
@@ -266,6 +280,7 @@ USAGE_BUCKETS = _buckets("usage_buckets")
 EVENTS: Table = METADATA.tables["events"]
 PAYLOADS: Table = METADATA.tables["payloads"]
 JOBS: Table = METADATA.tables["jobs"]
+JOB_LABELS: Table = METADATA.tables["job_labels"]
 AGENTS: Table = METADATA.tables["agents"]
 OWNED_STREAMS: Table = METADATA.tables["owned_streams"]
 CHECKPOINTS: Table = METADATA.tables["checkpoints"]
@@ -274,6 +289,6 @@ ARCHIVES: Table = METADATA.tables["archives"]
 WEBHOOKS: Table = METADATA.tables["webhooks"]
 
 #: The tables that are derived from the events, and those that a rebuild fills.
-PROJECTIONS = (JOBS, AGENTS, OWNED_STREAMS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS)
+PROJECTIONS = (JOBS, JOB_LABELS, AGENTS, OWNED_STREAMS, USAGE_HOURS, USAGE_TOTALS, USAGE_BUCKETS)
 NEXT_PROJECTIONS = tuple(map(_next, PROJECTIONS))
 NEXT_JOBS = NEXT_PROJECTIONS[0]

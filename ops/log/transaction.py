@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, bindparam, func, insert, select
 
-from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable
+from domain.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyTaken,
+    LogUnavailable,
+    UniqueJobExists,
+)
 from domain.events.cache import AgentCacheMissed, AgentCacheRestored
 from domain.events.event import Event, begins_work
 from domain.events.job import JobSubmitted
@@ -28,6 +33,7 @@ from ops.log.projections.fold import (
     read_checkpoint,
     write_checkpoint,
 )
+from ops.log.projections.jobs import UNIQUE_HOLDER
 from ops.log.row_codec import (
     event_of,
     event_values,
@@ -110,6 +116,7 @@ class LogTransaction:
         Raises:
             ConcurrencyConflict: The stream has another version.
             IdempotencyKeyTaken: A submitted job has the key of another job.
+            UniqueJobExists: A submitted job is unique, and another job holds that now.
             LogUnavailable: The projections, which have the keys, are behind the log.
             ValueError: An event id exists in another stream.
         """
@@ -149,9 +156,9 @@ class LogTransaction:
             raise ConcurrencyConflict(
                 request.stream, expected=request.expected_version, actual=version
             )
-        keys = self._fresh_keys(request.stream, drafts)
         # Another process may have written the last event, with a clock that was ahead.
         now = max(self._last_at, self._now())
+        keys = self._fresh_keys(request.stream, drafts, now)
         head = self._head
         recorded: list[RecordedEvent] = []
         for draft in drafts:
@@ -175,19 +182,32 @@ class LogTransaction:
         for event in recorded:
             self._payloads |= event.texts
 
-    def _fresh_keys(self, stream: StreamName, drafts: Sequence[Draft]) -> dict[Digest, StreamName]:
-        """Return the new idempotency keys of ``drafts``; raise if one is taken."""
-        events = [draft.event for draft in drafts]
-        keys = [event.idempotency for event in events if isinstance(event, JobSubmitted)]
-        fresh = {key: stream for key in keys if key is not None}
-        if fresh and self._projections is None:
-            raise LogUnavailable("the projections are being rebuilt; try again in a moment")
-        for key in fresh:
-            row = _KEY_HOLDER.row(self._connection, {"idempotency": key})
-            holder = self._keys.get(key) if row is None else row[0]
-            if holder is not None:
-                raise IdempotencyKeyTaken(str(holder))
+    def _fresh_keys(
+        self, stream: StreamName, drafts: Sequence[Draft], now: str
+    ) -> dict[Digest, StreamName]:
+        """Return the new idempotency and unique keys of ``drafts``; raise if one is taken."""
+        fresh: dict[Digest, StreamName] = {}
+        for event in (draft.event for draft in drafts):
+            if not isinstance(event, JobSubmitted):
+                continue
+            if event.idempotency is not None:
+                query: dict[str, str] = {"idempotency": event.idempotency}
+                if (holder := self._holder(event.idempotency, _KEY_HOLDER, query)) is not None:
+                    raise IdempotencyKeyTaken(holder)
+                fresh[event.idempotency] = stream
+            if event.unique is not None:
+                query = {"unique": event.unique, "at": now}
+                if (holder := self._holder(event.unique, UNIQUE_HOLDER, query)) is not None:
+                    raise UniqueJobExists(holder)
+                fresh[event.unique] = stream
         return fresh
+
+    def _holder(self, key: Digest, holder: HotStatement, query: Mapping[str, str]) -> str | None:
+        """Return the job of this batch or of the table that has a key."""
+        if self._projections is None:
+            raise LogUnavailable("the projections are being rebuilt; try again in a moment")
+        row = holder.row(self._connection, query)
+        return self._keys.get(key) if row is None else str(row[0])
 
     def _write_payloads(self) -> None:
         if not self._payloads:

@@ -12,6 +12,7 @@ from domain.errors import ConcurrencyConflict, PayloadMissing
 from domain.events.agent import AgentDeleted
 from domain.events.event import Event
 from domain.events.job import JobAttached, JobCancelRequested
+from domain.job.listing import JobFilter
 from domain.job.state import Job, fold_recorded
 from domain.log.ports import EventLog
 from domain.log.record import GENESIS_HASH, Draft, EventFilter, LogHead, RecordedEvent, verify_link
@@ -355,7 +356,7 @@ def test_pages_are_filtered_by_status_and_agent(store: Store) -> None:
     _add(store, one, started(), completed())
 
     def ids(status: JobStatus | None = None, agent: str | None = None) -> list[JobId]:
-        page = store.views.page(limit=10, status=status, agent=agent)
+        page = store.views.page(JobFilter(status=status, agent=agent), limit=10)
         return [view.id for view in page.jobs]
 
     assert ids(agent="a") == [three, one]

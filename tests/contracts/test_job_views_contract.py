@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from domain.errors import IdempotencyKeyTaken
-from domain.events.job import JobCancelRequested
+from domain.errors import IdempotencyKeyTaken, UniqueJobExists
+from domain.events.job import JobCancelRequested, JobExpired, JobFailed, JobRetried
 from domain.job.eta import QueuedJob
+from domain.job.listing import JobFilter
 from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
+from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
-from tests.support.builders.log_stores import STORES, Store, opened_store
+from tests.support.builders.log_stores import STORES, Store, new_log_of, opened_store
+from tests.support.fakes.time import FakeClock
 from tests.support.polling import scaled
 
 
@@ -24,6 +27,12 @@ from tests.support.polling import scaled
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with opened_store(request, tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty log."""
+    return new_log_of(request, tmp_path)
 
 
 def _accept(store: Store, name: str, **facts: Any) -> JobId:
@@ -59,6 +68,84 @@ def test_writers_of_one_key_at_the_same_time_leave_one_job(store: Store) -> None
     assert store.log.head().position == 1
 
 
+#: Ten seconds after the first instant of a store's clock.
+TEN = "2026-01-01T00:00:10.000000Z"
+
+
+def test_a_unique_job_is_the_only_one_until_its_instant(store: Store) -> None:
+    _accept(store, "job-1", unique="u", unique_until=TEN)
+    _accept(store, "job-2", unique="other", unique_until=TEN)
+    store.log.append(StreamName("job-1"), [draft(started())], expected_version=1)
+    store.log.append(StreamName("job-1"), [draft(completed())], expected_version=2)
+    store.clock.advance(9)
+    with pytest.raises(UniqueJobExists) as caught:
+        _accept(store, "job-3", unique="u", unique_until="2026-01-01T01:00:00.000000Z")
+    assert caught.value.job_id == "job-1"
+    assert store.log.load(StreamName("job-3")) == ()
+    key = digest_of(b"u")
+    found = [store.views.holder(key, at=at) for at in ("2026-01-01T00:00:09.999999Z", TEN)]
+    assert [one and one.id for one in found] == ["job-1", None]
+    store.clock.advance(1)
+    _accept(store, "job-3", unique="u", unique_until="2026-01-01T01:00:00.000000Z")
+    later = store.views.holder(key, at=TEN)
+    assert later is not None
+    assert later.id == "job-3"
+
+
+@pytest.mark.parametrize("end", [JobFailed(error="x", message="x"), JobExpired(deadline=TEN)])
+def test_a_job_without_an_answer_is_unique_no_longer_until_it_is_retried(
+    store: Store, end: JobFailed | JobExpired
+) -> None:
+    _accept(store, "job-1", unique="u", unique_until=TEN)
+    store.log.append(StreamName("job-1"), [draft(end)], expected_version=1)
+    assert store.views.holder(digest_of(b"u"), at="") is None
+    store.log.append(StreamName("job-1"), [draft(JobRetried(reason="api"))], expected_version=2)
+    with pytest.raises(UniqueJobExists):
+        _accept(store, "job-2", unique="u", unique_until=TEN)
+    retried = store.log.load(StreamName("job-1"))
+    store.log.append(StreamName("job-1"), [draft(end)], expected_version=len(retried))
+    _accept(store, "job-2", unique="u", unique_until=TEN)
+
+
+def test_writers_of_one_unique_job_at_the_same_time_leave_one(store: Store) -> None:
+    barrier = threading.Barrier(8)
+
+    def write(number: int) -> str | None:
+        barrier.wait(scaled(60))
+        try:
+            return _accept(store, f"job-{number}", unique="u", unique_until=TEN)
+        except UniqueJobExists as error:
+            return error.job_id
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(write, range(8)))) == 1
+    assert store.log.head().position == 1
+
+
+@pytest.mark.parametrize("kind", STORES[1:], indirect=True)
+def test_two_processes_leave_one_unique_job(kind: str) -> None:
+    with (
+        open_log(kind, clock=FakeClock()) as one,
+        open_log(kind, clock=FakeClock()) as other,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        barrier = threading.Barrier(8)
+
+        def write(number: int) -> str:
+            event = draft(submitted(unique="u", unique_until=TEN))
+            barrier.wait(scaled(60))
+            try:
+                log = (one, other)[number % 2]
+                return log.append(StreamName(f"job-{number}"), [event], expected_version=0)[
+                    0
+                ].stream
+            except UniqueJobExists as error:
+                return error.job_id
+
+        assert len(set(pool.map(write, range(8)))) == 1
+        assert one.head().position == 1
+
+
 def test_pages_are_filtered_by_model_priority_and_time(store: Store) -> None:
     _accept(store, "job-1", model="a")
     store.clock.advance(10)
@@ -66,12 +153,34 @@ def test_pages_are_filtered_by_model_priority_and_time(store: Store) -> None:
     _accept(store, "job-3", model="b")
 
     def ids(**wanted: Any) -> list[str]:
-        return [view.id for view in store.views.page(limit=9, **wanted).jobs]
+        return [view.id for view in store.views.page(JobFilter(**wanted), limit=9).jobs]
 
     assert ids(model="b") == ["job-3", "job-2"]
     assert ids(priority=Priority.BATCH) == ["job-2"]
     assert ids(since="2026-01-01T00:00:10.000000Z") == ["job-3", "job-2"]
     assert ids(since="2026-01-01T00:00:10.000001Z") == []
+
+
+def test_pages_are_filtered_by_labels(store: Store) -> None:
+    _accept(store, "job-1", labels=("night", "owner=ä😀"))
+    _accept(store, "job-2", labels=("night", "weekly"), agent="a")
+    _accept(store, "job-3", labels=("weekly",), agent="a")
+    store.log.append(StreamName("job-2"), [draft(started())], expected_version=1)
+
+    def ids(*labels: str, before: JobId | None = None, **facts: Any) -> list[str]:
+        wanted = JobFilter(labels=labels, **facts)
+        return [one.id for one in store.views.page(wanted, limit=9, before=before).jobs]
+
+    assert ids() == ["job-3", "job-2", "job-1"]
+    assert ids("night") == ["job-2", "job-1"]
+    assert ids("weekly", "night") == ["job-2"]
+    assert ids("owner=ä😀") == ["job-1"]
+    assert ids("night", status=JobStatus.QUEUED) == ["job-1"]
+    assert ids("weekly", agent="a", before=JobId("job-3")) == ["job-2"]
+    assert ids("owner") == ids("") == []
+    first = store.views.page(JobFilter(labels=("night",)), limit=1)
+    assert ([one.id for one in first.jobs], first.has_more) == (["job-2"], True)
+    assert ids("night", before=first.jobs[0].id) == ["job-1"]
 
 
 def test_jobs_that_asked_the_same_are_found_newest_first(store: Store) -> None:

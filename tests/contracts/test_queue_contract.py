@@ -133,6 +133,21 @@ def test_jobs_come_out_in_the_order_they_went_in(broker: QueueUnderTest) -> None
     assert broker.consumer.take() is None
 
 
+def test_urgent_jobs_come_out_first_in_their_line(broker: QueueUnderTest) -> None:
+    for job, urgency in ((A, 0), (B, 9), (C, 9)):
+        assert broker.queue.enqueue(job, INTERACTIVE, line="a", urgency=urgency)
+    assert not broker.queue.enqueue(A, INTERACTIVE, line="a", urgency=9)
+    other = JobId("job-d")
+    broker.queue.enqueue(other, INTERACTIVE, line="d")
+    taken = []
+    for _ in range(4):
+        job_id = broker.consumer.take()
+        assert job_id is not None
+        broker.consumer.ack(job_id)
+        taken.append(job_id)
+    assert taken == [B, other, C, A]
+
+
 def test_job_that_waits_is_not_queued_twice(broker: QueueUnderTest) -> None:
     assert broker.queue.enqueue(A, INTERACTIVE)
     assert not broker.queue.enqueue(A, INTERACTIVE)

@@ -26,6 +26,8 @@ PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
+#: How long a unique job is the only one of its kind.
+UNIQUE_S = 20.0
 BINDINGS = (None, None, None, *MODELS)
 PRIORITIES = (Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BATCH)
 
@@ -45,10 +47,11 @@ def submit(world: World, number: int) -> None:
     """Accept a job, with all kinds of wishes."""
     draws = Draws(number)
     api = world.apis[draws.below(2)]
+    prompt, key = PROMPTS[draws.below(len(PROMPTS))], KEYS[draws.below(len(KEYS))]
     world.submit(
         api,
-        PROMPTS[draws.below(len(PROMPTS))],
-        key=KEYS[draws.below(len(KEYS))],
+        prompt,
+        key=key,
         priority=PRIORITIES[draws.below(len(PRIORITIES))],
         start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
         finish_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
@@ -57,6 +60,7 @@ def submit(world: World, number: int) -> None:
         bound_model=BINDINGS[number % len(BINDINGS)],
         waits_for_model=number % 2 == 0,
         webhook=HOOK if number % 3 == 0 else None,
+        unique_s=UNIQUE_S if key is None and number % 5 == 0 else None,
     )
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 from domain.batch.ports import BatchTally
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
-from domain.events.job import AttemptStarted
+from domain.events.job import AttemptStarted, JobSubmitted
 from domain.job import decisions as job_module
 from domain.job import run_attempt as run_module
 from domain.job import state as state_module
@@ -27,6 +27,7 @@ from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
 from tests.support.fakes.batches import InMemoryBatchViews
+from tests.support.fakes.event_log import InMemoryEventLog
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
@@ -123,6 +124,19 @@ def _two_keys_make_two_jobs() -> AbstractContextManager[Any]:
         return submit(self, replace(command, idempotency=None), **options)
 
     return mock.patch.object(JobSubmission, "submit", again)
+
+
+def _a_unique_job_is_looked_up_before_the_append_only() -> AbstractContextManager[Any]:
+    require = InMemoryEventLog._require_fresh
+
+    def late(self: InMemoryEventLog, event: JobSubmitted, now: str) -> None:
+        require(self, replace(event, unique=None), now)
+
+    return mock.patch.object(InMemoryEventLog, "_require_fresh", late)
+
+
+def _a_job_starts_after_its_time() -> AbstractContextManager[Any]:
+    return mock.patch.object(Job, "is_rejected", new=False)
 
 
 def _the_dead_hold_on_to_their_jobs() -> AbstractContextManager[Any]:
@@ -230,6 +244,10 @@ PLANTED: Mapping[str, Plant] = {
     "a retry leaves the old items": _a_retry_leaves_the_old_items,
     "the queue's limit is not checked": _the_room_is_not_checked,
     "idempotency keys are ignored": _two_keys_make_two_jobs,
+    "a unique job is looked up before the append only": (
+        _a_unique_job_is_looked_up_before_the_append_only
+    ),
+    "a job starts after its time": _a_job_starts_after_its_time,
     "what a dead worker held stays in its hand": _the_dead_hold_on_to_their_jobs,
     "a nudge is believed without the log": _a_nudge_is_believed,
     "readers do not look into the log": _readers_wait_for_the_broker,

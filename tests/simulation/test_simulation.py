@@ -21,6 +21,8 @@ LIVES = 200
 FOUND = {
     "a worker that lives counts as dead": 122,
     "an outage of the broker counts as a failure": 3208,
+    "a unique job is looked up before the append only": 62,
+    "a job starts after its time": 316,
     "what a dead worker held stays in its hand": 74,
     "a nudge is believed without the log": 5,
     "a batch ends with open lines": 3,

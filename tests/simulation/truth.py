@@ -53,6 +53,7 @@ class Record:
         is_line: Whether it is a line of a batch, which has a limit of its own.
         models: The model of each epoch, by the attempt with which it began.
         worker: The worker that started the latest attempt.
+        unique: What makes it the only one of its kind, until ``unique_until``.
     """
 
     prompt: str
@@ -71,6 +72,8 @@ class Record:
     is_line: bool = False
     models: dict[int, str] = field(default_factory=dict)
     worker: str = ""
+    unique: str | None = None
+    unique_until: str = ""
 
     @property
     def epoch(self) -> int:
@@ -187,6 +190,8 @@ class Truth:
             if not recorded.stream.startswith("job-"):
                 continue
             event = decode_recorded(recorded)
+            if isinstance(event, JobSubmitted):
+                self._check_unique(event, recorded.recorded_at)
             self._follow(JobId(recorded.stream), event)
         for job_id, job in self.jobs.items():
             stored = self._items.raw(job_id)
@@ -227,6 +232,8 @@ class Truth:
             assert event.attempt == job.attempt + 1, where
             is_own_death = bool(job.active_attempt) and event.worker == job.worker
             assert not is_own_death, f"a worker that lives counts as dead: {where}"
+            is_rejected = not job.attempt and job.cancel_reason in {"deadline", "model_absent"}
+            assert not is_rejected, f"it starts after its time: {where}"
             job.worker = event.worker
             job.attempt = job.active_attempt = event.attempt
             job.is_queued = False
@@ -241,6 +248,13 @@ class Truth:
         else:
             assert isinstance(event, _ENDS), where
             self._ended(job, event, where)
+
+    def _check_unique(self, event: JobSubmitted, at: str) -> None:
+        """Object to a job that an open or completed one was to be the only one of its kind."""
+        for job_id, job in self.jobs.items():
+            holds = job.end is None or isinstance(job.end, JobCompleted)
+            if event.unique is not None and job.unique == event.unique and holds:
+                assert job.unique_until <= at, f"a second unique job beside {job_id} {job}"
 
     def _accepted(self, job_id: JobId, event: JobSubmitted) -> None:
         assert job_id not in self.jobs, "accepted twice"
@@ -258,6 +272,8 @@ class Truth:
             bound=event.bound_model,
             waits_for_model=event.waits_for_model,
             is_line=not event.ordered,
+            unique=event.unique,
+            unique_until=event.unique_until or "",
         )
         waiting = [
             job

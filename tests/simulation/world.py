@@ -12,8 +12,14 @@ from domain.engine.presence import LoadedModels
 from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
 from domain.job.stranded import JobExpiry, JobReconciler, StrandedJobs
-from domain.job.submit import JobSubmission, NewJob, idempotency_digest, require_room
-from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
+from domain.job.submit import (
+    JobSubmission,
+    NewJob,
+    idempotency_digest,
+    is_repeat,
+    require_room,
+)
+from domain.values import JobId, JobStatus, Priority, SamplingWish, digest_of, rfc3339
 from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
@@ -298,10 +304,7 @@ class World:
     def _accept(self, api: Process, command: NewJob, key: str | None) -> None:
         """What the route does."""
         views = self._views(api)
-        if (
-            command.submitted.idempotency is None
-            or views.keyed(command.submitted.idempotency) is None
-        ):
+        if not is_repeat(command.submitted, views, at=rfc3339(self.clock.now())):
             require_room(
                 command.submitted.priority,
                 jobs_max=QUEUE_LIMIT,
@@ -321,6 +324,7 @@ class World:
         key: str | None = None,
         start_within_s: float | None = None,
         finish_within_s: float | None = None,
+        unique_s: float | None = None,
         **facts: Any,
     ) -> NewJob:
         request = ChatRequest(
@@ -335,6 +339,8 @@ class World:
             "asked": request.asked(protocol="jobs", agent=None, seeded=False),
             "deadline": self._in(start_within_s),
             "finish_deadline": self._in(finish_within_s),
+            "unique": None if unique_s is None else digest_of(prompt.encode()),
+            "unique_until": self._in(unique_s),
         }
         return new_job(request, **terms | facts)
 

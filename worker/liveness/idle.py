@@ -11,7 +11,7 @@ from domain.engine.workers import WorkerPulse, WorkerPulses, WorkerState
 from domain.errors import Unavailable
 from domain.events.model import ModelLoaded
 from domain.events.worker import WorkerStopped
-from domain.job.listing import JobViews
+from domain.job.listing import JobFilter, JobViews
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId
@@ -118,7 +118,7 @@ class UnloadedModel:
         waiting = (self.views.waiting(priority).keys() & mine for priority in Priority)
         if any(waiting) and self.starts_jobs():
             return True
-        running = self.views.page(limit=RUNNING_MAX, status=JobStatus.RUNNING).jobs
+        running = self.views.page(JobFilter(status=JobStatus.RUNNING), limit=RUNNING_MAX).jobs
         # A running job belongs to a live worker, or to one that has died.
         return any(view.submitted.bound_model in mine for view in running) and not any(
             pulse.state == WorkerState.READY for pulse in self.pulses.alive()

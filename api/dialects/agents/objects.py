@@ -39,6 +39,7 @@ from domain.events.cache import (
     AgentCacheRestored,
     AgentCacheSaved,
 )
+from domain.job.listing import JobFilter
 from domain.kv.spec import BLOCK_TOKENS
 from domain.log.codec import decode_recorded
 from domain.log.record import AGENT_STREAM, RecordedEvent
@@ -327,7 +328,7 @@ def load_agent_cache(app: App, agent_id: AgentId) -> AgentCache:
         AgentNotFound: The agent has neither events nor jobs, or was deleted.
     """
     recorded = app.log.load(StreamName(AGENT_STREAM + agent_id))
-    jobs = app.views.page(limit=1, agent=agent_id).jobs
+    jobs = app.views.page(JobFilter(agent=agent_id), limit=1).jobs
     latest = jobs[0].id if jobs else None
     diagnosis = None if latest is None else app.records.diagnose(latest)
     shown = agent_cache_object(agent_id, recorded, latest, diagnosis)
@@ -344,7 +345,7 @@ def is_registered(app: App, agent_id: AgentId) -> bool:
     """
     stream = StreamName(AGENT_STREAM + agent_id)
     events = app.log.read_all(limit=1, stream=stream)
-    if not events and not app.views.page(limit=1, agent=agent_id).jobs:
+    if not events and not app.views.page(JobFilter(agent=agent_id), limit=1).jobs:
         raise AgentNotFound(agent_id)
     try:
         app.agent_records.load(agent_id)

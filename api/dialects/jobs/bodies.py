@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -13,19 +13,42 @@ from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
 from api.http.bodies import (
     NAME_PATTERN,
+    PAIRS_MAX,
+    VALUE_CHARS_MAX,
     Items,
     MaxTokens,
     Name,
+    RequestBody,
     SamplingBody,
     Seed,
     StopText,
     StopTexts,
     WebhookBody,
+    whole,
 )
+from domain.job.submit import Unique
 
 #: Longest deadline: thirty days.
 WITHIN_MAX_S = 30 * 24 * 3600
 WithinS = Annotated[float, Field(gt=0, le=WITHIN_MAX_S)]
+
+#: Most urgent of the waiting jobs of a line.
+URGENCY_MAX = 9
+#: A period of at most thirty days: a number of seconds, minutes, hours or days.
+PERIOD_PATTERN = (
+    r"^(?:[1-9][0-9]{0,5}s|[1-9][0-9]{0,3}m|[1-9][0-9]?h|[1-6][0-9][0-9]h|[1-9]d|[12][0-9]d|30d)$"
+)
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+UniqueFact = Literal["prompt", "model", "agent_id", "tags", "metadata"]
+
+#: Tags of a job, and the keys of its metadata.
+TAGS_MAX = 16
+TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$"
+Tag = Annotated[str, Field(pattern=TAG_PATTERN)]
+Tags = Annotated[Items[Tag], Field(max_length=TAGS_MAX)]
+Metadata = Annotated[
+    dict[Tag, Annotated[str, Field(max_length=VALUE_CHARS_MAX)]], Field(max_length=PAIRS_MAX)
+]
 
 _ONE_OF_BOTH: JsonDict = {
     "oneOf": [
@@ -63,6 +86,8 @@ class PromptBody(OptionsBody):
     start_within_s: WithinS | None = None
     finish_within_s: WithinS | None = None
     webhook: WebhookBody | None = None
+    tags: Tags | None = None
+    metadata: Metadata | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -73,12 +98,71 @@ class PromptBody(OptionsBody):
         return self
 
 
+class UniqueBody(RequestBody):
+    """What makes a job the only one of its kind; ``for`` is seconds or a text such as ``1h``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: Annotated[Items[UniqueFact], Field(min_length=1, max_length=8)]
+    period: Annotated[WithinS | Annotated[str, Field(pattern=PERIOD_PATTERN)], Field(alias="for")]
+
+    @property
+    def unique(self) -> Unique:
+        """Return it in the terms of the domain."""
+        period = self.period
+        if isinstance(period, str):
+            period = int(period[:-1]) * _UNITS_S[period[-1]]
+        return Unique(by=tuple(sorted(set(self.by))), seconds=float(period))
+
+
 class JobBody(PromptBody):
-    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
+    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``.
+
+    ``reject_after`` is another name of ``start_within_s``; the shorter of the two counts.
+    """
+
+    unique: UniqueBody | None = None
+    urgency: Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)] | None = None
+    reject_after: WithinS | None = None
 
     system: str | None = None
     tools: Items[FunctionTool] | None = None
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+
+
+#: Jobs that one request may cancel or retry.
+BULK_MAX = 500
+
+
+class JobFilterBody(RequestBody):
+    """Which jobs are meant; at least one field. The words are those of the filters of the list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Literal["queued", "running", "failed", "cancelled", "expired"] | None = None
+    agent_id: Name | None = None
+    model: Name | None = None
+    priority: Literal["interactive", "batch"] | None = None
+    tags: Tags | None = None
+    metadata: Metadata | None = None
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+
+    @model_validator(mode="after")
+    def _names_jobs(self) -> Self:
+        if not any(value for _, value in self):
+            code, msg = "empty_filter", "a filter needs at least one field"
+            raise PydanticCustomError(code, msg)
+        return self
+
+
+class BulkBody(RequestBody):
+    """The body of ``POST /v1/jobs:cancel`` and ``POST /v1/jobs:retry``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: JobFilterBody
+    dry_run: bool = False
+    limit: Annotated[int, Field(ge=1, le=BULK_MAX), BeforeValidator(whole)] = BULK_MAX
 
 
 class WebhookObject(TypedDict):
@@ -223,7 +307,10 @@ class JobObject(TypedDict):
     bound_model: str | None
     answered_by: str | None
     priority: Literal["interactive", "batch"]
+    urgency: int
     agent_id: str | None
+    tags: list[str]
+    metadata: dict[str, str]
     start_by: str | None
     finish_by: str | None
     request_id: str
@@ -254,6 +341,30 @@ class JobList(TypedDict):
     data: list[JobObject]
     has_more: bool
     next_before: str | None
+
+
+BulkResult = Literal["matched", "cancelled", "requested", "retried", "unchanged", "refused"]
+
+
+class BulkRow(TypedDict):
+    """What became of one job; ``status`` is the one after it.
+
+    ``matched`` in a dry run. ``requested``: its worker ends it. ``unchanged``: it had ended.
+    """
+
+    id: str
+    status: str
+    result: BulkResult
+    error: JobError | None
+
+
+class BulkReport(TypedDict):
+    """The jobs of a filter; ``has_more``: the same request again finds others."""
+
+    object: Literal["list"]
+    dry_run: bool
+    data: list[BulkRow]
+    has_more: bool
 
 
 class JobStep(TypedDict):

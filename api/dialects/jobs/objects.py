@@ -25,6 +25,7 @@ from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound
 from domain.job.eta import Forecast, awaiting_model
+from domain.job.listing import metadata_of, tags_of
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
 from domain.log.trace import trace_id_of
@@ -76,7 +77,10 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "bound_model": view.submitted.bound_model,
         "answered_by": view.answered_by,
         "priority": cast("Literal['interactive', 'batch']", view.submitted.priority),
+        "urgency": view.submitted.urgency,
         "agent_id": view.submitted.agent,
+        "tags": tags_of(view.submitted.labels),
+        "metadata": metadata_of(view.submitted.labels),
         "start_by": view.submitted.deadline,
         "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -15,10 +16,22 @@ from api.dialects.generate import (
     QUEUE_FULL,
 )
 from api.dialects.jobs import wire as native
-from api.dialects.jobs.bodies import JobBody, JobList, JobObject, JobTimeline
+from api.dialects.jobs.bodies import (
+    TAG_PATTERN,
+    TAGS_MAX,
+    BulkBody,
+    BulkReport,
+    BulkResult,
+    BulkRow,
+    JobBody,
+    JobFilterBody,
+    JobList,
+    JobObject,
+    JobTimeline,
+)
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN
+from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
@@ -28,22 +41,30 @@ from api.http.operation import (
     header,
     moment,
     page_size,
+    pairs,
+    parse_instant,
     path,
     query,
     text,
+    texts,
 )
 from api.streaming.answers import JobStream, wait_for_end
 from api.submit import Parse, accept_job
 from domain.audit.timeline import Timeline, bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
-from domain.errors import JobNotFound, SemanticError
+from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
+from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
-from domain.job.submit import Accepted
+from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
+
+#: The states from which a job can be cancelled or retried, in the order in which that is done.
+_CANCELLABLE: Final = (JobStatus.QUEUED, JobStatus.RUNNING)
+_RETRYABLE: Final = (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED)
 
 _JOB_ID: Final = path("job_id", pattern=JOB_ID_PATTERN, example="job-" + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
@@ -52,6 +73,8 @@ _STATUS: Final = choice("status", "only jobs in this state", JobStatus, default=
 _AGENT_ID: Final = text("agent_id", "only jobs of this agent", pattern=KNOWN_NAME_PATTERN)
 _MODEL: Final = text("model", "only jobs whose request names this model")
 _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, default=None)
+_TAG: Final = texts("tag", "only jobs with all these tags", most=TAGS_MAX, pattern=TAG_PATTERN)
+_METADATA: Final = pairs("metadata", "only jobs with these values of metadata", most=PAIRS_MAX)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 _AFTER: Final = query(
@@ -85,7 +108,8 @@ async def accepted_reply(
 ) -> Reply:
     """Reply with a job that was accepted: 202, or 200 if it ends within ``wait_s`` seconds.
 
-    A repeat of a request whose job has ended gets 200 too. A new job that has ended before its
+    A repeat of a request whose job has ended gets 200 too, and so does one that gets the unique
+    job: it made none. A new job that has ended before its
     reply is 202 as any other, so that a client that does not wait always gets the same status.
 
     ``more`` are further headers.
@@ -99,7 +123,8 @@ async def accepted_reply(
     if wait_s is not None:
         headers["preference-applied"] = f"wait={wait_s}"
     is_awaited = wait_s is not None or accepted.attached is not None
-    if is_awaited and JobStatus(job["status"]).is_terminal:
+    is_done = is_awaited and JobStatus(job["status"]).is_terminal
+    if is_done or accepted.attached == UNIQUE:
         return json_reply(job, headers=headers)
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
@@ -109,14 +134,9 @@ async def list_jobs(app: App, request: Request) -> Reply:
     before = _BEFORE.read(request)
     page = await app.call(
         app.views.page,
+        _wanted(request),
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
-        status=_STATUS.read(request),
-        agent=_AGENT_ID.read(request),
-        model=_MODEL.read(request),
-        priority=_PRIORITY.read(request),
-        since=_SINCE.read(request),
-        owner=request.caller.sees,
     )
     body: JobList = {
         "object": "list",
@@ -125,6 +145,18 @@ async def list_jobs(app: App, request: Request) -> Reply:
         "next_before": page.jobs[-1].id if page.has_more else None,
     }
     return json_reply(body)
+
+
+def _wanted(request: Request) -> JobFilter:
+    return JobFilter(
+        status=_STATUS.read(request),
+        agent=_AGENT_ID.read(request),
+        model=_MODEL.read(request),
+        priority=_PRIORITY.read(request),
+        since=_SINCE.read(request),
+        owner=request.caller.sees,
+        labels=tuple(dict.fromkeys(_TAG.read(request) + _METADATA.read(request))),
+    )
 
 
 async def get_job(app: App, request: Request) -> Reply:
@@ -196,6 +228,82 @@ async def retry_job(app: App, request: Request) -> Reply:
     job = await app.call(load_job, app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
+
+
+async def cancel_jobs(app: App, request: Request) -> Reply:
+    """Cancel the open jobs of a filter."""
+    return await app.call(_act, app, request, _CANCELLABLE, _cancel_one)
+
+
+async def retry_jobs(app: App, request: Request) -> Reply:
+    """Enqueue the jobs of a filter again that ended without an answer."""
+    return await app.call(_act, app, request, _RETRYABLE, _retry_one)
+
+
+def _act(
+    app: App,
+    request: Request,
+    statuses: Sequence[JobStatus],
+    act: Callable[[App, Job], tuple[Job, BulkResult]],
+) -> Reply:
+    """Do the same with each job of a filter; a broken log or broker ends it early; blocks."""
+    wire = parse_body(BulkBody, request.body)
+    wanted = _filter_of(wire.filter, request)
+    found: list[Job] = []
+    for status in statuses:
+        if wanted.status in {None, status}:
+            page = app.views.page(replace(wanted, status=status), limit=wire.limit + 1)
+            found += page.jobs
+    rows: list[BulkRow] = []
+    for job in found[: wire.limit]:
+        try:
+            rows.append(_bulk_row(job, "matched") if wire.dry_run else _bulk_row(*act(app, job)))
+        except Unavailable:
+            if not rows:
+                raise
+            break
+        except SemanticError as error:
+            rows.append(_bulk_row(job, "refused", error))
+    report: BulkReport = {
+        "object": "list",
+        "dry_run": wire.dry_run,
+        "data": rows,
+        "has_more": len(found) > len(rows),
+    }
+    return json_reply(report)
+
+
+def _filter_of(wire: JobFilterBody, request: Request) -> JobFilter:
+    since = wire.since
+    return JobFilter(
+        status=None if wire.status is None else JobStatus(wire.status),
+        agent=wire.agent_id,
+        model=wire.model,
+        priority=None if wire.priority is None else Priority(wire.priority),
+        since=None if since is None else parse_instant(since, field="filter.since"),
+        owner=request.caller.sees,
+        labels=labels_of(wire.tags or (), wire.metadata or {}),
+    )
+
+
+def _cancel_one(app: App, job: Job) -> tuple[Job, BulkResult]:
+    after = app.cancellation.cancel(job.id, reason="api")
+    if not after.status.is_terminal:
+        return after, "requested"
+    return after, "cancelled" if after.status is JobStatus.CANCELLED else "unchanged"
+
+
+def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
+    return app.retries.retry(job.id, reason="api"), "retried"
+
+
+def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
+    return {
+        "id": job.id,
+        "status": job.status.value,
+        "result": result,
+        "error": None if error is None else {"code": error.code, "message": error.message},
+    }
 
 
 def _look_again(job: JobObject) -> str:
@@ -277,7 +385,17 @@ JOB_OPERATIONS: Final = (
         list_jobs,
         id="listJobs",
         summary="List jobs, newest first",
-        parameters=(_LIMIT, _BEFORE, _STATUS, _AGENT_ID, _MODEL, _PRIORITY, _SINCE),
+        parameters=(
+            _LIMIT,
+            _BEFORE,
+            _STATUS,
+            _AGENT_ID,
+            _MODEL,
+            _PRIORITY,
+            _TAG,
+            _METADATA,
+            _SINCE,
+        ),
         reply=JobList,
     ),
     Operation(
@@ -314,6 +432,24 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
         status=202,
         responses={409: "The job is open, or has its answer"},
+    ),
+    Operation(
+        "POST /v1/jobs:cancel",
+        cancel_jobs,
+        id="cancelJobs",
+        summary="Cancel the open jobs of a filter, or list them",
+        body=BulkBody,
+        example={"filter": {"tags": ["night"]}, "dry_run": True},
+        reply=BulkReport,
+    ),
+    Operation(
+        "POST /v1/jobs:retry",
+        retry_jobs,
+        id="retryJobs",
+        summary="Enqueue the jobs of a filter again that ended without an answer, or list them",
+        body=BulkBody,
+        example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
+        reply=BulkReport,
     ),
     Operation(
         "GET /v1/jobs/{job_id}/timeline",

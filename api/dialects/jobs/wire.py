@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from api.dialects.jobs.bodies import JobBody, PromptBody
@@ -16,6 +16,7 @@ from api.http.sse import Comment, Frame, Part
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
+from domain.job.listing import labels_of
 from domain.log.codec import item_to_dict
 from domain.values import AgentId, Priority
 
@@ -52,6 +53,7 @@ def queued_request(
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,
         webhook=wire.webhook,
+        labels=labels_of(wire.tags or (), wire.metadata or {}),
         names_model=names_model,
     )
 
@@ -79,7 +81,16 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         thinking_limit=defaults.efforts.limit(None, forbidden=wire.thinking is False),
     )
     agent = agent_of(headers, named=wire.agent_id)
-    return queued_request(chat, wire, agent=agent, stream=True, names_model=wire.model is not None)
+    queued = queued_request(
+        chat, wire, agent=agent, stream=True, names_model=wire.model is not None
+    )
+    limits = [one for one in (wire.start_within_s, wire.reject_after) if one is not None]
+    return replace(
+        queued,
+        unique=None if wire.unique is None else wire.unique.unique,
+        urgency=wire.urgency or 0,
+        start_within_s=min(limits, default=None),
+    )
 
 
 #: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.

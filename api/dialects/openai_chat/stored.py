@@ -25,6 +25,7 @@ from api.http.operation import Operation, Order, PageOfRows, choice, edges, page
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
 from domain.job.commit import commit
+from domain.job.listing import JobFilter
 from domain.job.state import Job
 from domain.values import JobId, JobStatus, digest_of
 
@@ -187,14 +188,11 @@ def _listed(app: App, request: Request) -> StoredCompletions:
 def _recent(app: App, request: Request) -> Iterator[_Stored]:
     """Yield the stored completions among the latest jobs, newest first."""
     before: JobId | None = None
+    wanted = JobFilter(
+        status=JobStatus.COMPLETED, model=_MODEL.read(request), owner=request.caller.sees
+    )
     for _ in range(SCANNED_MAX // _PAGE):
-        page = app.views.page(
-            limit=_PAGE,
-            before=before,
-            status=JobStatus.COMPLETED,
-            model=_MODEL.read(request),
-            owner=request.caller.sees,
-        )
+        page = app.views.page(wanted, limit=_PAGE, before=before)
         yield from (one for job in page.jobs if (one := _stored(app, job)) is not None)
         if not page.has_more:
             return

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from domain.audit.replay import JobsAsOf
+    from domain.job.listing import JobFilter
     from domain.log.record import RecordedEvent
     from ops.log.admin.archive import AsOfLog
 
@@ -51,11 +52,11 @@ def print_past_status(as_of: str, *, as_json: bool, data_dir: Path | None) -> No
 
 
 def print_past_jobs(
-    as_of: str, *, status: str | None, limit: int, as_json: bool, data_dir: Path | None
+    as_of: str, wanted: JobFilter, *, limit: int, as_json: bool, data_dir: Path | None
 ) -> None:
     """Print the newest jobs as of a position."""
     past = _past(as_of, data_dir)
-    jobs = [job for job in past.jobs if status in {None, job.status.value}]
+    jobs = [job for job in past.jobs if wanted.fits(job)]
     if as_json:
         rows: list[dict[str, Any]] = [asdict(job) for job in jobs[:limit]]
         print_json({**_as_of(past), "data": rows, "has_more": len(jobs) > limit})

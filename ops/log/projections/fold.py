@@ -13,7 +13,7 @@ from domain.usage.fold import usage_of
 from ops.log.database import reading
 from ops.log.hot_statements import HotStatement
 from ops.log.projections.agents import AgentFold, agent_rows
-from ops.log.projections.jobs import JobFold, job_rows, named_job
+from ops.log.projections.jobs import JobFold, JobTable, named_job
 from ops.log.projections.owners import OwnerFold
 from ops.log.projections.usage import SumTable, UsageFold
 from ops.log.row_codec import event_of, read_head, with_texts
@@ -100,8 +100,8 @@ class ProjectionSet:
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
-        self.jobs, agents, owned_streams, *sums = tables
-        self.job_rows, self.agent_rows = job_rows(self.jobs), agent_rows(agents)
+        self.jobs, labels, agents, owned_streams, *sums = tables
+        self.job_rows, self.agent_rows = JobTable(self.jobs, labels), agent_rows(agents)
         self.owner_insertion = HotStatement(insert(owned_streams).inline())
         self.usage = tuple(map(SumTable, sums))
 

@@ -14,13 +14,14 @@ from sqlalchemy import (
     Table,
     bindparam,
     func,
+    insert,
     literal,
     select,
 )
 
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
-from domain.job.listing import JobPage, OpenJobs
+from domain.job.listing import ALL_JOBS, JobFilter, JobPage, OpenJobs
 from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
@@ -28,7 +29,7 @@ from domain.values import Digest, JobId, JobStatus, Owner, Priority
 from ops.log.database import reading
 from ops.log.hot_statements import HotStatement, RecordTable
 from ops.log.row_codec import record_of, record_text, storable
-from ops.log.tables import JOBS, PAYLOADS
+from ops.log.tables import JOB_LABELS, JOBS, PAYLOADS
 
 
 class JobFold:
@@ -38,7 +39,7 @@ class JobFold:
         jobs: The jobs of the events to fold, and those that the events name.
     """
 
-    def __init__(self, connection: Connection, rows: RecordTable, jobs: Iterable[str]) -> None:
+    def __init__(self, connection: Connection, rows: JobTable, jobs: Iterable[str]) -> None:
         self._connection = connection
         self._rows = rows
         found = {job_id: rows.read(connection, job_id) for job_id in jobs}
@@ -66,10 +67,10 @@ class JobFold:
 
     def write(self) -> None:
         """Write the rows that changed."""
-        self._rows.write(
+        self._rows.write_jobs(
             self._connection,
-            fresh=[job_columns(self._jobs[job_id]) for job_id in self._changed - self._known],
-            changed=[job_columns(self._jobs[job_id]) for job_id in self._changed & self._known],
+            fresh=[self._jobs[job_id] for job_id in self._changed - self._known],
+            changed=[self._jobs[job_id] for job_id in self._changed & self._known],
         )
 
 
@@ -80,9 +81,29 @@ def named_job(event: RecordedEvent) -> str | None:
     return str(event.data["job"]) if event.type in CACHE_TYPES else None
 
 
-def job_rows(table: Table) -> RecordTable:
-    """Return the rows of a table of jobs."""
-    return RecordTable(table, fixed={"accepted_position"})
+class JobTable(RecordTable):
+    """The rows of a table of jobs, and those of their labels."""
+
+    def __init__(self, jobs: Table, labels: Table) -> None:
+        super().__init__(jobs, fixed={"accepted_position"})
+        self._labels = HotStatement(insert(labels).inline())
+
+    def write_jobs(
+        self, connection: Connection, *, fresh: Sequence[Job], changed: Sequence[Job]
+    ) -> None:
+        """Insert and update rows; labels never change."""
+        self.write(
+            connection,
+            fresh=[job_columns(job) for job in fresh],
+            changed=[job_columns(job) for job in changed],
+        )
+        labels = [
+            {"label": storable(label), "accepted_position": job.accepted_position}
+            for job in fresh
+            for label in job.submitted.labels
+        ]
+        if labels:
+            self._labels.run_many(connection, labels)
 
 
 def job_columns(job: Job) -> dict[str, Any]:
@@ -98,6 +119,8 @@ def job_columns(job: Job) -> dict[str, Any]:
         "correlation_id": job.correlation_id,
         "idempotency": asked.idempotency,
         "asked": asked.asked,
+        "unique_key": job.unique,
+        "unique_until": asked.unique_until,
         "due_at": job.due_at,
         "bound_model": asked.bound_model,
         "model_wanted_since": job.model_wanted_since,
@@ -112,13 +135,20 @@ def job_of(record: str) -> Job:
     return record_of(Job, record)
 
 
-JOB_ROWS = job_rows(JOBS)
+JOB_ROWS = JobTable(JOBS, JOB_LABELS)
 #: Upper limit of the rows of one page.
 PAGE_ROWS_MAX = 1000
 #: Lists read the record alone: an object for each row would double the cost of a page.
 _RECORDS = select(JOBS.c.record)
 _OPEN = [status.value for status in JobStatus if not status.is_terminal]
 _KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
+#: The job that is unique at an instant.
+UNIQUE_HOLDER = HotStatement(
+    select(JOBS.c.id)
+    .where(JOBS.c.unique_key == bindparam("unique"), JOBS.c.unique_until > bindparam("at"))
+    .order_by(JOBS.c.unique_until.desc())
+    .limit(1)
+)
 _ALIKE = HotStatement(
     select(JOBS.c.record)
     .where(JOBS.c.asked == bindparam("asked"))
@@ -173,18 +203,25 @@ _OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.i
 
 
 @lru_cache(maxsize=64)  # two for each choice of filters
-def _page(filters: tuple[str, ...], *, has_cursor: bool) -> HotStatement:
-    """Return the query of a page of jobs, newest first, filtered by columns of these names."""
+def _page(filters: tuple[str, ...], labels: int, *, has_cursor: bool) -> HotStatement:
+    """Return the query of a page of jobs, newest first, filtered by columns of these names.
+
+    With labels it walks along the jobs of the last one.
+    """
     equal = {name: JOBS.c[name] == bindparam(name) for name in filters}
     query = _RECORDS.where(*equal.values())
+    position: Any = JOBS.c.accepted_position
+    for number in range(labels):
+        label = JOB_LABELS.alias()
+        query = query.join(label, label.c.accepted_position == JOBS.c.accepted_position)
+        query = query.where(label.c.label == bindparam(f"label_{number}"))
+        position = label.c.accepted_position
     if has_cursor:
         accepted = select(JOBS.c.accepted_position).where(JOBS.c.id == bindparam("before"))
         if "owner" in equal:
             accepted = accepted.where(equal["owner"])
-        query = query.where(JOBS.c.accepted_position < accepted.scalar_subquery())
-    return HotStatement(
-        query.order_by(JOBS.c.accepted_position.desc()).limit(bindparam("rows_max"))
-    )
+        query = query.where(position < accepted.scalar_subquery())
+    return HotStatement(query.order_by(position.desc()).limit(bindparam("rows_max")))
 
 
 class SqlJobViews:
@@ -200,34 +237,26 @@ class SqlJobViews:
         return None if record is None else job_of(record)
 
     def page(
-        self,
-        *,
-        limit: int,
-        before: JobId | None = None,
-        status: JobStatus | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        priority: Priority | None = None,
-        since: str | None = None,
-        owner: Owner | None = None,
+        self, wanted: JobFilter = ALL_JOBS, *, limit: int, before: JobId | None = None
     ) -> JobPage:
         """See ``JobViews.page``."""
         rows_max = max(1, min(limit, PAGE_ROWS_MAX))
         equal = {
-            "status": status and status.value,
-            "agent": agent,
-            "model": model,
-            "priority": priority and priority.value,
-            "owner": owner,
+            "status": wanted.status and wanted.status.value,
+            "agent": wanted.agent,
+            "model": wanted.model,
+            "priority": wanted.priority and wanted.priority.value,
+            "owner": wanted.owner,
         }
         filters = {name: value for name, value in equal.items() if value is not None}
-        statement = _page(tuple(filters), has_cursor=before is not None)
-        values = {**filters, "before": before, "rows_max": rows_max + 1}
+        statement = _page(tuple(filters), len(wanted.labels), has_cursor=before is not None)
+        named = {f"label_{number}": storable(label) for number, label in enumerate(wanted.labels)}
+        values = {**filters, **named, "before": before, "rows_max": rows_max + 1}
         with reading(self._engine) as connection:
             jobs = [job_of(record) for (record,) in statement.rows(connection, values)]
         # No event is stamped earlier than the one before it.
-        wanted = tuple(takewhile(lambda job: job.created_at >= (since or ""), jobs))
-        return JobPage(jobs=wanted[:rows_max], has_more=len(wanted) > rows_max)
+        found = tuple(takewhile(lambda job: job.created_at >= (wanted.since or ""), jobs))
+        return JobPage(jobs=found[:rows_max], has_more=len(found) > rows_max)
 
     def unfinished(self) -> tuple[Job, ...]:
         """See ``JobViews.unfinished``."""
@@ -244,6 +273,12 @@ class SqlJobViews:
         with reading(self._engine) as connection:
             row = _KEYED.row(connection, {"key": key})
             return None if row is None else job_of(row[0])
+
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        """See ``JobViews.holder``."""
+        with reading(self._engine) as connection:
+            row = UNIQUE_HOLDER.row(connection, {"unique": unique, "at": at})
+        return None if row is None else self.get(JobId(row[0]))
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.alike``."""
@@ -290,6 +325,7 @@ class SqlJobViews:
                 id=job.id,
                 line=line_of(job.submitted.agent, job.submitted.owner),
                 priority=priority,
+                urgency=job.submitted.urgency,
                 request_bytes=size,
                 max_tokens=job.submitted.max_tokens,
                 bound_model=job.submitted.bound_model,

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.timeout(scaled(1800))
 REFUSALS = {
     "createMessage": "a tool that must be called must be among the tools",
     "createMessageBatch": "ids of one batch must differ",
-    "createJob": "webhooks to receivers that the request names are disabled",
+    "createJob": "webhooks that requests name are disabled; unique excludes an idempotency key",
+    **dict.fromkeys(("cancelJobs", "retryJobs"), "a filter needs a field, and since is an instant"),
     "createChatCompletion": "a tool that must be called must be among the tools",
     "createCompletion": "best_of must equal n, and echo excludes suffix and logprobs",
     "createEmbedding": "the model must compute vectors",

@@ -46,6 +46,28 @@ def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning
     assert said == job["output"]["text"]
 
 
+def test_jobs_of_a_tag_are_cancelled_and_retried_in_one_request(endless: Service) -> None:
+    body = {"prompt": "Tell me a long story.", "max_tokens": 100_000, "stop": [], "tags": ["bulk"]}
+    with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:
+        ids = {http.post("/v1/jobs", json=body).json()["id"] for _ in range(3)}
+        other = http.post("/v1/jobs", json=body | {"tags": ["other"]}).json()["id"]
+        wanted = {"filter": {"tags": ["bulk"]}}
+        matched = http.post("/v1/jobs:cancel", json=wanted | {"dry_run": True}).json()
+        assert {row["id"] for row in matched["data"]} == ids
+        http.post("/v1/jobs:cancel", json=wanted)
+        assert {ended(http, one)["status"] for one in ids} == {"cancelled"}
+        assert http.get(f"/v1/jobs/{other}").json()["finished_at"] is None
+        retried = http.post("/v1/jobs:retry", json=wanted).json()["data"]
+        assert {(row["id"], row["result"]) for row in retried} == {(one, "retried") for one in ids}
+        assert (
+            http.get("/v1/jobs", params={"tag": "bulk", "status": "cancelled"}).json()["data"] == []
+        )
+        for tag in ("bulk", "other"):
+            http.post("/v1/jobs:cancel", json={"filter": {"tags": [tag]}})
+        assert http.post("/v1/jobs:pause", json=wanted).status_code == 404
+        assert http.get("/v1/jobs:cancel").status_code == 405
+
+
 def test_running_job_is_stopped_at_its_deadline(endless: Service) -> None:
     body = {"prompt": "Tell me a long story.", "max_tokens": 100_000, "stop": []}
     with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:

@@ -164,6 +164,8 @@ def bodies(operation: Operation, things: Things) -> Iterator[dict[str, Any]]:
     references: Mapping[str, list[dict[str, Any]]] = {
         "createBatch": [{"input_file_id": file}],
         "createJob": [{"agent_id": agent, "prompt": "Say hello."}],
+        "cancelJobs": [{"filter": {"agent_id": agent}, "dry_run": True}],
+        "retryJobs": [{"filter": {"agent_id": agent}, "dry_run": True}],
         "createChatCompletion": [{"session_id": "shared-session"}],
         "createResponse": [
             {"previous_response_id": things.params["response_id"][0]},

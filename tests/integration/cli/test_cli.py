@@ -388,6 +388,21 @@ def test_jobs_are_listed_shown_streamed_cancelled_and_submitted(shell: Shell) ->
     assert submitted == "job-1\n"
 
 
+def test_jobs_of_tags_are_cancelled_and_a_dry_run_lists_them(shell: Shell) -> None:
+    with StandInJobs() as api:
+        port = {"SEMANTIC_SERVER__PORT": str(api.port)}
+        _, dry, _ = shell.run("jobs", "cancel", "--tag", "night", "--tag", "b", "--dry-run", **port)
+        _, done, more = shell.run("jobs", "cancel", "--tag", "night", **port)
+        wrong = [
+            shell.run("jobs", "cancel", *words, **port)[0]
+            for words in ((), ("job-1", "--tag", "night"), ("job-1", "--dry-run"), ("--dry-run",))
+        ]
+    assert dry.splitlines()[1].split() == ["night", "matched", "matched"]
+    assert done.splitlines()[1].split() == ["night", "cancelled", "cancelled"]
+    assert more == "there are more: repeat the command\n"
+    assert wrong == [2] * 4
+
+
 def test_job_that_does_not_exist_is_told_in_the_words_of_the_service(shell: Shell) -> None:
     with StandInJobs() as api:
         code, _, err = shell.run("jobs", "show", "job-9", SEMANTIC_SERVER__PORT=str(api.port))

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy.dialects import sqlite
 
 from domain.events.job import JobEvent
+from domain.job.listing import JobFilter
 from domain.job.state import Job, fold_recorded
 from domain.values import JobId, JobStatus, StreamName
 from ops.clock import SystemClock
 from ops.log.projections import fold
 from ops.log.projections import fold as projection_fold
+from ops.log.projections import jobs as jobs_module
 from ops.log.projections.rebuild import rebuild_projections
 from ops.log.sql_event_log import SqlEventLog, open_log
 from tests.support.builders.job_events import completed, draft, started, submitted, worker_event
@@ -205,3 +208,21 @@ def _set_back(url: str, *, position: int) -> None:
     with closing(raw_connection(url)) as raw:
         raw.execute("UPDATE checkpoints SET position = ?", (position,))
         raw.execute("DELETE FROM jobs WHERE accepted_position > ?", (position,))
+
+
+def test_pages_by_labels_walk_along_the_index_and_survive_a_rebuild(
+    log: SqlEventLog, url: str
+) -> None:
+    for number in range(3):
+        event = draft(submitted(labels=("night", f"number={number}")))
+        log.append(StreamName(f"job-{number}"), [event], expected_version=0)
+    wanted = JobFilter(labels=("number=1", "night"))
+    before = log.views.page(wanted, limit=9)
+    assert [job.id for job in before.jobs] == ["job-1"]
+    rebuild_projections(url)
+    assert log.views.page(wanted, limit=9) == before
+    query = jobs_module._page((), 2, has_cursor=False).clause
+    text = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True}))
+    with closing(raw_connection(url)) as raw:
+        plan = [row[-1] for row in raw.execute("EXPLAIN QUERY PLAN " + text, (None,) * 4)]
+    assert not [step for step in plan if step.startswith(("SCAN", "USE TEMP"))], plan

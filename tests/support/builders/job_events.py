@@ -47,6 +47,9 @@ def submitted(
     key: str | None = None,
     deadline: str | None = None,
     finish_deadline: str | None = None,
+    labels: tuple[str, ...] = (),
+    unique: str | None = None,
+    unique_until: str | None = None,
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -61,6 +64,9 @@ def submitted(
         asked=digest_of(model.encode("utf-8", "surrogatepass")),
         deadline=deadline,
         finish_deadline=finish_deadline,
+        labels=labels,
+        unique=digest_of(unique.encode()) if unique is not None else None,
+        unique_until=unique_until,
     )
 
 

@@ -7,11 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from domain.errors import ConcurrencyConflict, IdempotencyKeyTaken, LogUnavailable, PayloadMissing
+from domain.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyTaken,
+    LogUnavailable,
+    PayloadMissing,
+    UniqueJobExists,
+)
 from domain.events.job import JobSubmitted
 from domain.job.eta import MeasuredJob, QueuedJob, RunningJob
 from domain.job.fair_scheduler import line_of
-from domain.job.listing import JobPage, OpenJobs
+from domain.job.listing import ALL_JOBS, JobFilter, JobPage, OpenJobs
 from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
 from domain.log.record import (
     AGENT_STREAM,
@@ -50,30 +56,15 @@ class InMemoryJobViews:
         return self.rows.get(job_id)
 
     def page(
-        self,
-        *,
-        limit: int,
-        before: JobId | None = None,
-        status: JobStatus | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        priority: Priority | None = None,
-        since: str | None = None,
-        owner: Owner | None = None,
+        self, wanted: JobFilter = ALL_JOBS, *, limit: int, before: JobId | None = None
     ) -> JobPage:
+        owner = wanted.owner
         ids = [view.id for view in self.rows.values() if owner in {None, view.submitted.owner}]
         if before is not None:
             ids = ids[: ids.index(before)] if before in ids else []
-        wanted = [
-            view
-            for view in (self.rows[job_id] for job_id in reversed(ids))
-            if status in {None, view.status}
-            and agent in {None, view.submitted.agent}
-            and model in {None, view.submitted.model}
-            and priority in {None, view.submitted.priority}
-            and (since is None or view.created_at >= since)
-        ]
-        return JobPage(jobs=tuple(wanted[:limit]), has_more=len(wanted) > limit)
+        views = (self.rows[job_id] for job_id in reversed(ids))
+        found = [view for view in views if wanted.fits(view)]
+        return JobPage(jobs=tuple(found[:limit]), has_more=len(found) > limit)
 
     def unfinished(self) -> tuple[Job, ...]:
         return tuple(view for view in self.rows.values() if not view.status.is_terminal)
@@ -89,6 +80,10 @@ class InMemoryJobViews:
         return next(
             (view for view in self.rows.values() if view.submitted.idempotency == key), None
         )
+
+    def holder(self, unique: Digest, *, at: str) -> Job | None:
+        held = (one for one in self.rows.values() if one.unique == unique)
+        return next((one for one in held if (one.submitted.unique_until or "") > at), None)
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         found = [view for view in reversed(self.rows.values()) if view.submitted.asked == asked]
@@ -138,6 +133,7 @@ class InMemoryQueueViews:
                 id=view.id,
                 line=line_of(view.submitted.agent, view.submitted.owner),
                 priority=priority,
+                urgency=view.submitted.urgency,
                 request_bytes=self._size(view),
                 max_tokens=self._max_tokens(view),
                 bound_model=view.submitted.bound_model,
@@ -355,15 +351,13 @@ class InMemoryEventLog:
         version = len(self.load(stream))
         if version != expected_version:
             raise ConcurrencyConflict(stream, expected=expected_version, actual=version)
-        for draft in drafts:
-            key = draft.event.idempotency if isinstance(draft.event, JobSubmitted) else None
-            for view in self.views.rows.values():
-                if key is not None and view.submitted.idempotency == key:
-                    raise IdempotencyKeyTaken(view.id)
-        recorded: list[RecordedEvent] = []
-        head = self.head()
         last_at = self._events[-1].recorded_at if self._events else ""
         now = max(last_at, rfc3339(self._clock.now()))
+        for draft in drafts:
+            if isinstance(draft.event, JobSubmitted):
+                self._require_fresh(draft.event, now)
+        recorded: list[RecordedEvent] = []
+        head = self.head()
         for offset, draft in enumerate(drafts, start=1):
             event = link(
                 draft,
@@ -375,6 +369,13 @@ class InMemoryEventLog:
             recorded.append(event)
             head = LogHead(position=event.position, hash=event.hash)
         return recorded
+
+    def _require_fresh(self, event: JobSubmitted, now: str) -> None:
+        key, unique = event.idempotency, event.unique
+        if key is not None and (keyed := self.views.keyed(key)) is not None:
+            raise IdempotencyKeyTaken(keyed.id)
+        if unique is not None and (holder := self.views.holder(unique, at=now)) is not None:
+            raise UniqueJobExists(holder.id)
 
     def _projected(
         self, recorded: Sequence[RecordedEvent]

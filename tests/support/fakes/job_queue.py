@@ -25,6 +25,7 @@ class QueueTable:
     agent_queues: dict[str, list[JobId]] = field(default_factory=dict)
     ring: list[str] = field(default_factory=list)
     ready: list[JobId] = field(default_factory=list)
+    urgencies: dict[JobId, int] = field(default_factory=dict)
     messages: set[JobId] = field(default_factory=set)
     unacked: dict[str, set[JobId]] = field(default_factory=dict)
 
@@ -79,6 +80,7 @@ class FakeJobQueue:
         *,
         line: str | None = None,
         model: str | None = None,
+        urgency: int = 0,
     ) -> bool:
         self._outage.check_write()
         with self._lock:
@@ -86,7 +88,9 @@ class FakeJobQueue:
             if job_id in table.messages and self._is_somewhere(job_id, table, name):
                 return False
             table.messages.add(job_id)
-            insort(table.agent_queues.setdefault(name, []), job_id)
+            table.urgencies[job_id] = urgency
+            waiting = table.agent_queues.setdefault(name, [])
+            insort(waiting, job_id, key=lambda one: (-table.urgencies[one], one))
             if name not in table.ring:
                 table.ring.append(name)
             return True

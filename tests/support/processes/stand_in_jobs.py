@@ -149,7 +149,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        if self.path.endswith("/cancel"):
+        if self.path == "/v1/jobs:cancel":
+            asked = json.loads(body)
+            result = "matched" if asked["dry_run"] else "cancelled"
+            row = {"id": asked["filter"]["tags"][0], "status": result, "result": result}
+            self._json(200, {"data": [row | {"error": None}], "has_more": True})
+        elif self.path.endswith("/cancel"):
             self._api.cancelled.set()
             self._json(200, self._api.job("cancelled"))
         else:

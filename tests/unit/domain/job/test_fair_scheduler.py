@@ -68,6 +68,15 @@ def test_jobs_of_an_agent_start_as_accepted_whatever_order_they_come_in() -> Non
     assert drained(order) == [job(1), job(2), job(3)]
 
 
+def test_urgent_jobs_of_an_agent_start_first_and_take_no_turn_of_another() -> None:
+    order = TurnOrder(slots=1, interactive_reserved=0)
+    for number, urgency in ((0, 0), (1, 5), (2, 9), (3, 5)):
+        order.add(TurnRequest(id=job(number), line="a", priority=INTERACTIVE, urgency=urgency))
+    for number in (4, 5):
+        order.add(TurnRequest(id=job(number), line="b", priority=INTERACTIVE))
+    assert drained(order) == [job(number) for number in (2, 4, 1, 5, 3, 0)]
+
+
 def test_a_line_takes_no_more_than_its_slots_and_jobs_without_a_line_take_all() -> None:
     order = TurnOrder(slots=3, interactive_reserved=0, line_slots=2)
     for number in range(3):

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from domain.chat.generation import NO_CLAIM, Claim, PreparedPrompt
+from domain.chat.generation import NO_CLAIM, Claim, GenerationTask, PreparedPrompt
 from domain.chat.items import Body, Finished, Started, StreamItem
 from domain.errors import GenerationCancelled
+from domain.events.job import JobCancelRequested
+from domain.job.commit import commit
 from domain.job.fair_scheduler import QueueTurn, TurnRequest
 from domain.job.run_attempt import RunResult
+from domain.job.state import DEADLINE
 from domain.values import Priority, StopReason, Usage
 from tests.support.builders.job_world import JobWorld
 from tests.unit.domain.job.test_run_attempt import start_attempt
@@ -22,6 +25,35 @@ from tests.unit.domain.job.test_run_attempt import start_attempt
 def world() -> Iterator[JobWorld]:
     with JobWorld({"hi": "A scripted answer."}) as world:
         yield world
+
+
+def test_job_whose_time_passes_while_it_waits_for_its_turn_expires(world: JobWorld) -> None:
+    job_id = world.accept(command={"deadline": "2026-01-01T00:00:05.000000Z"}).job_id
+
+    class LateTurns:
+        def request_turn(self, job: TurnRequest) -> QueueTurn:
+            world.clock.advance(5)
+            return world.turns.request_turn(job)
+
+    assert replace(world.runner, turns=LateTurns()).run(job_id) is RunResult.ENDED
+    assert world.types(job_id) == ["JobSubmitted", "JobCancelRequested", "JobExpired"]
+
+
+def test_job_that_expires_while_its_prompt_is_prepared_does_not_start(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.accept(command={"deadline": "2026-01-01T00:00:05.000000Z"}).job_id
+
+    submit = world.engine.submit
+
+    def late(task: GenerationTask) -> Any:
+        commit(job_id, JobCancelRequested(reason=DEADLINE), log=world.log, ids=world.ids)
+        return submit(task)
+
+    monkeypatch.setattr(world.engine, "submit", late)
+    assert world.run(job_id) is RunResult.ENDED
+    assert world.types(job_id) == ["JobSubmitted", "JobCancelRequested", "JobExpired"]
+    assert [item.n for item in world.items(job_id)] == [0]
 
 
 @pytest.mark.parametrize(
