@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 from api.app import App
-from api.generation import ParsedRequest
+from api.generation import ParsedRequest, start_after_of
 from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY, is_retry
 from api.streaming.feed import OpenJob
@@ -22,17 +22,18 @@ from domain.errors import QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
 from domain.job.history_matching import match_history
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
-from domain.job.state import Job
+from domain.job.state import Job, first_status
 from domain.job.stranded import awaits_model
 from domain.job.submit import (
     UNSEALED,
     Accepted,
     NewJob,
     idempotency_digest,
+    require_hold,
     require_room,
     require_share,
 )
-from domain.values import AgentId, Digest, JobId, Owner, Priority, digest_of, rfc3339
+from domain.values import AgentId, Digest, JobId, JobStatus, Owner, Priority, digest_of, rfc3339
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,9 @@ def job_of(
     is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None
     identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
     app.agents.count_request(identity.agent)
+    now = app.clock.now()
+    start_after = start_after_of(parsed.start_after, now)
+    since = now if start_after is None else start_after
     submitted = JobSubmitted(
         protocol=protocol,
         model=parsed.chat.model,
@@ -158,8 +162,9 @@ def job_of(
         attempts_max=limits.attempts_max,
         worker_deaths_max=limits.worker_deaths_max,
         idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
-        deadline=_instant_in(app, parsed.start_within_s),
-        finish_deadline=_instant_in(app, parsed.finish_within_s),
+        start_after=None if start_after is None else rfc3339(start_after),
+        deadline=_instant_in(since, parsed.start_within_s),
+        finish_deadline=_instant_in(since, parsed.finish_within_s),
         webhook=None if parsed.webhook is None else app.webhook_policy.url_of(parsed.webhook),
         bound_model=_bound_model(app, parsed),
         waits_for_model=waits_for_model,
@@ -177,10 +182,8 @@ def job_of(
     )
 
 
-def _instant_in(app: App, seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return rfc3339(app.clock.now() + timedelta(seconds=seconds))
+def _instant_in(since: datetime, seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(since + timedelta(seconds=seconds))
 
 
 def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Accepted:
@@ -346,6 +349,9 @@ def _admit(app: App, commands: Sequence[NewJob]) -> None:
     if not fresh:
         return
     app.controls.require_admission()
+    if first_status(first.submitted) is JobStatus.HELD:
+        require_hold(first.answers_to, views)
+        return
     _require_model(app, first)
     limit = app.job_limits.queue_limit_of(first.submitted.priority)
     require_room(

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    text,
 )
 from sqlalchemy import UniqueConstraint as Unique
 from sqlmodel import Field, SQLModel
@@ -115,6 +116,8 @@ class JobRow(_Base, table=True):
         Index(None, "idempotency", unique=True),
         Index(None, "asked", "accepted_position"),
         Index(None, "owner", "accepted_position"),
+        # Few jobs are held: the index costs the others nothing.
+        Index(None, "held_until", sqlite_where=text("held_until IS NOT NULL")),
     )
 
     id: str = Field(primary_key=True, sa_type=TEXT)
@@ -127,6 +130,7 @@ class JobRow(_Base, table=True):
     correlation_id: str = Field(sa_type=TEXT)
     idempotency: str | None = Field(default=None, sa_type=TEXT)
     asked: str | None = Field(default=None, sa_type=TEXT)
+    held_until: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     model_wanted_since: str | None = Field(default=None, sa_type=TEXT)

@@ -25,6 +25,7 @@ PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 #: Lines of batches; their answers have at most as many tokens as ``PlainLines`` allows.
 LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
+HOLDS_S = (0.5, 3.0, 20.0)
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
 BINDINGS = (None, None, None, *MODELS)
 PRIORITIES = (Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BATCH)
@@ -58,6 +59,23 @@ def submit(world: World, number: int) -> None:
         waits_for_model=number % 2 == 0,
         webhook=HOOK if number % 3 == 0 else None,
     )
+
+
+def hold(world: World, number: int) -> None:
+    """Accept a job that may start later."""
+    draws = Draws(number)
+    world.submit(
+        world.apis[draws.below(2)],
+        PROMPTS[draws.below(len(PROMPTS))],
+        start_after_s=HOLDS_S[draws.below(len(HOLDS_S))],
+        start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
+        webhook=HOOK if number % 3 == 0 else None,
+    )
+
+
+def release(world: World, number: int) -> None:
+    """Look for held jobs that are due."""
+    world.release(world.apis[number % 2])
 
 
 def batch(world: World, number: int) -> None:
@@ -346,6 +364,10 @@ MOVES = {
         Move(change_of_mind, 0),
     )
 }
+
+
+#: Moves of the lives that also have nights, where work is held; see ``walk``.
+NIGHT_MOVES = {move.do.__name__: move for move in (Move(hold, 12), Move(release, 8))}
 
 
 def _upkeep(world: World, drawn: random.Random) -> None:

@@ -27,6 +27,7 @@ from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
 from tests.support.fakes.batches import InMemoryBatchViews
+from tests.support.fakes.event_log import InMemoryJobViews
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
@@ -213,6 +214,25 @@ def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
     return mock.patch.object(InMemoryWebhookStore, "claim", forever)
 
 
+def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
+    held = InMemoryJobViews.held
+
+    def hasty(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+        del now
+        return held(self, "9999", limit=limit)
+
+    return mock.patch.object(InMemoryJobViews, "held", hasty)
+
+
+def _the_end_of_a_held_job_is_left_to_its_process() -> AbstractContextManager[Any]:
+    held = InMemoryJobViews.held
+
+    def blind(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+        return tuple(job for job in held(self, now, limit=limit) if not job.cancel_requested)
+
+    return mock.patch.object(InMemoryJobViews, "held", blind)
+
+
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
@@ -244,4 +264,6 @@ PLANTED: Mapping[str, Plant] = {
     ),
     "a refused message counts as delivered": _a_refused_message_counts_as_delivered,
     "the claim of a dead sender is never given up": _a_claim_is_never_given_up,
+    "held jobs are released at once": _held_jobs_are_released_at_once,
+    "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,
 }

@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.engine.presence import LoadedModels
 from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
-from domain.job.stranded import JobExpiry, JobReconciler, StrandedJobs
+from domain.job.stranded import JobExpiry, JobReconciler, JobRelease, StrandedJobs
 from domain.job.submit import JobSubmission, NewJob, idempotency_digest, require_room
 from domain.values import JobId, JobStatus, Priority, SamplingWish, rfc3339
 from tests.simulation.absence import outlive_the_dead
@@ -42,6 +42,7 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "cancel": frozenset({"log_unavailable"}),
     "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
     "expire": frozenset({"log_unavailable"}),
+    "release": frozenset({"log_unavailable"}),
     "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
     "signal": frozenset({"log_unavailable"}),
@@ -131,6 +132,13 @@ class World:
             views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
         )
         self._call(api, "expire", expiry.expire_overdue)
+
+    def release(self, api: Process) -> None:
+        """Begin to release the held jobs that are due."""
+        release = JobRelease(
+            views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
+        )
+        self._call(api, "release", release.release_due)
 
     def strand(self, api: Process) -> None:
         """Begin to end the jobs whose model no worker has."""
@@ -239,7 +247,7 @@ class World:
         if not self.broker.outage.takes_writes:
             return
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
-        for view in self.log.views.unfinished():
+        for view in self.log.views.unfinished(with_held=False):
             where = f"no process will find {view.id}"
             held = self.broker.queue.holds(
                 view.id, Priority(view.submitted.priority), view.submitted.bound_model
@@ -263,6 +271,7 @@ class World:
         living = [one for one in self.workers if one.alive]
         self.tick(1)
         self.expire(self.apis[0])
+        self.release(self.apis[0])
         self.strand(self.apis[0])
         self.follow_ups.advance()
         for worker in living:
@@ -292,7 +301,11 @@ class World:
     # -- inside ----------------------------------------------------------------------------------
 
     def _call(self, api: Process, name: str, body: Callable[[], object]) -> None:
-        if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {"expire", "strand"}:
+        if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {
+            "expire",
+            "release",
+            "strand",
+        }:
             api.begin(name, body)
 
     def _accept(self, api: Process, command: NewJob, key: str | None) -> None:
@@ -319,6 +332,7 @@ class World:
         prompt: str,
         *,
         key: str | None = None,
+        start_after_s: float | None = None,
         start_within_s: float | None = None,
         finish_within_s: float | None = None,
         **facts: Any,
@@ -333,6 +347,7 @@ class World:
             "correlation_id": "r",
             "idempotency": idempotency_digest(key) if key is not None else None,
             "asked": request.asked(protocol="jobs", agent=None, seeded=False),
+            "start_after": self._in(start_after_s),
             "deadline": self._in(start_within_s),
             "finish_deadline": self._in(finish_within_s),
         }

@@ -47,6 +47,7 @@ def submitted(
     key: str | None = None,
     deadline: str | None = None,
     finish_deadline: str | None = None,
+    start_after: str | None = None,
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -61,6 +62,7 @@ def submitted(
         asked=digest_of(model.encode("utf-8", "surrogatepass")),
         deadline=deadline,
         finish_deadline=finish_deadline,
+        start_after=start_after,
     )
 
 
