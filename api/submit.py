@@ -80,7 +80,7 @@ Parse = Callable[[], ParsedRequest]
 SubmittedT = TypeVar("SubmittedT", "Accepted", "_PreparedRequest")
 
 
-def _bound_model(app: App, parsed: ParsedRequest) -> str | None:
+def bound_model(app: App, parsed: ParsedRequest) -> str | None:
     """Return the model that a request is bound to; ``None`` if it follows the loaded one.
 
     Raises:
@@ -166,7 +166,7 @@ def job_of(
         deadline=_instant_in(since, parsed.start_within_s),
         finish_deadline=_instant_in(since, parsed.finish_within_s),
         webhook=None if parsed.webhook is None else app.webhook_policy.url_of(parsed.webhook),
-        bound_model=_bound_model(app, parsed),
+        bound_model=bound_model(app, parsed),
         waits_for_model=waits_for_model,
         trace=str(request.trace),
         owner=identity.owner,

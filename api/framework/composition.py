@@ -17,6 +17,7 @@ from api.calls import BlockingCalls, BoundedCalls
 from api.dialects.batches.lines import lines_of
 from api.dialects.batches.objects import batch_message
 from api.dialects.jobs.objects import summarise_job
+from api.dialects.jobs.schedules import schedule_runner
 from api.framework.lifecycle import Service, serve
 from api.framework.listener import open_listener_or_exit
 from api.loops.batches import BatchThread, LineThreads
@@ -325,6 +326,7 @@ def _periodic_tasks(
     actions = (
         ("deadlines", EXPIRE_S, expiry.expire_overdue),
         ("held_jobs", EXPIRE_S, release.release_due),
+        ("schedules", EXPIRE_S, app.once(schedule_runner).fire_due),
         ("absent_models", ABSENT_CHECK_S, _absent_models(settings.models, app)),
         ("rates", SAMPLE_S, app.rates.sample),
         ("disk", DISK_CHECK_S, app.disk.renew),

@@ -78,6 +78,30 @@ def release(world: World, number: int) -> None:
     world.release(world.apis[number % 2])
 
 
+def plan(world: World, number: int) -> None:
+    """Add a schedule."""
+    world.nights.add(world.apis[number % 2])
+
+
+def fire(world: World, number: int) -> None:
+    """Look for schedules that are due, and perhaps die on the way."""
+    draws = Draws(number)
+    api = world.apis[draws.below(2)]
+    world.nights.fire(api)
+    task = api.tasks[-1]
+    for _ in range(draws.below(24)):
+        if task.is_ready:
+            world.step(api, task)
+            world.check()
+    if not draws.below(8):
+        world.crash(api)
+
+
+def sleep(world: World, number: int) -> None:
+    """Let the machine sleep for some minutes."""
+    world.tick(60.0 * (1 + number % 4))
+
+
 def batch(world: World, number: int) -> None:
     """Accept a batch of a few lines, or cancel one."""
     draws = Draws(number)
@@ -367,7 +391,16 @@ MOVES = {
 
 
 #: Moves of the lives that also have nights, where work is held; see ``walk``.
-NIGHT_MOVES = {move.do.__name__: move for move in (Move(hold, 12), Move(release, 8))}
+NIGHT_MOVES = {
+    move.do.__name__: move
+    for move in (
+        Move(hold, 12),
+        Move(release, 8),
+        Move(plan, 3),
+        Move(fire, 12),
+        Move(sleep, 4),
+    )
+}
 
 
 def _upkeep(world: World, drawn: random.Random) -> None:

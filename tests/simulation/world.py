@@ -18,6 +18,7 @@ from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
+from tests.simulation.nights import Nights
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Models, Worker
@@ -42,6 +43,8 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "cancel": frozenset({"log_unavailable"}),
     "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
     "expire": frozenset({"log_unavailable"}),
+    "plan": frozenset({"log_unavailable"}),
+    "fire": frozenset({"log_unavailable"}),
     "release": frozenset({"log_unavailable"}),
     "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
@@ -85,6 +88,7 @@ class World:
         self.models = Models(lambda: self.workers, self.wanted)
         self._absent_since: dict[str, float] = {}
         self.follow_ups = FollowUps(self)
+        self.nights = Nights(self)
         self.swaps = 0
         self.crashes = 0
         self.port_calls = 0
@@ -96,6 +100,11 @@ class World:
         """Begin to accept a job; ``wishes`` as in ``_command``."""
         key: str | None = wishes.get("key")
         self._call(api, "submit", partial(self._accept, api, self._command(prompt, **wishes), key))
+
+    def submit_scheduled(self, api: Process, prompt: str, *, key: str) -> JobId:
+        """Accept the job of an instant, whose key is its correlation too."""
+        command = self._command(prompt, key=key, correlation_id=key, priority=Priority.BATCH)
+        return self._accept(api, command, key)
 
     def repeat(self, api: Process, prompt: str, state: Readership, **wishes: Any) -> None:
         """Begin to find the job of an equal request, or to accept another."""
@@ -231,16 +240,23 @@ class World:
         for number, model in enumerate(MODELS):
             self.swap(number, model)
         for _ in range(ROUNDS_MAX):
+            self.nights.wind_down(self.apis[0])
             self.round()
             is_idle = self.broker.is_empty and not any(one.tasks for one in self.processes)
-            if is_idle and not self.log.views.unfinished() and self.follow_ups.is_done:
+            if is_idle and not self.log.views.unfinished() and self.is_over:
                 break
         for reader in self.truth.readers:
             reader.look_into_log(self.log, self.broker.items)
         self.truth.check_end(self.broker.losses)
         self.follow_ups.check_end()
+        self.nights.check_end()
         left = [task.name for one in self.processes for task in one.tasks]
         assert not left, f"stuck: {left}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch, message or schedule has anything left to do."""
+        return self.follow_ups.is_done and self.nights.is_done
 
     def reconciled(self) -> None:
         """Reconcile in one step and assert that every open job can be found."""
@@ -258,6 +274,7 @@ class World:
         """Look whether all is as it must be."""
         self.truth.check(self.broker.losses)
         self.follow_ups.check()
+        self.nights.check()
 
     def close(self) -> None:
         """End every thread."""
@@ -308,7 +325,7 @@ class World:
         }:
             api.begin(name, body)
 
-    def _accept(self, api: Process, command: NewJob, key: str | None) -> None:
+    def _accept(self, api: Process, command: NewJob, key: str | None) -> JobId:
         """What the route does."""
         views = self._views(api)
         if (
@@ -326,6 +343,7 @@ class World:
         submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())
         self.truth.answered(key, accepted.job_id)
+        return accepted.job_id
 
     def _command(
         self,

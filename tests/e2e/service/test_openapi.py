@@ -20,7 +20,9 @@ pytestmark = pytest.mark.timeout(scaled(1800))
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {
     "createMessage": "a tool that must be called must be among the tools",
-    "createMessageBatch": "ids of one batch must differ",
+    "createMessageBatch": "ids of one batch must differ, and its start must be near",
+    "createBatch": "its start must be near",
+    "createSchedule": "the expression must have instants, and the zone must exist",
     "createJob": "webhooks to receivers that the request names are disabled",
     "createChatCompletion": "a tool that must be called must be among the tools",
     "createCompletion": "best_of must equal n, and echo excludes suffix and logprobs",
