@@ -42,6 +42,7 @@ from domain.model.registry import InspectFiles, ModelRegistry
 from domain.model.stock import ModelStock, ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.ports import Clock, IdSource
+from domain.schedule.schedules import ScheduleRecords
 from domain.usage.figures import UsageViews
 from domain.webhook.delivery import WebhookState, WebhookStore
 from domain.webhook.send import WebhookRetry
@@ -257,6 +258,11 @@ class App:
     def batch_records(self) -> BatchRecords:
         """The batches and their jobs."""
         return BatchRecords(log=self.log, views=self.batch_views, ids=self.ids)
+
+    @cached_property
+    def schedules(self) -> ScheduleRecords:
+        """The schedules of jobs."""
+        return ScheduleRecords(log=self.log, views=self.batch_views, ids=self.ids)
 
     @cached_property
     def file_records(self) -> FileRecords:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, Self
 
-from api.http.bodies import MAX_TOKENS_CEILING, WebhookBody
+from api.http.bodies import MAX_TOKENS_CEILING, START_AFTER_MAX_S, WebhookBody
 from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall, ThinkingLimit
 from domain.chat.items import (
@@ -140,6 +140,7 @@ class ParsedRequest:
         seeded: Whether the caller chose the seed.
         thinking: How much of the reasoning the reply shows.
         has_cache_control: Whether the request contains ``cache_control``.
+        start_after: Instant before which the job is held, or seconds from now.
         start_within_s: Seconds after which the job expires if it has not started.
         finish_within_s: Seconds after which the job expires if it has not finished.
         webhook: The webhook that reports the end of the job.
@@ -164,6 +165,7 @@ class ParsedRequest:
     thinking: ThinkingShown = "none"
     has_cache_control: bool = False
     previous_message: str | None = None
+    start_after: datetime | float | None = None
     start_within_s: float | None = None
     finish_within_s: float | None = None
     webhook: WebhookBody | None = None
@@ -187,6 +189,21 @@ class ParsedRequest:
         """Whether a second run of the request would give the same answer."""
         sampling = self.chat.sampling
         return self.seeded or (sampling.temperature == 0 and not sampling.xtc_probability)
+
+
+def start_after_of(wish: datetime | float | None, now: datetime) -> datetime | None:
+    """Return the instant before which work is held; ``None`` where it may start at once.
+
+    Raises:
+        InvalidRequest: The instant is too far away.
+    """
+    if wish is None:
+        return None
+    wait = wish - now if isinstance(wish, datetime) else timedelta(seconds=wish)
+    if wait.total_seconds() > START_AFTER_MAX_S:
+        msg = f"must be within {START_AFTER_MAX_S // 86_400} days from now"
+        raise InvalidRequest(msg, field="start_after")
+    return now + wait if wait > timedelta() else None
 
 
 BlockKind = Literal["text", "thinking", "tool"]

@@ -14,6 +14,7 @@ from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
 from api.dialects.embeddings import EMBEDDING_OPERATIONS
 from api.dialects.jobs.routes import JOB_OPERATIONS
+from api.dialects.jobs.schedules import SCHEDULE_OPERATIONS
 from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.ollama.routes import OLLAMA_OPERATIONS, managed_by
 from api.dialects.openai_chat.routes import CHAT_OPERATIONS
@@ -82,6 +83,7 @@ OPERATIONS: Final = (
     *FILE_OPERATIONS,
     *BATCH_OPERATIONS,
     *JOB_OPERATIONS,
+    *SCHEDULE_OPERATIONS,
     *AGENT_OPERATIONS,
     *AGENT_CACHE_OPERATIONS,
     *WEBHOOK_OPERATIONS,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 from api.app import App
-from api.generation import ParsedRequest
+from api.generation import ParsedRequest, start_after_of
 from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY, is_retry
 from api.streaming.feed import OpenJob
@@ -22,7 +22,7 @@ from domain.errors import InvalidRequest, QueueUnavailable, SemanticError
 from domain.events.job import JobSubmitted
 from domain.job.history_matching import match_history
 from domain.job.request_dedup import JoinTarget, RequestRepeat, is_read_by_another, job_to_join
-from domain.job.state import Job
+from domain.job.state import Job, first_status
 from domain.job.stranded import awaits_model
 from domain.job.submit import (
     UNSEALED,
@@ -30,10 +30,11 @@ from domain.job.submit import (
     NewJob,
     idempotency_digest,
     is_repeat,
+    require_hold,
     require_room,
     require_share,
 )
-from domain.values import AgentId, Digest, JobId, Owner, Priority, digest_of, rfc3339
+from domain.values import AgentId, Digest, JobId, JobStatus, Owner, Priority, digest_of, rfc3339
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ Parse = Callable[[], ParsedRequest]
 SubmittedT = TypeVar("SubmittedT", "Accepted", "_PreparedRequest")
 
 
-def _bound_model(app: App, parsed: ParsedRequest) -> str | None:
+def bound_model(app: App, parsed: ParsedRequest) -> str | None:
     """Return the model that a request is bound to; ``None`` if it follows the loaded one.
 
     Raises:
@@ -148,6 +149,9 @@ def job_of(
     is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None
     identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
     app.agents.count_request(identity.agent)
+    now = app.clock.now()
+    start_after = start_after_of(parsed.start_after, now)
+    since = now if start_after is None else start_after
     submitted = JobSubmitted(
         protocol=protocol,
         model=parsed.chat.model,
@@ -159,10 +163,11 @@ def job_of(
         attempts_max=limits.attempts_max,
         worker_deaths_max=limits.worker_deaths_max,
         idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
-        deadline=_instant_in(app, parsed.start_within_s),
-        finish_deadline=_instant_in(app, parsed.finish_within_s),
+        start_after=None if start_after is None else rfc3339(start_after),
+        deadline=_instant_in(since, parsed.start_within_s),
+        finish_deadline=_instant_in(since, parsed.finish_within_s),
         webhook=None if parsed.webhook is None else app.webhook_policy.url_of(parsed.webhook),
-        bound_model=_bound_model(app, parsed),
+        bound_model=bound_model(app, parsed),
         waits_for_model=waits_for_model,
         trace=str(request.trace),
         owner=identity.owner,
@@ -177,7 +182,7 @@ def job_of(
         submitted = replace(
             submitted,
             unique=unique.digest(submitted, parsed.chat, identity.keyspace),
-            unique_until=_instant_in(app, unique.seconds),
+            unique_until=_instant_in(app.clock.now(), unique.seconds),
         )
     return NewJob(
         submitted=submitted,
@@ -189,10 +194,8 @@ def job_of(
     )
 
 
-def _instant_in(app: App, seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return rfc3339(app.clock.now() + timedelta(seconds=seconds))
+def _instant_in(since: datetime, seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(since + timedelta(seconds=seconds))
 
 
 def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Accepted:
@@ -355,6 +358,9 @@ def _admit(app: App, commands: Sequence[NewJob]) -> None:
     if not fresh:
         return
     app.controls.require_admission()
+    if first_status(first.submitted) is JobStatus.HELD:
+        require_hold(first.answers_to, views)
+        return
     _require_model(app, first)
     limit = app.job_limits.queue_limit_of(first.submitted.priority)
     require_room(

@@ -474,6 +474,24 @@ class BatchNotFound(NotFound):
         super().__init__(f"batch {batch_id} does not exist")
 
 
+class ScheduleNotFound(NotFound):
+    """There is no schedule of that id, or it was removed."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(f"schedule {schedule_id} does not exist")
+
+
+class ScheduleExists(Conflict):
+    """A schedule has that name already."""
+
+    code = "schedule_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a schedule {name} exists already; remove it first")
+
+
 class FileNotFound(NotFound):
     """There is no file of that id, or it was deleted or has expired."""
 

@@ -65,8 +65,12 @@ class PromptEncoding(IntEnum):
 
 
 class JobStatus(StrEnum):
-    """Status of a job; the last four are terminal."""
+    """Status of a job; the last four are terminal.
 
+    ``held``: it waits for its instant or for other jobs, outside of its queue.
+    """
+
+    HELD = "held"
     QUEUED = "queued"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -77,7 +81,7 @@ class JobStatus(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether no further event can change the job."""
-        return self not in {JobStatus.QUEUED, JobStatus.RUNNING}
+        return self not in {JobStatus.HELD, JobStatus.QUEUED, JobStatus.RUNNING}
 
 
 class StopReason(StrEnum):

@@ -1,4 +1,4 @@
-"""Which jobs, agents, files, batches and webhooks a key may use; a foreign one does not exist."""
+"""Which things of the log a key may use: jobs, schedules, agents; a foreign one does not exist."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from domain.errors import (
     JobNotFound,
     NotFound,
     ResponseNotFound,
+    ScheduleNotFound,
     WebhookNotFound,
 )
 from domain.kv.owned_tokens import sharing_blocks
@@ -77,6 +78,7 @@ _THINGS: Final[Mapping[str, _NamedThing]] = MappingProxyType(
         "conversation_id": _NamedThing(_agent_stream, ConversationNotFound),
         "file_id": _NamedThing(_job_stream, FileNotFound),
         "batch_id": _NamedThing(_batch_stream, BatchNotFound),
+        "schedule_id": _NamedThing(_job_stream, ScheduleNotFound),
     }
 )
 #: A webhook is a row of a table of its own.

@@ -17,6 +17,7 @@ from api.calls import BlockingCalls, BoundedCalls
 from api.dialects.batches.lines import lines_of
 from api.dialects.batches.objects import batch_message
 from api.dialects.jobs.objects import summarise_job
+from api.dialects.jobs.schedules import schedule_runner
 from api.framework.lifecycle import Service, serve
 from api.framework.listener import open_listener_or_exit
 from api.loops.batches import BatchThread, LineThreads
@@ -31,7 +32,7 @@ from domain.engine.workers import WorkerPulses
 from domain.errors import SemanticError
 from domain.events.event import Event
 from domain.job.cancel import JobCancellation, JobRetry
-from domain.job.stranded import ABSENT_S, JobExpiry, StrandedJobs
+from domain.job.stranded import ABSENT_S, JobExpiry, JobRelease, StrandedJobs
 from domain.job.submit import JobSubmission
 from domain.model.registry import ModelRegistry
 from domain.model.stock import ServingModels
@@ -78,7 +79,7 @@ BLOCKING_CALLS_MAX = 32
 COUNTS_AT_ONCE = 8
 #: How long cancellations of clients that left may take at the end, in seconds.
 BACKGROUND_DRAIN_S = 3.0
-#: Time between two searches for jobs whose deadline has passed, in seconds.
+#: Time between two searches for jobs whose deadline or start has come, in seconds.
 EXPIRE_S = 1.0
 #: Time between two searches for jobs whose model no worker has, in seconds.
 ABSENT_CHECK_S = 2.0
@@ -320,9 +321,12 @@ def _periodic_tasks(
     settings: Settings, app: App, call: BlockingCalls, logger: Logger, stack: ExitStack
 ) -> list[PeriodicTasks]:
     expiry = JobExpiry(views=app.views, clock=app.clock, cancellation=app.cancellation)
+    release = JobRelease(views=app.views, clock=app.clock, cancellation=app.cancellation)
     sweeper = open_sweeper(settings, stack, places=app.places)
     actions = (
         ("deadlines", EXPIRE_S, expiry.expire_overdue),
+        ("held_jobs", EXPIRE_S, release.release_due),
+        ("schedules", EXPIRE_S, app.once(schedule_runner).fire_due),
         ("absent_models", ABSENT_CHECK_S, _absent_models(settings.models, app)),
         ("rates", SAMPLE_S, app.rates.sample),
         ("disk", DISK_CHECK_S, app.disk.renew),

@@ -6,7 +6,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -226,6 +228,46 @@ class RequestBody(BaseModel):
     def _release_interpreter(cls, value: Any) -> Any:  # noqa: ANN401 - any JSON value
         """Return the value. Other threads run between two objects only where Python code runs."""
         return value
+
+
+#: Longest wait for ``start_after``: 400 days.
+START_AFTER_MAX_S: Final = 400 * 24 * 3600
+
+
+def instant_of(text: str) -> datetime:
+    """Return an RFC 3339 instant.
+
+    Raises:
+        ValueError: The text is none, or names no offset.
+    """
+    if _RFC_3339.fullmatch(text) is None:
+        raise ValueError(NOT_AN_INSTANT)
+    return datetime.fromisoformat(text.upper()).astimezone(UTC)
+
+
+#: The refusal of a text that is no instant.
+NOT_AN_INSTANT: Final = "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z"
+_RFC_3339: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+def _start_after(value: Any) -> datetime | float:  # noqa: ANN401 - anything that JSON holds
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 <= value <= START_AFTER_MAX_S:
+        return float(value)
+    if isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            return instant_of(value)
+    msg = f"{NOT_AN_INSTANT}, or seconds from 0 to {START_AFTER_MAX_S}"
+    raise PydanticCustomError("start_after", msg)
+
+
+#: When work may start: an RFC 3339 instant, or seconds from now.
+StartAfter = Annotated[
+    datetime | Annotated[float, Field(ge=0, le=START_AFTER_MAX_S, allow_inf_nan=False)],
+    BeforeValidator(_start_after),
+]
 
 
 class WebhookBody(RequestBody):

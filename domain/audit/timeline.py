@@ -22,13 +22,15 @@ from domain.events.job import (
     JobFailed,
     JobHidden,
     JobRelabelled,
+    JobReleased,
     JobRetried,
     JobSubmitted,
 )
+from domain.job.state import first_status
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
 from domain.log.record import RecordedEvent
-from domain.values import Digest, JobId, StreamName, WorkerId, rfc3339
+from domain.values import Digest, JobId, JobStatus, StreamName, WorkerId, rfc3339
 
 #: Longer durations are shown in seconds.
 _SECONDS_FROM_MS = 10_000
@@ -40,9 +42,10 @@ class TimelineStep:
     """One step of a job.
 
     Attributes:
-        what: Machine name: ``accepted``, ``attached``, ``attempt``, ``lost``, ``prefill``,
-            ``first_token``, ``attempt_failed``, ``cancel_requested``, ``retried``, an end
-            (``completed``, ``failed``, ``cancelled``, ``expired``), or an event's type.
+        what: Machine name: ``accepted``, ``held``, ``released``, ``attached``, ``attempt``,
+            ``lost``, ``prefill``, ``first_token``, ``attempt_failed``, ``cancel_requested``,
+            ``retried``, an end (``completed``, ``failed``, ``cancelled``, ``expired``), or an
+            event's type.
         at: RFC 3339 instant.
         after_ms: Milliseconds since the acceptance.
         text: One line for people.
@@ -135,8 +138,17 @@ class _TimelineBuilder:
         whose = f" for {event.agent}" if event.agent else ""
         by = f" from {self.client}" if self.client else ""
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
-        self._waiting_since = self.accepted
+        is_held = first_status(event) is JobStatus.HELD
+        self._waiting_since = None if is_held else self.accepted
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
+        if is_held:
+            self._add(recorded, "held", f"not before {event.start_after}")
+
+    @_add_step.register
+    def _(self, event: JobReleased, recorded: RecordedEvent) -> None:
+        del event
+        self._waiting_since = _moment(recorded.recorded_at)
+        self._add(recorded, "released", "put into its queue")
 
     @_add_step.register
     def _(self, event: EmbeddingRequested, recorded: RecordedEvent) -> None:
@@ -299,6 +311,8 @@ def show_duration(ms: float) -> str:
 class BarKind(StrEnum):
     """What a stretch of time was spent on."""
 
+    #: It waited for its instant or for other jobs, outside of its queue.
+    HELD = "held"
     QUEUED = "queued"
     RESTORE = "restore"
     PREFILL = "prefill"
@@ -343,8 +357,9 @@ class _BarBuilder:
 
     def take(self, step: TimelineStep) -> None:
         match step.what:
-            case "accepted" | "retried":
-                self._begin(BarKind.QUEUED, step)
+            case "accepted" | "held" | "released" | "retried":
+                self._close(step)
+                self._begin(BarKind.HELD if step.what == "held" else BarKind.QUEUED, step)
             case "attempt":
                 self._close(step)
                 self._started = step.attempt or self._started + 1
@@ -377,7 +392,7 @@ class _BarBuilder:
         self._kind = None
 
     def _append(self, kind: BarKind, to_ms: float | None) -> None:
-        attempt = self._started + (kind is BarKind.QUEUED)
+        attempt = self._started + (kind in {BarKind.HELD, BarKind.QUEUED})
         self.bars.append(
             TimelineBar(kind=kind, attempt=attempt, from_ms=self._since_ms, to_ms=to_ms)
         )

@@ -157,13 +157,15 @@ class BatchDriver:
         """Advance every open batch by one step; they share the window by ``LineShares``.
 
         Returns:
-            Number of batches that are still open.
+            Number of batches that are still open, without those that wait for their instant.
 
         Raises:
             LogUnavailable: The log cannot be read or written; call again.
         """
         views = self.batches.views
-        batches = {batch_id: self.batches.load(batch_id) for batch_id in views.unfinished()}
+        now = self.clock.now()
+        loaded = (self.batches.load(batch_id) for batch_id in views.unfinished())
+        batches = {batch.id: batch for batch in loaded if not _is_held(batch, now)}
         # Batch jobs that are no lines do not count: one client's would stop the batches of all.
         waiting = {
             batch_id: line_length(views.waiting(batch_id), None, self.has_own_line)
@@ -204,6 +206,13 @@ def _advance(batch: Batch, driver: BatchDriver, room: int) -> tuple[int, bool]:
         _stop_jobs(batch, driver, DEADLINE if late else "batch_cancelled")
     sends_no_more = late or batch.state is not BatchState.IN_PROGRESS
     return sent, _end_if_over(batch, driver, sends_no_more=sends_no_more)
+
+
+def _is_held(batch: Batch, now: datetime) -> bool:
+    """Whether the lines of a batch wait for its instant."""
+    start = batch.facts.start_after
+    is_open = batch.state is BatchState.IN_PROGRESS
+    return is_open and start is not None and now < datetime.fromisoformat(start)
 
 
 def _end_if_over(batch: Batch, driver: BatchDriver, *, sends_no_more: bool) -> bool:

@@ -59,6 +59,7 @@ class BatchSubmitted:
         trace: W3C ``traceparent`` of the span of its request.
         owner: Name of the API key of the request; ``None`` without keys.
         cache_owner: As in ``JobSubmitted``, for the jobs of the lines.
+        start_after: RFC 3339 instant before which no line becomes a job, if there is one.
     """
 
     protocol: str
@@ -74,6 +75,7 @@ class BatchSubmitted:
     trace: str | None = None
     owner: Owner | None = None
     cache_owner: Owner | None = None
+    start_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

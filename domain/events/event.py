@@ -24,6 +24,7 @@ from domain.events.cache import (
 )
 from domain.events.job import AttemptStarted, JobEvent, JobRetried, JobSubmitted
 from domain.events.model import ModelEvent
+from domain.events.schedule import ScheduleAdded, ScheduleEvent
 from domain.events.worker import EngineEvent, LogEvent, WorkerEvent
 
 Event = (
@@ -37,6 +38,7 @@ Event = (
     | BatchEvent
     | WebhookEvent
     | EngineEvent
+    | ScheduleEvent
 )
 
 #: What follows from work that was accepted, or can be missing: it waits while the disk is full, so
@@ -57,7 +59,13 @@ def is_new_work(event: Event) -> bool:
         return event.content is not None  # the output of a batch is derived and has no content
     return isinstance(
         event,
-        JobSubmitted | JobRetried | BatchSubmitted | AgentRegistered | AgentChanged | AgentForked,
+        JobSubmitted
+        | JobRetried
+        | BatchSubmitted
+        | AgentRegistered
+        | AgentChanged
+        | AgentForked
+        | ScheduleAdded,
     )
 
 

@@ -47,6 +47,7 @@ class JobSubmitted:
         trace: W3C ``traceparent`` of the span of its request.
         trace_link: The same of the request that led to it in another trace: that of its batch.
         owner: Name of the API key of the request; ``None`` without keys.
+        start_after: RFC 3339 instant before which it is held, if it was in the future.
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
         labels: By which its caller finds it; see ``domain.job.listing.labels_of``.
@@ -83,6 +84,7 @@ class JobSubmitted:
     urgency: int = 0
     unique: Digest | None = None
     unique_until: str | None = None
+    start_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,11 @@ class EmbeddingRequested:
 
     texts: int
     dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased:
+    """A held job was put into its queue: what it waited for has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +261,7 @@ JobEvent = (
     JobSubmitted
     | EmbeddingRequested
     | JobAttached
+    | JobReleased
     | AttemptStarted
     | AttemptFailed
     | JobCancelRequested

@@ -16,7 +16,7 @@ from domain.job.state import Job
 from domain.job.terminal_item import republish_end
 from domain.log.ports import EventLog, PayloadStore
 from domain.ports import IdSource
-from domain.values import JobId, Usage
+from domain.values import JobId, JobStatus, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class JobCancellation:
             return job
         try:
             if self.take_waiting(job):
-                return self._end_waiting(job)
+                return self.end_waiting(job)
             self.signals.nudge_cancel(job_id)
         except QueueUnavailable:
             # The request is recorded: a worker reads it before it starts the job.
@@ -57,13 +57,15 @@ class JobCancellation:
         return job
 
     def take_waiting(self, job: Job) -> bool:
-        """Take a job out of its queue; return whether it waited there.
+        """Take a job out of its queue; return whether it waited there, or is held.
 
         Raises:
             QueueUnavailable: The broker cannot be reached.
         """
         asked = job.submitted
         assert asked is not None
+        if job.status is JobStatus.HELD:
+            return True  # in no queue, and after the request for its end it is not released
         return self.queue.remove(
             job.id, asked.priority, line=line_of(asked.agent, asked.owner), model=asked.bound_model
         )
@@ -85,7 +87,7 @@ class JobCancellation:
         """
         republish_end(job, backlog=self.backlog, sink=self.sink, payloads=self.payloads)
 
-    def _end_waiting(self, job: Job) -> Job:
+    def end_waiting(self, job: Job) -> Job:
         """End a job that no worker has and no queue holds, and publish its terminal item."""
 
         def confirm(now: Job) -> JobCancelled | None:

@@ -28,6 +28,7 @@ from domain.events.job import (
     JobFailed,
     JobHidden,
     JobRelabelled,
+    JobReleased,
     JobRetried,
 )
 from domain.job.state import Job, evolve
@@ -36,7 +37,13 @@ from domain.values import JobStatus
 #: What a worker proposes about an attempt.
 AttemptProposal = AttemptStarted | JobCompleted | AttemptFailed | JobCancelled
 JobProposal = (
-    JobCancelRequested | JobAttached | JobRetried | JobHidden | JobRelabelled | AttemptProposal
+    JobCancelRequested
+    | JobAttached
+    | JobReleased
+    | JobRetried
+    | JobHidden
+    | JobRelabelled
+    | AttemptProposal
 )
 #: Errors of a job that failed before any attempt because it is no valid request.
 _REFUSED = frozenset({InvalidRequest.code, ModelNotFound.code})
@@ -54,27 +61,35 @@ def decide(job: Job, proposal: JobProposal) -> tuple[JobEvent, ...]:
     """
     if isinstance(proposal, AttemptProposal):
         return _decide_attempt(job, proposal)
+    if isinstance(proposal, JobRetried):
+        require_retryable(job)
+        return (proposal,)
+    return () if _is_known(job, proposal) else (proposal,)
+
+
+def _is_known(
+    job: Job, proposal: JobCancelRequested | JobAttached | JobReleased | JobHidden | JobRelabelled
+) -> bool:
+    """Whether the effect of a proposal is already there."""
     match proposal:
         case JobCancelRequested():
-            is_known = job.status.is_terminal or job.cancel_requested
+            return job.status.is_terminal or job.cancel_requested
         case JobAttached():
-            is_known = job.attached >= ATTACHED_MAX
-        case JobRetried():
-            require_retryable(job)
-            is_known = False
+            return job.attached >= ATTACHED_MAX
+        case JobReleased():
+            return job.status is not JobStatus.HELD or job.cancel_requested
         case JobHidden():
-            is_known = job.hidden
+            return job.hidden
         case JobRelabelled():
-            is_known = job.submitted.wire == proposal.wire
+            return job.submitted.wire == proposal.wire
         case _:
             assert_never(proposal)
-    return () if is_known else (proposal,)
 
 
 def _decide_attempt(job: Job, proposal: AttemptProposal) -> tuple[JobEvent, ...]:
     match proposal:
         case AttemptStarted():
-            if proposal.attempt != job.attempt + 1:
+            if proposal.attempt != job.attempt + 1 or job.status is JobStatus.HELD:
                 raise StaleAttempt(job.id, attempt=proposal.attempt, current=job.attempt)
             _require_open(job)
             return () if job.is_rejected else (proposal,)

@@ -90,8 +90,16 @@ class JobViews(Protocol):
         """
         ...
 
-    def unfinished(self) -> tuple[Job, ...]:
-        """Return every queued or running job, oldest first."""
+    def unfinished(self, *, with_held: bool = True) -> tuple[Job, ...]:
+        """Return every job that has not ended, oldest first."""
+        ...
+
+    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
+        """Return held jobs whose ``held_until`` is ``now`` or earlier, oldest first."""
+        ...
+
+    def count_held(self, *, owner: Owner | None = None) -> int:
+        """Return the number of held jobs, of an API key or of all."""
         ...
 
     def overdue(self, now: str) -> tuple[Job, ...]:
@@ -128,7 +136,7 @@ class JobViews(Protocol):
         ...
 
     def bound_models(self) -> tuple[str, ...]:
-        """Return the models that open jobs are bound to, in order."""
+        """Return the models that queued and running jobs are bound to, in order."""
         ...
 
     def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:

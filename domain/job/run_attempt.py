@@ -153,6 +153,8 @@ class JobRunner:
             if job.status.is_terminal:
                 _republish_end(job, self)
                 return RunResult.NOTHING_TO_DO
+            if job.status is JobStatus.HELD:
+                return RunResult.NOTHING_TO_DO  # of a queue from before its hold
             if not job.cancel_requested and _is_late(job, self):
                 job = _end_late(job, self)
             try:
@@ -246,7 +248,7 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         )
     except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
-    queued_ms = _since_ms(loaded.job.created_at, runner)
+    queued_ms = _since_ms(loaded.job.waiting_since, runner)
     before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
     task = GenerationTask(
         job_id=job.id,

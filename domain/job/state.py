@@ -1,10 +1,11 @@
 """A job: the record that decisions, lists and rows share, folded from its events.
 
+    held ────JobReleased─────> queued
     queued ──AttemptStarted──> running ──JobCompleted──> completed
       ^                          │ └─────JobFailed─────> failed
       └───────AttemptFailed──────┘
-    queued | running ──JobCancelled──> cancelled
-    queued | running ──JobExpired────> expired
+    held | queued | running ──JobCancelled──> cancelled
+    held | queued | running ──JobExpired────> expired
     failed | cancelled | expired ──JobRetried──> queued
 
 ``evolve`` returns the record after an event, and ``domain.job.decisions.decide`` the events of a
@@ -42,6 +43,7 @@ from domain.events.job import (
     JobFailed,
     JobHidden,
     JobRelabelled,
+    JobReleased,
     JobRetried,
     JobSubmitted,
 )
@@ -71,8 +73,9 @@ class Job:
     """One job; instants are RFC 3339.
 
     Attributes:
-        submitted: The acceptance; a retry removes its deadlines.
+        submitted: The acceptance; a retry removes its instants.
         correlation_id: Id of the request that started it.
+        queued_at: Instant at which it left its hold; ``None`` for a job that was never held.
         accepted_position: Position of the acceptance in the log.
         position: Position of the latest event folded in.
         version: Number of folded events; the expected version of the next append.
@@ -104,6 +107,7 @@ class Job:
     submitted: JobSubmitted
     correlation_id: str = ""
     created_at: str = ""
+    queued_at: str | None = None
     accepted_position: int = 0
     position: int = 0
     version: int = 1
@@ -177,8 +181,25 @@ class Job:
         asked = self.submitted
         if self.status.is_terminal or self.cancel_requested or asked.bound_model is None:
             return None
+        if self.status is JobStatus.HELD:
+            return None
         is_waiting = asked.waits_for_model and self.status is JobStatus.QUEUED
-        return self.created_at if is_waiting else ""
+        return self.waiting_since if is_waiting else ""
+
+    @property
+    def waiting_since(self) -> str:
+        """Since when it waits in its queue, if it has not begun."""
+        return self.queued_at or self.created_at
+
+    @property
+    def held_until(self) -> str | None:
+        """Instant from which a held job is looked at, empty for at once; ``None`` if not held.
+
+        A cancelled one is looked at too: its process may have died before it ended the job.
+        """
+        if self.status is not JobStatus.HELD:
+            return None
+        return "" if self.cancel_requested else self.submitted.start_after or ""
 
     @property
     def ending(self) -> Finished | Failed | None:
@@ -210,11 +231,16 @@ def job_id_of(recorded: RecordedEvent) -> JobId:
     return JobId(recorded.stream)
 
 
+def first_status(submitted: JobSubmitted) -> JobStatus:
+    """Return the status of a job with its acceptance."""
+    return JobStatus.QUEUED if submitted.start_after is None else JobStatus.HELD
+
+
 def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
     """Return the job after ``events``, the first of which is its acceptance."""
     first, *rest = events
     assert isinstance(first, JobSubmitted), f"{job_id} does not begin with JobSubmitted"
-    job = Job(id=job_id, submitted=first)
+    job = Job(id=job_id, submitted=first, status=first_status(first))
     for event in rest:
         job = evolve(job, event)
     return job
@@ -235,6 +261,7 @@ def fold_recorded(job: Job | None, recorded: RecordedEvent) -> Job:
             submitted=event,
             correlation_id=recorded.correlation_id,
             created_at=recorded.recorded_at,
+            status=first_status(event),
             accepted_position=recorded.position,
             position=recorded.position,
         )
@@ -306,6 +333,12 @@ def _(event: JobHidden, job: Job, at: str) -> Job:
 def _(event: JobRelabelled, job: Job, at: str) -> Job:
     del at
     return replace(job, submitted=replace(job.submitted, wire=event.wire))
+
+
+@_apply.register
+def _(event: JobReleased, job: Job, at: str) -> Job:
+    del event
+    return replace(job, status=JobStatus.QUEUED, queued_at=at)
 
 
 @_apply.register
@@ -464,7 +497,7 @@ def why_expired(event: JobExpired) -> str:
 def _(event: JobRetried, job: Job, at: str) -> Job:
     del event, at
     # A passed deadline would expire the retry at once.
-    timeless = replace(job.submitted, deadline=None, finish_deadline=None)
+    timeless = replace(job.submitted, deadline=None, finish_deadline=None, start_after=None)
     return replace(
         job,
         submitted=timeless,

@@ -1,8 +1,9 @@
-"""Finds jobs that are overdue, lost or without a model, and ends or enqueues them."""
+"""Finds jobs that are due, overdue, lost or without a model, and ends or enqueues them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -15,9 +16,10 @@ from domain.errors import (
     ModelChanged,
     ModelNotFound,
     ModelNotLoaded,
+    QueueUnavailable,
     SemanticError,
 )
-from domain.events.job import AttemptFailed
+from domain.events.job import AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
 from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
@@ -27,12 +29,12 @@ from domain.job.ports import JobQueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.job.terminal_item import read_emitted
 from domain.ports import Clock
-from domain.values import JobId, Priority, rfc3339
+from domain.values import JobId, JobStatus, Priority, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
 ABSENT_S: Final = 10.0
-#: Seconds since its acceptance after which a job that waits for its model expires.
+#: Seconds in its queue after which a job that waits for its model expires.
 ABSENT_WAIT_MAX_S: Final = 24 * 3600.0
 #: Seconds of absence after which all jobs of a model that is not registered any more are ended. A
 #: model that only another machine has registered is known while a worker there has it.
@@ -52,7 +54,7 @@ class StrandedJobs:
     """Ends jobs whose model left; one per process.
 
     Attributes:
-        absent_wait_max_s: Seconds since its acceptance after which a waiting job expires.
+        absent_wait_max_s: Seconds in its queue after which a waiting job expires.
         absent_s: Seconds of absence before jobs that do not wait for a model fail.
         is_registered: Whether a model is registered; jobs of others need not wait.
     """
@@ -99,8 +101,8 @@ class StrandedJobs:
         return tuple(ended)
 
     def _expire(self, job: Job, before: str, *, is_due: bool) -> bool:
-        """End a waiting job of before an instant, or put it back; return whether it has ended."""
-        if job.created_at < before:
+        """End a job that waits since before an instant, or put it back; return if it has ended."""
+        if job.waiting_since < before:
             self.cancellation.cancel(job.id, reason=MODEL_ABSENT)
             return True
         if is_due:
@@ -188,6 +190,46 @@ class JobExpiry:
         return late
 
 
+#: Held jobs that are released in one call.
+RELEASED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRelease:
+    """Puts held jobs into their queues once they are due; one per process.
+
+    The wall clock decides, so a job whose instant passed during a sleep of the machine is released
+    at once. Two processes may look at the same time: the log takes one release of a job.
+    """
+
+    views: JobViews
+    clock: Clock
+    cancellation: JobCancellation
+
+    def release_due(self) -> tuple[JobId, ...]:
+        """Release every held job whose instant has come, and end those with a cancellation.
+
+        Returns:
+            The jobs that were looked at.
+
+        Raises:
+            LogUnavailable: A release was not recorded; the remaining jobs wait for the next call.
+        """
+        ports = self.cancellation
+        found = self.views.held(rfc3339(self.clock.now()), limit=RELEASED_MAX)
+        for view in found:
+            if view.cancel_requested:
+                with suppress(QueueUnavailable):
+                    ports.end_waiting(view)
+                continue
+            job = commit(view.id, JobReleased(), log=ports.log, ids=ports.ids)
+            # The reconciler enqueues it if the broker is away.
+            with suppress(QueueUnavailable):
+                if job.status is JobStatus.QUEUED:
+                    ports.put_back(job)
+        return tuple(view.id for view in found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReconciler:
     """Compares the unfinished jobs of the log with the queue; one per process.
@@ -213,7 +255,7 @@ class JobReconciler:
         """
         return tuple(
             view.id
-            for view in self.views.unfinished()
+            for view in self.views.unfinished(with_held=False)
             if self.queue.enqueue(
                 view.id,
                 Priority(view.submitted.priority),

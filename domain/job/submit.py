@@ -23,11 +23,12 @@ from domain.job.eta import EtaSource, retry_after_s
 from domain.job.fair_scheduler import line_of
 from domain.job.listing import JobViews, metadata_of, tags_of
 from domain.job.ports import JobQueue
+from domain.job.state import first_status
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import IdSource
 from domain.shares import share_of, shortage
-from domain.values import Digest, JobId, Owner, Priority, StreamName, digest_of
+from domain.values import Digest, JobId, JobStatus, Owner, Priority, StreamName, digest_of
 
 #: Why a submission gets the job that is unique already; a reason of ``JobAttached``.
 UNIQUE: Final = "unique"
@@ -64,7 +65,8 @@ class Accepted:
 
     Attributes:
         job_id: The job; an earlier one if the request is a repeat.
-        queued: Whether the queue holds the job; if not, the reconciler enqueues it.
+        queued: Whether the queue holds the job, or the job is held outside of it; if not, the
+            reconciler enqueues it.
         attached: Why the request was attached to an earlier job, if it was.
         joined_trace: W3C ``traceparent`` of that job.
     """
@@ -133,7 +135,8 @@ class JobSubmission:
             )
         if claim is not None:
             claim(job_id)
-        return Accepted(job_id=job_id, queued=self._enqueue(job_id, submitted))
+        is_held = first_status(submitted) is JobStatus.HELD
+        return Accepted(job_id=job_id, queued=is_held or self._enqueue(job_id, submitted))
 
     def attach(
         self, job_id: JobId, *, reason: str, request_id: str, trace: str | None = None
@@ -153,7 +156,8 @@ class JobSubmission:
         """
         attach = JobAttached(reason=reason, request_id=request_id, trace=trace)
         job = commit(job_id, attach, log=self.log, ids=self.ids)
-        queued = job.status.is_terminal or self._enqueue(job_id, job.submitted)
+        is_settled = job.status.is_terminal or job.status is JobStatus.HELD
+        queued = is_settled or self._enqueue(job_id, job.submitted)
         return Accepted(
             job_id=job_id, queued=queued, attached=reason, joined_trace=job.submitted.trace
         )
@@ -284,6 +288,33 @@ def require_share(
             f" of the {priority.value} queue"
         )
         raise RateLimited(msg, retry_after_s=retry_after_s(free_in_s))
+
+
+#: Jobs that may be held at once.
+HELD_MAX: Final = 10_000
+#: ``Retry-After`` of a job that cannot be held, in seconds.
+HELD_RETRY_S: Final = 60
+
+
+def require_hold(owner: Owner | None, views: JobViews) -> None:
+    """Refuse a new held job if too many are held; held jobs take no place of a queue.
+
+    Args:
+        owner: As in ``NewJob.answers_to``.
+
+    Raises:
+        Overloaded: Naming the limit.
+        RateLimited: Naming the share of the key.
+    """
+    mine = None if owner is None else views.count_held(owner=owner)
+    found = shortage(HELD_MAX, held=views.count_held(), mine=mine)
+    if found is None:
+        return
+    full = f"{HELD_MAX} jobs are held already; cancel some"
+    if found.of_holder:
+        full = f"this key may have {found.limit} of the {HELD_MAX} held jobs; cancel some"
+        raise RateLimited(full, retry_after_s=HELD_RETRY_S)
+    raise Overloaded(full, retry_after_s=HELD_RETRY_S)
 
 
 def _require_memory(priority: Priority, wait_max_s: float, waiting: int, eta: EtaSource) -> None:

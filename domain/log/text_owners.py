@@ -1,6 +1,7 @@
 """Which texts of the log are still needed. Pure.
 
-A text is needed while an owner needs it that refers to it: a job, an agent, a file or a batch. An
+A text is needed while an owner needs it that refers to it: a job, an agent, a file, a batch or a
+schedule. An
 owner stops to need its texts when it is deleted, or when a rule of retention overtakes it. The
 events stay; they hold digests only.
 """
@@ -28,6 +29,7 @@ from domain.events.batch import (
     FileDeleted,
 )
 from domain.events.job import JobHidden
+from domain.events.schedule import ScheduleAdded, ScheduleRemoved
 from domain.log.record import AGENT_STREAM, RecordedEvent
 
 #: Types of events, beside those that name texts, that begin or end the life of an owner.
@@ -47,6 +49,8 @@ LIFE_TYPES: Final = tuple(
         FileCreated,
         FileDeleted,
         JobHidden,
+        ScheduleAdded,
+        ScheduleRemoved,
     )
 )
 
@@ -139,6 +143,7 @@ class TextOwners:
         self._files: dict[str, _File] = {}
         self._batches: dict[str, _Batch] = {}
         self._hidden: set[str] = set()
+        self._schedules: dict[str, str] = {}
         for event in events:
             self.fold(event)
 
@@ -148,6 +153,10 @@ class TextOwners:
             self._fold_agent(event)
         elif event.type == JobHidden.__name__:
             self._hidden.add(event.stream)
+        elif event.type == ScheduleAdded.__name__:
+            self._schedules[event.stream] = event.data["job"]
+        elif event.type == ScheduleRemoved.__name__:
+            self._schedules.pop(event.stream, None)
         elif event.type in {FileCreated.__name__, FileDeleted.__name__}:
             self._fold_file(event)
         else:
@@ -164,7 +173,7 @@ class TextOwners:
 
     def kept(self, cut: RetentionCut) -> set[str]:
         """Return the digests of the texts that an owner needs."""
-        kept: set[str] = set()
+        kept = set(self._schedules.values())
         for stream, digests in self.texts.items():
             if stream.startswith("job-") and not self.is_released(stream, cut):
                 kept |= digests

@@ -144,6 +144,9 @@ def upgrade() -> None:
         _create_usage(suffix)
     _create_webhooks()
     op.create_index("ix_jobs_idempotency", "jobs", ["idempotency"], unique=True)
+    op.create_index(
+        "ix_jobs_held_until", "jobs", ["held_until"], sqlite_where=sa.text("held_until IS NOT NULL")
+    )
     for table, *columns in _INDEXES:
         op.create_index(f"ix_{table}_{'_'.join(columns)}", table, columns)
     for trigger in _TRIGGERS[op.get_context().dialect.name]:
@@ -211,6 +214,7 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
             _text("asked", null=True),
             _text("unique_key", null=True),
             _text("unique_until", null=True),
+            _text("held_until", null=True),
             _text("due_at", null=True),
             _text("bound_model", null=True),
             _text("model_wanted_since", null=True),

@@ -39,9 +39,14 @@ def run(
     temperature: Temperature = None,
     seed: Seed = None,
     system: System = None,
+    start_after: Annotated[
+        str | None,
+        typer.Option("--start-after", help="Seconds from now, or an instant (RFC 3339)."),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Print the answer, or only the job's id.")
     ] = True,
+    *,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -51,7 +56,12 @@ def run(
     job as it was accepted.
     """
     body = _job_body(
-        prompt, max_tokens=max_tokens, temperature=temperature, seed=seed, system=system
+        prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        system=system,
+        start_after=_start_after(start_after),
     )
     with service(data_dir) as client:
         if not wait:
@@ -70,6 +80,14 @@ def _job_body(prompt: str, **options: object) -> dict[str, Any]:
     """Return the body of ``POST /v1/jobs``; a prompt of ``-`` is read from stdin."""
     text = sys.stdin.read() if prompt == "-" else prompt
     return {"prompt": text} | {name: value for name, value in options.items() if value is not None}
+
+
+def _start_after(text: str | None) -> float | str | None:
+    """Return a start in the form of the api: seconds as a number, else the text."""
+    try:
+        return text and float(text)
+    except ValueError:
+        return text
 
 
 def _run_job(client: HttpClient, body: dict[str, Any], *, show: bool) -> dict[str, Any]:
@@ -284,6 +302,8 @@ def _expected(job: dict[str, Any]) -> str:
     estimate = job.get("estimate") or {}
     position = job.get("queue_position")
     parts = [] if position is None else [f"{position} before it"]
+    if job["status"] == "held":
+        return f"held until {job['start_after']}"
     if (needed := job.get("waiting_for")) not in {None, "place"}:
         name = f" {job['bound_model']}" if needed == "model" else ""
         parts.append(f"waits for {needed}{name}")

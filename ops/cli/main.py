@@ -78,6 +78,7 @@ GROUPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "jobs": ("jobs", "Use", "List, show, follow, cancel and retry jobs."),
         "agents": ("agents", "Look", "Who asked, and what is known of them."),
         "batch": ("batch", "Use", "Submit, follow and read batches."),
+        "schedules": ("schedules", "Use", "List, add, pause and remove schedules of jobs."),
         "webhooks": ("webhooks", "Use", "List and resend webhooks; show the secret."),
         "service": ("service.machine", "Serve", "Start the service with the machine."),
         "cache": ("cache", "Look", "The contexts on disk."),

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    text,
 )
 from sqlalchemy import UniqueConstraint as Unique
 from sqlmodel import Field, SQLModel
@@ -116,6 +117,8 @@ class JobRow(_Base, table=True):
         Index(None, "asked", "accepted_position"),
         Index(None, "unique_key", "unique_until"),
         Index(None, "owner", "accepted_position"),
+        # Few jobs are held: the index costs the others nothing.
+        Index(None, "held_until", sqlite_where=text("held_until IS NOT NULL")),
     )
 
     id: str = Field(primary_key=True, sa_type=TEXT)
@@ -130,6 +133,7 @@ class JobRow(_Base, table=True):
     asked: str | None = Field(default=None, sa_type=TEXT)
     unique_key: str | None = Field(default=None, sa_type=TEXT)
     unique_until: str | None = Field(default=None, sa_type=TEXT)
+    held_until: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     model_wanted_since: str | None = Field(default=None, sa_type=TEXT)

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from domain.errors import IdempotencyKeyTaken, UniqueJobExists
-from domain.events.job import JobCancelRequested, JobExpired, JobFailed, JobRetried
+from domain.events.job import (
+    JobCancelRequested,
+    JobExpired,
+    JobFailed,
+    JobReleased,
+    JobRetried,
+)
 from domain.job.eta import QueuedJob
 from domain.job.listing import JobFilter
 from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
@@ -315,3 +321,60 @@ def test_running_and_measured_jobs_have_the_size_of_their_request(
     assert took.decode_ms == completed().timings.decode_ms
     _accept(store, "job-5")
     assert store.queue_views.queued(Priority.INTERACTIVE, limit=9)[0].request_bytes == len(text)
+
+
+def test_held_jobs_are_found_once_their_instant_has_come(store: Store) -> None:
+    early, late = "2026-01-01T00:00:05.000000Z", "2026-01-01T00:00:10.000000Z"
+    first = _accept(store, "job-1", start_after=late)
+    second = _accept(store, "job-2", start_after=early, deadline=late)
+    _accept(store, "job-3")
+
+    def held(now: str, limit: int = 9) -> list[str]:
+        return [view.id for view in store.views.held(now, limit=limit)]
+
+    assert held("2026-01-01T00:00:04.999999Z") == []
+    assert (held(early), held(late), held(late, limit=1)) == ([second], [first, second], [first])
+    assert store.views.count_held() == 2
+    assert store.views.count_held(owner=Owner("key")) == 0
+    assert store.views.counts()[JobStatus.HELD] == 2
+    assert store.views.waiting(Priority.INTERACTIVE) == {None: 1}
+    assert [view.id for view in store.views.unfinished()] == ["job-1", "job-2", "job-3"]
+    assert [view.id for view in store.views.unfinished(with_held=False)] == ["job-3"]
+    assert [view.id for view in store.views.overdue(late)] == [second]
+    assert store.queue_views.open_jobs().waiting[Priority.INTERACTIVE] == 1
+
+
+def test_a_released_or_cancelled_job_is_no_longer_held_until_its_instant(store: Store) -> None:
+    late = "2026-01-01T00:00:10.000000Z"
+    first, second = (
+        _accept(store, "job-1", start_after=late),
+        _accept(store, "job-2", start_after=late),
+    )
+    store.clock.advance(3)
+    store.log.append(StreamName(first), [draft(JobReleased())], expected_version=1)
+    store.log.append(
+        StreamName(second), [draft(JobCancelRequested(reason="api"))], expected_version=1
+    )
+    assert [view.id for view in store.views.held("", limit=9)] == [second]
+    released = store.views.get(first)
+    assert released is not None
+    assert (released.status, released.waiting_since) == (
+        JobStatus.QUEUED,
+        "2026-01-01T00:00:03.000000Z",
+    )
+
+
+def test_no_model_is_wanted_for_a_held_job(store: Store) -> None:
+    held = replace(
+        submitted(start_after="2026-01-01T00:00:10.000000Z"),
+        bound_model="m",
+        waits_for_model=True,
+    )
+    store.log.append(StreamName("job-1"), [draft(held)], expected_version=0)
+    assert store.views.bound_models() == ()
+    assert store.views.bound("m", accepted_before="9999", limit=9) == ()
+    store.clock.advance(10)
+    store.log.append(StreamName("job-1"), [draft(JobReleased())], expected_version=1)
+    assert store.views.bound_models() == ("m",)
+    assert store.views.bound("m", accepted_before="2026-01-01T00:00:10.000000Z", limit=9) == ()
+    assert store.views.bound("m", accepted_before="2026-01-01T00:00:10.000001Z", limit=9)

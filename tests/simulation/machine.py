@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from structlog.testing import capture_logs
 
-from tests.simulation.moves import MOVES, NUMBERS
+from tests.simulation.moves import MOVES, NIGHT_MOVES, NUMBERS
 from tests.simulation.world import World
 
 numbers = st.integers(0, NUMBERS - 1)
@@ -80,10 +80,14 @@ class Simulation(RuleBasedStateMachine):
     def fault(self, move: str, number: int) -> None:
         self._do(move, number)
 
+    @rule(move=st.sampled_from(list(NIGHT_MOVES)), number=numbers)
+    def night(self, move: str, number: int) -> None:
+        self._do(move, number)
+
     @rule(number=numbers)
     def reconciled(self, number: int) -> None:
         self._do("reconciled", number)
 
     def _do(self, move: str, number: int) -> Any:
-        MOVES[move].do(self.world, number)
+        (MOVES | NIGHT_MOVES)[move].do(self.world, number)
         self.world.check()

@@ -25,6 +25,7 @@ PROMPTS = (*("x" * length for length in (13, 10, 1, 15, 8)), REFUSED)
 #: Lines of batches; their answers have at most as many tokens as ``PlainLines`` allows.
 LINES = ("x" * 13, "x" * 10, "x", "x" * 8, "bad")
 KEYS = (None, None, None, "k1", "k2")
+HOLDS_S = (0.5, 3.0, 20.0)
 LIMITS_S = (None, None, None, None, 1.0, 40.0)
 #: How long a unique job is the only one of its kind.
 UNIQUE_S = 20.0
@@ -62,6 +63,47 @@ def submit(world: World, number: int) -> None:
         webhook=HOOK if number % 3 == 0 else None,
         unique_s=UNIQUE_S if key is None and number % 5 == 0 else None,
     )
+
+
+def hold(world: World, number: int) -> None:
+    """Accept a job that may start later."""
+    draws = Draws(number)
+    world.submit(
+        world.apis[draws.below(2)],
+        PROMPTS[draws.below(len(PROMPTS))],
+        start_after_s=HOLDS_S[draws.below(len(HOLDS_S))],
+        start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
+        webhook=HOOK if number % 3 == 0 else None,
+    )
+
+
+def release(world: World, number: int) -> None:
+    """Look for held jobs that are due."""
+    world.release(world.apis[number % 2])
+
+
+def plan(world: World, number: int) -> None:
+    """Add a schedule."""
+    world.nights.add(world.apis[number % 2])
+
+
+def fire(world: World, number: int) -> None:
+    """Look for schedules that are due, and perhaps die on the way."""
+    draws = Draws(number)
+    api = world.apis[draws.below(2)]
+    world.nights.fire(api)
+    task = api.tasks[-1]
+    for _ in range(draws.below(24)):
+        if task.is_ready:
+            world.step(api, task)
+            world.check()
+    if not draws.below(8):
+        world.crash(api)
+
+
+def sleep(world: World, number: int) -> None:
+    """Let the machine sleep for some minutes."""
+    world.tick(60.0 * (1 + number % 4))
 
 
 def batch(world: World, number: int) -> None:
@@ -348,6 +390,19 @@ MOVES = {
         Move(follow_up, 12),
         # At the end of each walk.
         Move(change_of_mind, 0),
+    )
+}
+
+
+#: Moves of the lives that also have nights, where work is held; see ``walk``.
+NIGHT_MOVES = {
+    move.do.__name__: move
+    for move in (
+        Move(hold, 12),
+        Move(release, 8),
+        Move(plan, 3),
+        Move(fire, 12),
+        Move(sleep, 4),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from domain.batch.ports import BatchTally
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted, JobSubmitted
+from domain.events.schedule import ScheduleMissed
 from domain.job import decisions as job_module
 from domain.job import run_attempt as run_module
 from domain.job import state as state_module
@@ -19,15 +21,17 @@ from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
 from domain.job.submit import JobSubmission
+from domain.schedule.schedules import ScheduleRunner
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
+from tests.simulation import nights as nights_module
 from tests.simulation import workers as workers_module
 from tests.simulation import world as world_module
 from tests.simulation.broker import StoredItems
 from tests.simulation.truth import Reader
 from tests.support.fakes.batches import InMemoryBatchViews
-from tests.support.fakes.event_log import InMemoryEventLog
+from tests.support.fakes.event_log import InMemoryEventLog, InMemoryJobViews
 from tests.support.fakes.job_queue import FakeJobQueue
 from tests.support.fakes.webhooks import InMemoryWebhookStore
 from worker import actors
@@ -227,6 +231,43 @@ def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
     return mock.patch.object(InMemoryWebhookStore, "claim", forever)
 
 
+def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
+    held = InMemoryJobViews.held
+
+    def hasty(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+        del now
+        return held(self, "9999", limit=limit)
+
+    return mock.patch.object(InMemoryJobViews, "held", hasty)
+
+
+def _the_end_of_a_held_job_is_left_to_its_process() -> AbstractContextManager[Any]:
+    held = InMemoryJobViews.held
+
+    def blind(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+        return tuple(job for job in held(self, now, limit=limit) if not job.cancel_requested)
+
+    return mock.patch.object(InMemoryJobViews, "held", blind)
+
+
+def _a_schedule_forgets_its_keys() -> AbstractContextManager[Any]:
+    numbers = itertools.count()
+    return mock.patch.object(
+        nights_module, "key_of", lambda schedule, due: f"{schedule.id}:{due}#{next(numbers)}"
+    )
+
+
+def _missed_instants_are_left_out() -> AbstractContextManager[Any]:
+    events_of = ScheduleRunner._events
+
+    def silent(self: ScheduleRunner, *given: Any, **more: Any) -> Any:
+        events = events_of(self, *given, **more)
+        kept = [one for one in events if not isinstance(one, ScheduleMissed)]
+        return kept or events
+
+    return mock.patch.object(ScheduleRunner, "_events", silent)
+
+
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
@@ -262,4 +303,8 @@ PLANTED: Mapping[str, Plant] = {
     ),
     "a refused message counts as delivered": _a_refused_message_counts_as_delivered,
     "the claim of a dead sender is never given up": _a_claim_is_never_given_up,
+    "held jobs are released at once": _held_jobs_are_released_at_once,
+    "a schedule forgets its keys": _a_schedule_forgets_its_keys,
+    "missed instants are left out": _missed_instants_are_left_out,
+    "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,
 }

@@ -26,6 +26,7 @@ from domain.events.job import (
     JobCompleted,
     JobExpired,
     JobFailed,
+    JobReleased,
     JobRetried,
     JobSubmitted,
 )
@@ -47,6 +48,7 @@ class Record:
         prompt: What was asked.
         life: How often it was put back after its end.
         end: The terminal event of this life.
+        held_until: The instant before which it must not be released; ``None`` once it was.
         queued_anew: Whether it waits for another reason than its acceptance.
         bound: The model that must answer it.
         waits_for_model: Whether it waits for that model.
@@ -64,6 +66,7 @@ class Record:
     active_attempt: int = 0
     is_queued: bool = True
     queued_anew: bool = False
+    held_until: str | None = None
     cancel_reason: str | None = None
     end: Any = None
     ends: list[str] = field(default_factory=list)
@@ -172,6 +175,7 @@ class Truth:
         self.jobs: dict[JobId, Record] = {}
         self.readers: list[Reader] = []
         self.answers: dict[str, JobId] = {}
+        self.holds = 0
 
     def answered(self, key: str | None, job_id: JobId) -> None:
         """Record the reply to a caller."""
@@ -192,7 +196,7 @@ class Truth:
             event = decode_recorded(recorded)
             if isinstance(event, JobSubmitted):
                 self._check_unique(event, recorded.recorded_at)
-            self._follow(JobId(recorded.stream), event)
+            self._follow(JobId(recorded.stream), event, recorded.recorded_at)
         for job_id, job in self.jobs.items():
             stored = self._items.raw(job_id)
             for item in stored:
@@ -208,7 +212,7 @@ class Truth:
         for reader in self.readers:
             reader.look(self._items)
 
-    def _follow(self, job_id: JobId, event: Any) -> None:
+    def _follow(self, job_id: JobId, event: Any, at: str) -> None:
         if isinstance(event, JobSubmitted):
             self._accepted(job_id, event)
             return
@@ -221,6 +225,7 @@ class Truth:
             assert not isinstance(job.end, JobCompleted), where
             job.end, job.cancel_reason, job.active_attempt = None, None, 0
             job.is_queued = job.queued_anew = True
+            job.held_until = None
             job.life += 1
             job.attempt += 1
             return
@@ -228,7 +233,10 @@ class Truth:
         if isinstance(event, JobCancelRequested):
             assert job.cancel_reason is None, where
             job.cancel_reason = event.reason
+        elif isinstance(event, JobReleased):
+            _release(job, at, where)
         elif isinstance(event, AttemptStarted):
+            assert job.held_until is None, f"begun before its release: {where}"
             assert event.attempt == job.attempt + 1, where
             is_own_death = bool(job.active_attempt) and event.worker == job.worker
             assert not is_own_death, f"a worker that lives counts as dead: {where}"
@@ -274,7 +282,10 @@ class Truth:
             is_line=not event.ordered,
             unique=event.unique,
             unique_until=event.unique_until or "",
+            is_queued=event.start_after is None,
+            held_until=event.start_after,
         )
+        self.holds += event.start_after is not None
         waiting = [
             job
             for job in self.jobs.values()
@@ -378,3 +389,10 @@ class Truth:
             assert last.stop_reason is StopReason.CANCELLED, job
         else:
             assert isinstance(last, Failed), job
+
+
+def _release(job: Record, at: str, where: str) -> None:
+    assert job.held_until is not None, where
+    assert at >= job.held_until, f"released before its instant: {where}"
+    assert job.cancel_reason is None, where
+    job.held_until, job.is_queued, job.queued_anew = None, True, True

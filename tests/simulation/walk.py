@@ -7,11 +7,13 @@ from collections import Counter
 
 from structlog.testing import capture_logs
 
-from tests.simulation.moves import MOVES, NUMBERS, change_of_mind
+from tests.simulation.moves import MOVES, NIGHT_MOVES, NUMBERS, change_of_mind
 from tests.simulation.world import World
 
 #: Moves of one life.
 MOVES_MAX = 70
+#: Every so many lives have nights; the others are what they were before nights existed.
+NIGHTS_EVERY = 4
 
 
 class BrokenPromise(AssertionError):
@@ -34,8 +36,9 @@ def walk(seed: int, tally: Counter[str] | None = None) -> World:
         BrokenPromise: Caused by what was objected to.
     """
     drawn = random.Random(seed)
-    names = list(MOVES)
-    weights = [MOVES[name].weight for name in names]
+    moves = MOVES | NIGHT_MOVES if seed % NIGHTS_EVERY == NIGHTS_EVERY - 1 else MOVES
+    names = list(moves)
+    weights = [moves[name].weight for name in names]
     trace: list[str] = []
     world = World()
     with capture_logs():
@@ -43,7 +46,7 @@ def walk(seed: int, tally: Counter[str] | None = None) -> World:
             for name in drawn.choices(names, weights, k=drawn.randint(10, MOVES_MAX)):
                 number = drawn.randrange(NUMBERS)
                 trace.append(f"{name}({number})")
-                MOVES[name].do(world, number)
+                moves[name].do(world, number)
                 world.check()
             number = drawn.randrange(NUMBERS)
             trace.append(f"change_of_mind({number})")
@@ -65,6 +68,8 @@ def _count(world: World, tally: Counter[str]) -> None:
     tally["events"] += world.log.head().position
     tally["attempts"] += sum(job.attempt for job in jobs)
     tally["jobs of several attempts"] += sum(job.attempt > 1 for job in jobs)
+    tally["held jobs"] += world.truth.holds
+    tally["missed instants"] += world.nights.missed
     tally["retries"] += sum(job.life for job in jobs)
     tally["crashes"] += world.crashes
     tally["losses of the broker's data"] += world.broker.losses

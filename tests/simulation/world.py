@@ -11,7 +11,7 @@ from domain.chat.request import ChatRequest, Message
 from domain.engine.presence import LoadedModels
 from domain.job.cancel import JobCancellation, JobRetry
 from domain.job.request_dedup import Readership, RequestRepeat, job_to_join
-from domain.job.stranded import JobExpiry, JobReconciler, StrandedJobs
+from domain.job.stranded import JobExpiry, JobReconciler, JobRelease, StrandedJobs
 from domain.job.submit import (
     JobSubmission,
     NewJob,
@@ -24,6 +24,7 @@ from tests.simulation.absence import outlive_the_dead
 from tests.simulation.broker import Broker
 from tests.simulation.engine import MODELS
 from tests.simulation.follow_ups import FollowUps
+from tests.simulation.nights import Nights
 from tests.simulation.steps import Order, Process, Task
 from tests.simulation.truth import Reader, Truth
 from tests.simulation.workers import Models, Worker
@@ -48,6 +49,9 @@ _REFUSALS: Mapping[str, frozenset[str]] = {
     "cancel": frozenset({"log_unavailable"}),
     "retry": frozenset({"log_unavailable", "queue_unavailable", "not_retryable"}),
     "expire": frozenset({"log_unavailable"}),
+    "plan": frozenset({"log_unavailable"}),
+    "fire": frozenset({"log_unavailable"}),
+    "release": frozenset({"log_unavailable"}),
     "reconcile": frozenset({"log_unavailable", "queue_unavailable"}),
     "run": frozenset(),
     "signal": frozenset({"log_unavailable"}),
@@ -90,6 +94,7 @@ class World:
         self.models = Models(lambda: self.workers, self.wanted)
         self._absent_since: dict[str, float] = {}
         self.follow_ups = FollowUps(self)
+        self.nights = Nights(self)
         self.swaps = 0
         self.crashes = 0
         self.port_calls = 0
@@ -101,6 +106,11 @@ class World:
         """Begin to accept a job; ``wishes`` as in ``_command``."""
         key: str | None = wishes.get("key")
         self._call(api, "submit", partial(self._accept, api, self._command(prompt, **wishes), key))
+
+    def submit_scheduled(self, api: Process, prompt: str, *, key: str) -> JobId:
+        """Accept the job of an instant, whose key is its correlation too."""
+        command = self._command(prompt, key=key, correlation_id=key, priority=Priority.BATCH)
+        return self._accept(api, command, key)
 
     def repeat(self, api: Process, prompt: str, state: Readership, **wishes: Any) -> None:
         """Begin to find the job of an equal request, or to accept another."""
@@ -137,6 +147,13 @@ class World:
             views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
         )
         self._call(api, "expire", expiry.expire_overdue)
+
+    def release(self, api: Process) -> None:
+        """Begin to release the held jobs that are due."""
+        release = JobRelease(
+            views=self._views(api), clock=self.clock, cancellation=self.cancellation(api)
+        )
+        self._call(api, "release", release.release_due)
 
     def strand(self, api: Process) -> None:
         """Begin to end the jobs whose model no worker has."""
@@ -229,23 +246,30 @@ class World:
         for number, model in enumerate(MODELS):
             self.swap(number, model)
         for _ in range(ROUNDS_MAX):
+            self.nights.wind_down(self.apis[0])
             self.round()
             is_idle = self.broker.is_empty and not any(one.tasks for one in self.processes)
-            if is_idle and not self.log.views.unfinished() and self.follow_ups.is_done:
+            if is_idle and not self.log.views.unfinished() and self.is_over:
                 break
         for reader in self.truth.readers:
             reader.look_into_log(self.log, self.broker.items)
         self.truth.check_end(self.broker.losses)
         self.follow_ups.check_end()
+        self.nights.check_end()
         left = [task.name for one in self.processes for task in one.tasks]
         assert not left, f"stuck: {left}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch, message or schedule has anything left to do."""
+        return self.follow_ups.is_done and self.nights.is_done
 
     def reconciled(self) -> None:
         """Reconcile in one step and assert that every open job can be found."""
         if not self.broker.outage.takes_writes:
             return
         JobReconciler(views=self.log.views, queue=self.broker.queue).reconcile()
-        for view in self.log.views.unfinished():
+        for view in self.log.views.unfinished(with_held=False):
             where = f"no process will find {view.id}"
             held = self.broker.queue.holds(
                 view.id, Priority(view.submitted.priority), view.submitted.bound_model
@@ -256,6 +280,7 @@ class World:
         """Look whether all is as it must be."""
         self.truth.check(self.broker.losses)
         self.follow_ups.check()
+        self.nights.check()
 
     def close(self) -> None:
         """End every thread."""
@@ -269,6 +294,7 @@ class World:
         living = [one for one in self.workers if one.alive]
         self.tick(1)
         self.expire(self.apis[0])
+        self.release(self.apis[0])
         self.strand(self.apis[0])
         self.follow_ups.advance()
         for worker in living:
@@ -298,10 +324,14 @@ class World:
     # -- inside ----------------------------------------------------------------------------------
 
     def _call(self, api: Process, name: str, body: Callable[[], object]) -> None:
-        if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {"expire", "strand"}:
+        if sum(len(one.tasks) for one in self.apis) < CALLERS or name in {
+            "expire",
+            "release",
+            "strand",
+        }:
             api.begin(name, body)
 
-    def _accept(self, api: Process, command: NewJob, key: str | None) -> None:
+    def _accept(self, api: Process, command: NewJob, key: str | None) -> JobId:
         """What the route does."""
         views = self._views(api)
         if not is_repeat(command.submitted, views, at=rfc3339(self.clock.now())):
@@ -316,12 +346,14 @@ class World:
         submission = JobSubmission(ids=self.ids, **self.ports(api, "log", "queue"))
         accepted = submission.submit(command, job_id=self.ids.job_id())
         self.truth.answered(key, accepted.job_id)
+        return accepted.job_id
 
     def _command(
         self,
         prompt: str,
         *,
         key: str | None = None,
+        start_after_s: float | None = None,
         start_within_s: float | None = None,
         finish_within_s: float | None = None,
         unique_s: float | None = None,
@@ -337,6 +369,7 @@ class World:
             "correlation_id": "r",
             "idempotency": idempotency_digest(key) if key is not None else None,
             "asked": request.asked(protocol="jobs", agent=None, seeded=False),
+            "start_after": self._in(start_after_s),
             "deadline": self._in(start_within_s),
             "finish_deadline": self._in(finish_within_s),
             "unique": None if unique_s is None else digest_of(prompt.encode()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -25,7 +25,15 @@ from api.dialects.batches.objects import (
     wire_id,
 )
 from api.dialects.generate import USER_TURN
-from api.http.bodies import BATCH, Items, RequestBody, WebhookBody, parse_body
+from api.generation import start_after_of
+from api.http.bodies import (
+    BATCH,
+    Items,
+    RequestBody,
+    StartAfter,
+    WebhookBody,
+    parse_body,
+)
 from api.http.messages import Reply, Request, StreamReply, json_reply
 from api.http.operation import Operation, edges, page_size, path, text
 from domain.batch.jsonl import pack
@@ -37,6 +45,7 @@ from domain.errors import (
     NotFound,
 )
 from domain.events.batch import BatchSubmitted
+from domain.values import rfc3339
 
 # --- Anthropic -----------------------------------------------------------------------------
 
@@ -52,6 +61,7 @@ class MessageBatchBody(RequestBody):
     """The body of ``POST /v1/messages/batches``: requests to answer within a day."""
 
     requests: Annotated[Items[BatchRequest], Field(min_length=1)]
+    start_after: StartAfter | None = None
     webhook: WebhookBody | None = None
 
 
@@ -59,7 +69,8 @@ class MessageBatch(TypedDict):
     """An Anthropic batch.
 
     In ``request_counts`` all requests are ``processing`` until the batch has ended. ``progress``
-    is an addition: the counts as they are now.
+    is an addition: the counts as they are now; so is ``start_after``, which only a batch with a
+    later start has.
     """
 
     id: str
@@ -73,6 +84,7 @@ class MessageBatch(TypedDict):
     cancel_initiated_at: str | None
     archived_at: str | None
     results_url: str | None
+    start_after: NotRequired[str]
 
 
 class MessageBatchList(TypedDict):
@@ -124,7 +136,7 @@ def message_batch_object(
         "canceled": 0,
         "expired": 0,
     }
-    return {
+    shown: MessageBatch = {
         "id": name,
         "type": "message_batch",
         "processing_status": message_batch_status(batch),  # type: ignore[typeddict-item]  # one of three
@@ -137,6 +149,9 @@ def message_batch_object(
         "archived_at": archived_at,
         "results_url": f"{origin}{MESSAGES_PATH}/batches/{name}/results" if has_results else None,
     }
+    if batch.facts.start_after is not None:
+        shown["start_after"] = batch.facts.start_after
+    return shown
 
 
 JSONL: Final = "application/x-jsonl"
@@ -214,12 +229,15 @@ def _accept(app: App, request: Request) -> Batch:
         seen.add(one.custom_id)
     packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
     client = client_payload(request)
+    now = app.clock.now()
+    start = start_after_of(body.start_after, now)
     submitted = BatchSubmitted(
         protocol=ANTHROPIC,
         endpoint=MESSAGES_PATH,
         content=packed.digest,
         lines=packed.lines,
-        expires_at=later(app.clock.now(), rules.window_s),
+        start_after=None if start is None else rfc3339(start),
+        expires_at=later(start or now, rules.window_s),
         client_name=next(iter(client), None),
         webhook=app.webhook_policy.url_of(body.webhook),
         trace=str(request.trace),

@@ -22,8 +22,8 @@ from api.dialects.batches.objects import (
     new_batch_id,
     wire_id,
 )
-from api.generation import unix_seconds
-from api.http.bodies import Name, Pairs, RequestBody, WebhookBody, parse_body
+from api.generation import start_after_of, unix_seconds
+from api.http.bodies import Name, Pairs, RequestBody, StartAfter, WebhookBody, parse_body
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, edges, page_size, path, text
 from domain.batch.driver import file_of_part
@@ -38,6 +38,7 @@ from domain.errors import (
     PayloadMissing,
 )
 from domain.events.batch import BatchSubmitted
+from domain.values import rfc3339
 
 
 class BatchBody(RequestBody):
@@ -48,6 +49,7 @@ class BatchBody(RequestBody):
     completion_window: Literal["24h"]
     metadata: Pairs | None = None
     output_expires_after: KeptFor | None = None
+    start_after: StartAfter | None = None
     webhook: WebhookBody | None = None
 
 
@@ -98,7 +100,10 @@ class BatchUsage(TypedDict):
 
 
 class BatchObject(TypedDict):
-    """An OpenAI batch; times are in Unix seconds."""
+    """An OpenAI batch; times are in Unix seconds.
+
+    ``start_after`` is an addition that only a batch with a later start has.
+    """
 
     id: str
     object: Literal["batch"]
@@ -130,6 +135,7 @@ class BatchObject(TypedDict):
     request_counts: BatchRequestCounts
     metadata: dict[str, str] | None
     usage: NotRequired[BatchUsage]
+    start_after: NotRequired[int]
 
 
 class BatchList(TypedDict):
@@ -207,6 +213,8 @@ def openai_batch_object(
         },
         "metadata": dict(facts.metadata) if facts.metadata is not None else None,
     }
+    if facts.start_after is not None:
+        shown["start_after"] = unix_seconds(facts.start_after)
     if batch.state is BatchState.ENDED:
         shown["usage"] = _usage(batch)
     return shown
@@ -279,12 +287,15 @@ def _accept(app: App, request: Request) -> Batch:
         batches_max=app.batch_limits.open_max, owner=request.caller.sharer
     )
     client = client_payload(request)
+    now = app.clock.now()
+    start = start_after_of(body.start_after, now)
     submitted = BatchSubmitted(
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
         lines=count_lines(file.facts.content, app.payloads.get),
-        expires_at=later(app.clock.now(), app.batch_limits.window_s),
+        expires_at=later(start or now, app.batch_limits.window_s),
+        start_after=None if start is None else rfc3339(start),
         client_name=next(iter(client), None),
         input_file=file.id,
         metadata=body.metadata,

@@ -21,6 +21,7 @@ from api.http.bodies import (
     RequestBody,
     SamplingBody,
     Seed,
+    StartAfter,
     StopText,
     StopTexts,
     WebhookBody,
@@ -83,6 +84,7 @@ class PromptBody(OptionsBody):
     messages: Annotated[Items[ChatMessage], Field(min_length=1)] | None = None
     seed: Seed | None = None
     priority: Literal["interactive", "batch"] | None = None
+    start_after: StartAfter | None = None
     start_within_s: WithinS | None = None
     finish_within_s: WithinS | None = None
     webhook: WebhookBody | None = None
@@ -286,21 +288,22 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "model", "paused"]
+WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time"]
 
 
 class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
-    the workers. ``waiting_for`` is what a waiting job needs before it runs; if it is ``model``,
-    that is ``bound_model``: the registered model that must answer the job, ``null`` if it follows
-    the loaded model. ``answered_by`` is the model of its latest attempt.
+    the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time``, the
+    job is held until ``start_after``. If it is ``model``, that is ``bound_model``: the registered
+    model that must answer the job, ``null`` if it follows the loaded model. ``answered_by`` is the
+    model of its latest attempt.
     """
 
     id: str
     object: Literal["job"]
-    status: Literal["queued", "running", "completed", "failed", "cancelled", "expired"]
+    status: Literal["held", "queued", "running", "completed", "failed", "cancelled", "expired"]
     kind: Literal["generation", "embedding"]
     protocol: str
     model: str
@@ -311,6 +314,7 @@ class JobObject(TypedDict):
     agent_id: str | None
     tags: list[str]
     metadata: dict[str, str]
+    start_after: str | None
     start_by: str | None
     finish_by: str | None
     request_id: str
@@ -389,7 +393,7 @@ class JobBar(TypedDict):
     the attempt runs or ended without an answer, ``lost`` for an attempt whose worker died.
     """
 
-    kind: Literal["queued", "restore", "prefill", "decode", "run", "lost"]
+    kind: Literal["held", "queued", "restore", "prefill", "decode", "run", "lost"]
     attempt: int
     from_ms: float
     to_ms: float | None

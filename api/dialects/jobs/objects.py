@@ -81,6 +81,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "agent_id": view.submitted.agent,
         "tags": tags_of(view.submitted.labels),
         "metadata": metadata_of(view.submitted.labels),
+        "start_after": view.submitted.start_after,
         "start_by": view.submitted.deadline,
         "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,
@@ -117,7 +118,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
             "retry": f"{path}/retry",
         },
         "queue_position": None if waiting is None else waiting.position,
-        "waiting_for": _waiting_for(waiting),
+        "waiting_for": "time" if view.status is JobStatus.HELD else _waiting_for(waiting),
         "estimate": _estimate(view, forecast),
     }
 
@@ -220,7 +221,7 @@ def summarise_job(app: App, view: Job) -> JobObject:
 
 def wait_of(app: App, view: Job) -> Forecast | None:
     """Return the forecast of an open job."""
-    if view.status.is_terminal:
+    if view.status.is_terminal or view.status is JobStatus.HELD:
         return None
     if view.status is JobStatus.QUEUED and awaits_model(view, app.models):
         return awaiting_model(Priority(view.submitted.priority))

@@ -50,6 +50,7 @@ def queued_request(
         priority=Priority(wire.priority or Priority.INTERACTIVE),
         agent=agent,
         seeded=wire.seed is not None,
+        start_after=wire.start_after,
         start_within_s=wire.start_within_s,
         finish_within_s=wire.finish_within_s,
         webhook=wire.webhook,

@@ -9,6 +9,7 @@ export const VIEWS = [
   { name: "agents", title: "Agents", hint: "Contexts of agents and their cache", load: () => import("./views/agents.js") },
   { name: "events", title: "Events", hint: "The event log", load: () => import("./views/events.js") },
   { name: "batches", title: "Batches", hint: "Batches and their progress", load: () => import("./views/batches.js") },
+  { name: "schedules", title: "Schedules", hint: "Jobs that come again, and what they missed", load: () => import("./views/schedules.js") },
   { name: "webhooks", title: "Webhooks", hint: "Deliveries of webhooks", load: () => import("./views/webhooks.js") },
   { name: "setup", title: "Set up", hint: "Lines to paste into clients", load: () => import("./views/setup.js") },
 ];

@@ -34,6 +34,7 @@ from domain.events.job import (
     JobRelabelled,
     JobSubmitted,
 )
+from domain.events.schedule import ScheduleAdded
 from domain.events.worker import ArchiveErased, LogArchived, TextsErased
 from domain.log.codec import TEXT_FIELDS, text_digests
 from domain.log.record import EventFilter, RecordedEvent
@@ -68,6 +69,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (JobFailed, ()),
             (JobRelabelled, ("wire",)),
             (JobSubmitted, ("request", "wire", "client_name")),
+            (ScheduleAdded, ("job",)),
         )
     }
 )

@@ -121,6 +121,7 @@ def job_columns(job: Job) -> dict[str, Any]:
         "asked": asked.asked,
         "unique_key": job.unique,
         "unique_until": asked.unique_until,
+        "held_until": job.held_until,
         "due_at": job.due_at,
         "bound_model": asked.bound_model,
         "model_wanted_since": job.model_wanted_since,
@@ -140,7 +141,8 @@ JOB_ROWS = JobTable(JOBS, JOB_LABELS)
 PAGE_ROWS_MAX = 1000
 #: Lists read the record alone: an object for each row would double the cost of a page.
 _RECORDS = select(JOBS.c.record)
-_OPEN = [status.value for status in JobStatus if not status.is_terminal]
+_UNFINISHED = [status.value for status in JobStatus if not status.is_terminal]
+_OPEN = [JobStatus.QUEUED.value, JobStatus.RUNNING.value]
 _KEYED = HotStatement(select(JOBS.c.record).where(JOBS.c.idempotency == bindparam("key")))
 #: The job that is unique at an instant.
 UNIQUE_HOLDER = HotStatement(
@@ -166,12 +168,19 @@ _WAITING_OF = HotStatement(_COUNT_WAITING.where(JOBS.c.owner == bindparam("owner
 _OVERDUE = HotStatement(
     select(JOBS.c.record)
     .where(
-        JOBS.c.status.in_([literal(status) for status in _OPEN]),
+        JOBS.c.status.in_([literal(status) for status in _UNFINISHED]),
         JOBS.c.due_at <= bindparam("now"),
     )
     .order_by(JOBS.c.accepted_position)
     .limit(PAGE_ROWS_MAX)
 )
+_HELD = HotStatement(
+    select(JOBS.c.record)
+    .where(JOBS.c.held_until <= bindparam("now"))
+    .order_by(JOBS.c.accepted_position)
+    .limit(bindparam("rows_max"))
+)
+_COUNT_HELD = select(func.count()).where(JOBS.c.held_until.is_not(None))
 _BOUND_MODELS = HotStatement(
     select(JOBS.c.bound_model)
     .distinct()
@@ -258,10 +267,22 @@ class SqlJobViews:
         found = tuple(takewhile(lambda job: job.created_at >= (wanted.since or ""), jobs))
         return JobPage(jobs=found[:rows_max], has_more=len(found) > rows_max)
 
-    def unfinished(self) -> tuple[Job, ...]:
+    def unfinished(self, *, with_held: bool = True) -> tuple[Job, ...]:
         """See ``JobViews.unfinished``."""
-        query = _RECORDS.where(JOBS.c.status.in_(_OPEN))
+        query = _RECORDS.where(JOBS.c.status.in_(_UNFINISHED if with_held else _OPEN))
         return self._jobs(query.order_by(JOBS.c.accepted_position))
+
+    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
+        """See ``JobViews.held``."""
+        with reading(self._engine) as connection:
+            rows = _HELD.rows(connection, {"now": now, "rows_max": limit})
+            return tuple(job_of(record) for (record,) in rows)
+
+    def count_held(self, *, owner: Owner | None = None) -> int:
+        """See ``JobViews.count_held``."""
+        whose = [] if owner is None else [JOBS.c.owner == owner]
+        with reading(self._engine) as connection:
+            return int(connection.execute(_COUNT_HELD.where(*whose)).scalar_one())
 
     def overdue(self, now: str) -> tuple[Job, ...]:
         """See ``JobViews.overdue``."""

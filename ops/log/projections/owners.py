@@ -18,6 +18,7 @@ from sqlalchemy import (
 from domain.batch.ports import BatchTally
 from domain.batch.state import BatchId, job_of_line, line_of_job
 from domain.events.batch import BatchEnded, BatchFailed, BatchSubmitted, FileCreated
+from domain.events.schedule import ScheduleAdded
 from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, Ownership, RecordedEvent
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
@@ -33,7 +34,7 @@ from ops.log.tables import (
 )
 
 #: Types of the first events of streams whose owner has no other row.
-_TYPES: Final = frozenset({FileCreated.__name__, BatchSubmitted.__name__})
+_TYPES: Final = frozenset({FileCreated.__name__, BatchSubmitted.__name__, ScheduleAdded.__name__})
 
 
 class OwnerFold:

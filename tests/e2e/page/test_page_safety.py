@@ -44,6 +44,7 @@ VIEWS = {
     "agents/guide": ".block",
     "events": ".data-table tbody tr",
     "batches": "[role=grid] [data-index]",
+    "schedules": "[role=grid] [data-index]",
     "webhooks": "[role=grid] [data-index]",
     "setup": ".copy-line",
 }

@@ -20,7 +20,18 @@ pytestmark = pytest.mark.nightly
 KEYS = {name: f"{name}-" + name[0] * 24 for name in ("ann", "bob", "watch", "root")}
 SCOPES = {"watch": "read", "root": "admin"}
 WORD = "heliotrope"
-VIEWS = ("", "chat", "jobs", "agents", "agents/ann-1", "events", "batches", "webhooks", "setup")
+VIEWS = (
+    "",
+    "chat",
+    "jobs",
+    "agents",
+    "agents/ann-1",
+    "events",
+    "batches",
+    "schedules",
+    "webhooks",
+    "setup",
+)
 CANCEL = "section[aria-label=Running] button"
 LOAD = ".swap button"
 

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.timeout(scaled(1800))
 #: Operations that refuse a valid body with 400 for a reason that no schema can express.
 REFUSALS = {
     "createMessage": "a tool that must be called must be among the tools",
-    "createMessageBatch": "ids of one batch must differ",
     "createJob": "webhooks that requests name are disabled; unique excludes an idempotency key",
     **dict.fromkeys(("cancelJobs", "retryJobs"), "a filter needs a field, and since is an instant"),
+    "createMessageBatch": "ids of one batch must differ, and its start must be near",
+    "createBatch": "its start must be near",
+    "createSchedule": "the expression must have instants, and the zone must exist",
     "createChatCompletion": "a tool that must be called must be among the tools",
     "createCompletion": "best_of must equal n, and echo excludes suffix and logprobs",
     "createEmbedding": "the model must compute vectors",

@@ -107,6 +107,8 @@ def _fill(http: httpx.Client, url: str) -> Things:
     found.add("job_id", job_id)
     (vector,) = made(http.get(f"/v1/jobs/{job_id}"))["output"]["embeddings"]
     found.names.add(vector)
+    nightly = {"name": "nightly", "cron": "0 0 1 1 *", "job": {"prompt": TEXT}}
+    found.add("schedule_id", made(http.post("/v1/schedules", json=nightly))["id"])
     batch = {"requests": [{"custom_id": SECRET, "params": CHAT}]}
     found.add("batch_id", made(http.post("/v1/messages/batches", json=batch))["id"])
     line: dict[str, Any] = {"custom_id": SECRET, "method": "POST", "url": "/v1/chat/completions"}

@@ -50,6 +50,7 @@ def submitted(
     labels: tuple[str, ...] = (),
     unique: str | None = None,
     unique_until: str | None = None,
+    start_after: str | None = None,
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -67,6 +68,7 @@ def submitted(
         labels=labels,
         unique=digest_of(unique.encode()) if unique is not None else None,
         unique_until=unique_until,
+        start_after=start_after,
     )
 
 

@@ -17,6 +17,7 @@ from domain.events.job import (
     JobCancelRequested,
     JobCompleted,
     JobEvent,
+    JobReleased,
     JobRetried,
 )
 from domain.job.decisions import JobProposal, decide, failed_attempt
@@ -77,6 +78,7 @@ def commands(job: Job) -> st.SearchStrategy[JobProposal]:
         st.builds(JobCancelRequested, reason=st.text() | st.just(DEADLINE)),
         st.builds(JobCancelled, attempt=attempts, usage=usage),
         st.builds(JobAttached, reason=st.just("again"), request_id=st.none() | st.text()),
+        st.builds(JobReleased),
         st.builds(JobRetried, reason=st.just("operator")),
     )
 

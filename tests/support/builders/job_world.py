@@ -12,7 +12,7 @@ from domain.job.commit import load_job
 from domain.job.fair_scheduler import TurnOrder
 from domain.job.run_attempt import JobRunner, RunResult
 from domain.job.state import Job
-from domain.job.stranded import JobExpiry
+from domain.job.stranded import JobExpiry, JobRelease
 from domain.job.submit import Accepted, JobSubmission
 from domain.values import JobId, SamplingWish, StreamName, WorkerId
 from tests.support.builders.new_jobs import new_job
@@ -50,6 +50,7 @@ class JobWorld:
             log=log, payloads=log, queue=broker.queue, backlog=broker.items, ids=ids
         )
         self.expiry = JobExpiry(views=log.views, clock=self.clock, cancellation=self.cancellation)
+        self.holds = JobRelease(views=log.views, clock=self.clock, cancellation=self.cancellation)
         self.active = ActiveJobs()
         self.runner = self.new_worker("worker-1")
 

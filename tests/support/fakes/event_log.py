@@ -66,8 +66,26 @@ class InMemoryJobViews:
         found = [view for view in views if wanted.fits(view)]
         return JobPage(jobs=tuple(found[:limit]), has_more=len(found) > limit)
 
-    def unfinished(self) -> tuple[Job, ...]:
-        return tuple(view for view in self.rows.values() if not view.status.is_terminal)
+    def unfinished(self, *, with_held: bool = True) -> tuple[Job, ...]:
+        return tuple(
+            view
+            for view in self.rows.values()
+            if not view.status.is_terminal and (with_held or view.status is not JobStatus.HELD)
+        )
+
+    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
+        found = [
+            view
+            for view in self.rows.values()
+            if view.held_until is not None and view.held_until <= now
+        ]
+        return tuple(found[:limit])
+
+    def count_held(self, *, owner: Owner | None = None) -> int:
+        rows = self.rows.values()
+        return sum(
+            one.status is JobStatus.HELD and owner in {None, one.submitted.owner} for one in rows
+        )
 
     def overdue(self, now: str) -> tuple[Job, ...]:
         return tuple(
@@ -103,18 +121,18 @@ class InMemoryJobViews:
         return {status: found[status] for status in JobStatus}
 
     def bound_models(self) -> tuple[str, ...]:
-        bound = {view.submitted.bound_model for view in self.unfinished()}
+        bound = {view.submitted.bound_model for view in self.unfinished(with_held=False)}
         return tuple(sorted(model for model in bound if model is not None))
 
     def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         found = [
             view
-            for view in self.unfinished()
+            for view in self.unfinished(with_held=False)
             if view.submitted.bound_model == model
             and not view.cancel_requested
             and (
                 not view.submitted.waits_for_model
-                or view.created_at < accepted_before
+                or view.waiting_since < accepted_before
                 or view.status is JobStatus.RUNNING
             )
         ]

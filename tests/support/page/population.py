@@ -23,6 +23,8 @@ def populate(base_url: str, *, receiver_url: str | None = None) -> dict[str, Any
         turn = _post(http, "/v1/agents/guide/generate", {"prompt": "Say hello."})
         ended(http, turn["id"])
         fork = _post(http, "/v1/agents/guide/fork", {"id": "guide-fork"})
+        night = {"name": "nightly", "cron": "0 3 * * *", "job": {"prompt": "Sum up."}}
+        _post(http, "/v1/schedules", night)
         batches = [_message_batch(http), _openai_batch(http)]
         if receiver_url is not None:
             body = {"prompt": "Say hello.", "max_tokens": 4, "webhook": {"url": receiver_url}}

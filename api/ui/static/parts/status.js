@@ -2,6 +2,7 @@
 import { html } from "../core/preact.js";
 
 const TONES = {
+  held: "wait",
   queued: "wait",
   running: "run",
   completed: "good",

@@ -4,7 +4,7 @@ import { visible } from "../core/plain_text.js";
 import { html, useEffect, useState } from "../core/preact.js";
 import { Failure } from "./notices.js";
 
-const NAMES = { queued: "queued", restore: "restored", prefill: "prompt read", decode: "answer written", run: "running", lost: "worker died" };
+const NAMES = { held: "held", queued: "queued", restore: "restored", prefill: "prompt read", decode: "answer written", run: "running", lost: "worker died" };
 const MARKS = {
   lost: "✕",
   attempt_failed: "!",

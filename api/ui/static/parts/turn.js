@@ -12,7 +12,7 @@ import { Failure } from "./notices.js";
 import { Progress } from "./meter.js";
 import { Status } from "./status.js";
 
-const OPEN = new Set(["queued", "running"]);
+const OPEN = new Set(["held", "queued", "running"]);
 /** A reader who is further above the end is left there while an answer grows. */
 const NEAR_END_PX = 240;
 const AGAIN_MS = 100;

@@ -73,6 +73,7 @@ function Facts({ job }) {
     ["Protocol", `${job.protocol}, ${job.priority}`],
     ["Kind", job.kind],
     ["Accepted", clock(job.created_at)],
+    ...(job.start_after ? [["Starts after", clock(job.start_after)]] : []),
     ["Prompt", `${count(usage.prompt_tokens)} tokens`],
     ["From the cache", `${count(usage.cached_tokens)} (${percent(share(usage.cached_tokens, usage.prompt_tokens))})`],
     ["Answer", `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of reasoning` : ""}`],

@@ -11,7 +11,7 @@ import { Job } from "./job.js";
 
 const PAGE = 100;
 const REFRESH_MS = 3_000;
-const STATES = ["queued", "running", "completed", "failed", "cancelled", "expired"];
+const STATES = ["held", "queued", "running", "completed", "failed", "cancelled", "expired"];
 
 const COLUMNS = [
   { name: "job", title: "Job", width: "4rem", cell: (job) => html`<a class="id" title=${job.id} href=${link("jobs", [job.id])}>${shortId(job.id)}</a>` },

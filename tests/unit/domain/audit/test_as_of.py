@@ -64,4 +64,5 @@ def test_every_status_is_counted() -> None:
         JobStatus.FAILED: 0,
         JobStatus.CANCELLED: 0,
         JobStatus.EXPIRED: 0,
+        JobStatus.HELD: 0,
     }

@@ -162,3 +162,25 @@ def test_batch_whose_lines_were_erased_is_cancelled_and_keeps_its_answers() -> N
         assert world.batch_types(batch_id)[-1] == "BatchCancelRequested"
         assert world.step() == 0
         assert world.counts(batch_id) == BatchEnded(succeeded=1, canceled=1)
+
+
+def test_no_line_of_a_held_batch_becomes_a_job_before_its_instant() -> None:
+    with BatchWorld() as world:
+        held = world.submit_batch("one", "two", start_after="2026-01-01T00:00:05.000000Z")
+        now = world.submit_batch("three")
+        assert world.step() == 1
+        assert world.views.tally(held).jobs == 0
+        assert world.views.tally(now).jobs == 1
+        world.clock.advance(5)
+        assert world.step() == 2
+        world.work()
+        world.step()
+        assert world.counts(held) == BatchEnded(succeeded=2)
+
+
+def test_a_held_batch_can_be_cancelled() -> None:
+    with BatchWorld() as world:
+        held = world.submit_batch("one", start_after="2026-01-01T00:00:05.000000Z")
+        world.batches.cancel(held)
+        world.step()
+        assert world.counts(held) == BatchEnded(canceled=1)

@@ -242,6 +242,8 @@ def _read_base(
     _read_weights(network, tokenizing)
     ragged = install_ragged_attention(network)
     return BaseWeights(files, network, config, tokenizing.result(), ragged)
+
+
 def _reader_of(
     model_dir: Path,
     config: Mapping[str, Any],

@@ -398,3 +398,67 @@ def test_deadlines_are_instants() -> None:
             assert job["finish_by"] == "2026-01-01T00:01:00.000000Z"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("start_after", "instant"),
+    [
+        (60, "2026-01-01T00:01:00.000000Z"),
+        (0.5, "2026-01-01T00:00:00.500000Z"),
+        ("2026-01-01T01:00:00+00:30", "2026-01-01T00:30:00.000000Z"),
+        ("2026-01-01t00:00:01.25z", "2026-01-01T00:00:01.250000Z"),
+    ],
+)
+def test_a_job_is_held_until_its_instant(start_after: object, instant: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await _new_job(api, start_after=start_after, start_within_s=5)
+            job = await api.json("GET", f"/v1/jobs/{job_id}")
+            assert (job["status"], job["waiting_for"]) == ("held", "time")
+            assert (job["start_after"], job["queue_position"]) == (instant, None)
+            assert job["start_by"] > instant
+            held = await api.json("GET", "/v1/jobs?status=held")
+            assert [one["id"] for one in held["data"]] == [job_id]
+            cancelled = await api.json("POST", f"/v1/jobs/{job_id}/cancel")
+            assert cancelled["status"] == "cancelled"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("start_after", [0, 0.0, "2025-12-31T23:59:59Z"])
+def test_a_start_that_has_come_holds_nothing(start_after: object) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            job_id = await _new_job(api, start_after=start_after)
+            assert (await api.json("GET", f"/v1/jobs/{job_id}"))["status"] == "queued"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "start_after",
+    [
+        -1,
+        True,
+        [],
+        "",
+        "tomorrow",
+        "60",
+        "2026-01-01",
+        "2026-01-01T00:00:00",
+        "2026-01-01T00:00Z",
+        "2026-13-01T00:00:00Z",
+        "0001-01-01T00:00:00+23:59",
+        "2026-01-01T24:01:00Z",
+        "9999-01-01T00:00:00Z",
+        4e7,
+    ],
+)
+def test_another_start_is_refused(start_after: object) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            body = {"prompt": "hi", "start_after": start_after}
+            refused = await api.json("POST", "/v1/jobs", body, status=400)
+            assert refused["field"] == "start_after"
+
+    asyncio.run(scenario())

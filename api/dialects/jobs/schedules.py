@@ -1,0 +1,306 @@
+"""``/v1/schedules``: jobs by cron expressions, and the submission of those that are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.dialects.generate import MODEL_UNKNOWN
+from api.dialects.jobs import wire as native
+from api.dialects.jobs.bodies import JobBody
+from api.http.bodies import RequestBody, load_json, parse_body
+from api.http.messages import Caller, Reply, Request, json_reply
+from api.http.operation import Operation, path
+from api.submit import accept_job, bound_model
+from domain.chat.request import canonical_json
+from domain.events.schedule import ScheduleAdded
+from domain.job.submit import idempotency_digest
+from domain.schedule.schedules import ScheduleRunner
+from domain.schedule.state import Schedule, ScheduleId
+from domain.values import JobId, digest_of, rfc3339
+from ops.cron import CronsimTable
+
+#: Longest cron expression, in characters.
+CRON_CHARS_MAX: Final = 200
+SCHEDULE_ID_PATTERN: Final = "^schedule-[0-9a-f]{32}$"
+_SCHEDULE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_SCHEDULE_ID: Final = path(
+    "schedule_id", pattern=SCHEDULE_ID_PATTERN, example="schedule-" + "0" * 32
+)
+
+
+class ScheduleBody(RequestBody):
+    """The body of ``POST /v1/schedules``.
+
+    ``missed``: whether the latest of the instants that were missed gets a job (``once``) or none
+    does (``skip``).
+    """
+
+    name: Annotated[str, Field(pattern=_SCHEDULE_NAME)]
+    cron: Annotated[str, Field(min_length=1, max_length=CRON_CHARS_MAX)]
+    timezone: Annotated[str, Field(min_length=1, max_length=64)] = "UTC"
+    missed: Literal["once", "skip"] = "once"
+    job: JobBody
+
+
+class ScheduleRun(TypedDict):
+    """The latest job of a schedule, and the instant that it is for."""
+
+    due: str
+    job: str
+
+
+class MissedRuns(TypedDict):
+    """Instants that passed without a job; ``reason`` is ``late``, or why the job was refused."""
+
+    first: str
+    last: str
+    count: int
+    reason: str
+
+
+class ScheduleObject(TypedDict):
+    """A schedule; lists leave out ``job``, the body of its jobs."""
+
+    id: str
+    object: Literal["schedule"]
+    name: str
+    cron: str
+    timezone: str
+    missed: Literal["once", "skip"]
+    status: Literal["active", "paused"]
+    created_at: str
+    next_at: str | None
+    fired: int
+    last: ScheduleRun | None
+    missed_count: int
+    last_missed: MissedRuns | None
+    job: NotRequired[dict[str, Any]]
+
+
+class ScheduleList(TypedDict):
+    """All schedules, oldest first."""
+
+    object: Literal["list"]
+    data: list[ScheduleObject]
+
+
+class RemovedSchedule(TypedDict):
+    """The reply to the removal of a schedule."""
+
+    id: str
+    object: Literal["schedule"]
+    deleted: bool
+
+
+def schedule_runner(app: App) -> ScheduleRunner:
+    """Return what submits the jobs that are due."""
+    return ScheduleRunner(
+        records=app.schedules, jobs=_SubmittedJobs(app), cron=CronsimTable(), clock=app.clock
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SubmittedJobs:
+    """``ScheduledJobs`` as requests that the owner of the schedule sends."""
+
+    app: App
+
+    def submit(self, schedule: Schedule, due: str) -> JobId:
+        found = self.find(schedule, due)
+        if found is not None:
+            return found
+        body = self.app.payloads.get(schedule.facts.job)
+        headers = {
+            "idempotency-key": _key(schedule, due),
+            "user-agent": f"schedule {schedule.facts.name}",
+        }
+        request = Request(
+            id=schedule.id,
+            method="POST",
+            path="/v1/jobs",
+            headers=headers,
+            body=body,
+            caller=Caller(name=schedule.facts.owner or "", is_alone=not schedule.facts.keyspace),
+        )
+        parse = partial(native.parse, body, headers, defaults=self.app.defaults)
+        return accept_job(self.app, parse, request, protocol="jobs").job_id
+
+    def find(self, schedule: Schedule, due: str) -> JobId | None:
+        key = idempotency_digest(_key(schedule, due), schedule.facts.keyspace)
+        job = self.app.views.keyed(key)
+        return None if job is None else job.id
+
+
+def _key(schedule: Schedule, due: str) -> str:
+    return f"{schedule.id}:{due}"
+
+
+async def create_schedule(app: App, request: Request) -> Reply:
+    """Add a schedule."""
+    schedule = await app.call(_add, app, request)
+    return json_reply(await app.call(_whole, app, schedule), status=201)
+
+
+async def list_schedules(app: App, request: Request) -> Reply:
+    """List the schedules, oldest first."""
+    sees = request.caller.sees
+    present = await app.call(app.schedules.present)
+    body: ScheduleList = {
+        "object": "list",
+        "data": [_object(one) for one in present if sees in {None, one.facts.owner}],
+    }
+    return json_reply(body)
+
+
+async def get_schedule(app: App, request: Request) -> Reply:
+    """Return one schedule, with the body of its jobs."""
+    schedule = await app.call(app.schedules.load, ScheduleId(_SCHEDULE_ID.read(request)))
+    return json_reply(await app.call(_whole, app, schedule))
+
+
+async def pause_schedule(app: App, request: Request) -> Reply:
+    """Stop the jobs of a schedule; a repeated request changes nothing."""
+    schedule = await app.call(app.schedules.pause, ScheduleId(_SCHEDULE_ID.read(request)))
+    return json_reply(_object(schedule))
+
+
+async def resume_schedule(app: App, request: Request) -> Reply:
+    """Let a schedule go on with its next instant; what passed during the pause is not missed."""
+    schedule = await app.call(_resume, app, ScheduleId(_SCHEDULE_ID.read(request)))
+    return json_reply(_object(schedule))
+
+
+async def remove_schedule(app: App, request: Request) -> Reply:
+    """Remove a schedule; its jobs stay."""
+    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
+    await app.call(app.schedules.remove, schedule_id)
+    body: RemovedSchedule = {"id": schedule_id, "object": "schedule", "deleted": True}
+    return json_reply(body)
+
+
+def _add(app: App, request: Request) -> Schedule:
+    wire = parse_body(ScheduleBody, request.body)
+    body = canonical_json(load_json(request.body)["job"])
+    caller = request.caller
+    # What would refuse every job refuses the schedule.
+    bound_model(app, native.parse(body, {}, app.defaults))
+    app.webhook_policy.url_of(wire.job.webhook)
+    now = app.clock.now()
+    added = ScheduleAdded(
+        name=wire.name,
+        cron=wire.cron,
+        timezone=wire.timezone,
+        job=digest_of(body),
+        runs_late=wire.missed == "once",
+        next_at=rfc3339(CronsimTable().check(wire.cron, wire.timezone, now)),
+        owner=caller.owner,
+        keyspace=caller.keyspace,
+    )
+    return app.schedules.add(added, body=body, correlation_id=request.id, sharer=caller.sharer)
+
+
+def _resume(app: App, schedule_id: ScheduleId) -> Schedule:
+    facts = app.schedules.load(schedule_id).facts
+    first = CronsimTable().check(facts.cron, facts.timezone, app.clock.now())
+    return app.schedules.resume(schedule_id, next_at=rfc3339(first))
+
+
+def _whole(app: App, schedule: Schedule) -> ScheduleObject:
+    shown = _object(schedule)
+    shown["job"] = load_json(app.payloads.get(schedule.facts.job))
+    return shown
+
+
+def _object(schedule: Schedule) -> ScheduleObject:
+    facts, last, missed = schedule.facts, schedule.last, schedule.last_missed
+    return {
+        "id": schedule.id,
+        "object": "schedule",
+        "name": facts.name,
+        "cron": facts.cron,
+        "timezone": facts.timezone,
+        "missed": "once" if facts.runs_late else "skip",
+        "status": "paused" if schedule.is_paused else "active",
+        "created_at": schedule.created_at,
+        "next_at": schedule.due_at,
+        "fired": schedule.fired,
+        "last": None if last is None else {"due": last.due, "job": last.job},
+        "missed_count": schedule.missed,
+        "last_missed": None
+        if missed is None
+        else {
+            "first": missed.first,
+            "last": missed.last,
+            "count": missed.count,
+            "reason": missed.reason,
+        },
+    }
+
+
+SCHEDULE_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/schedules",
+        create_schedule,
+        id="createSchedule",
+        summary="Submit a job at each instant of a cron expression",
+        body=ScheduleBody,
+        example={
+            "name": "nightly",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Berlin",
+            "job": {"prompt": "Say hello.", "max_tokens": 32},
+        },
+        reply=ScheduleObject,
+        status=201,
+        responses={
+            404: MODEL_UNKNOWN,
+            409: "A schedule has that name",
+            429: "There are too many schedules",
+        },
+    ),
+    Operation(
+        "GET /v1/schedules",
+        list_schedules,
+        id="listSchedules",
+        summary="List the schedules, oldest first",
+        reply=ScheduleList,
+    ),
+    Operation(
+        "GET /v1/schedules/{schedule_id}",
+        get_schedule,
+        id="getSchedule",
+        summary="Return a schedule, with the body of its jobs",
+        parameters=(_SCHEDULE_ID,),
+        reply=ScheduleObject,
+    ),
+    Operation(
+        "DELETE /v1/schedules/{schedule_id}",
+        remove_schedule,
+        id="removeSchedule",
+        summary="Remove a schedule; its jobs stay",
+        parameters=(_SCHEDULE_ID,),
+        reply=RemovedSchedule,
+    ),
+    Operation(
+        "POST /v1/schedules/{schedule_id}/pause",
+        pause_schedule,
+        id="pauseSchedule",
+        summary="Stop the jobs of a schedule; a repeated request changes nothing",
+        parameters=(_SCHEDULE_ID,),
+        reply=ScheduleObject,
+    ),
+    Operation(
+        "POST /v1/schedules/{schedule_id}/resume",
+        resume_schedule,
+        id="resumeSchedule",
+        summary="Let a paused schedule go on with its next instant",
+        parameters=(_SCHEDULE_ID,),
+        reply=ScheduleObject,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Schedules: jobs that are submitted again and again, by cron expressions with a time zone."""

@@ -1,0 +1,303 @@
+"""Adds, lists, pauses and removes schedules, and submits the jobs that are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain, islice, takewhile
+from typing import Final, Protocol
+
+from domain.batch.ports import BatchViews
+from domain.errors import (
+    LogUnavailable,
+    Overloaded,
+    RateLimited,
+    ScheduleExists,
+    ScheduleNotFound,
+    SemanticError,
+)
+from domain.events.event import Event
+from domain.events.schedule import (
+    ScheduleAdded,
+    ScheduleFired,
+    ScheduleMissed,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+)
+from domain.log.folded_stream import FoldedStream
+from domain.log.ports import EventLog
+from domain.log.record import Draft
+from domain.ports import Clock, IdSource
+from domain.schedule.state import SCHEDULE_PREFIX, Schedule, ScheduleId, evolve
+from domain.shares import shortage
+from domain.values import JobId, Owner, StreamName, rfc3339
+
+#: Schedules that may exist at once, paused ones included.
+SCHEDULES_MAX: Final = 500
+#: ``Retry-After`` of a schedule that has no room, in seconds.
+FULL_RETRY_S: Final = 60
+#: Missed instants of one event that are counted; more count as so many.
+MISSED_MAX: Final = 1000
+#: Seconds after which an instant counts as missed where late jobs are not wanted.
+LATE_S: Final = 60.0
+#: A clock that is set back by more than this begins the instants of schedules anew, in seconds.
+SET_BACK_S: Final = 3600.0
+#: Streams that are looked up at once.
+_STREAMS_MAX: Final = 1000
+
+
+class CronTable(Protocol):
+    """The instants of cron expressions. Both arguments were checked before."""
+
+    def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
+        """Yield the instants after ``at``, in order."""
+        ...
+
+    def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
+        """Return the last instant that is ``at`` or earlier."""
+        ...
+
+
+class ScheduleRecords:
+    """The schedules of a log; one per process, for any thread.
+
+    Its methods raise ``LogUnavailable`` where the log cannot be read, or written.
+
+    Args:
+        views: Find the streams.
+    """
+
+    def __init__(self, *, log: EventLog, views: BatchViews, ids: IdSource) -> None:
+        self._log = log
+        self._views = views
+        self._ids = ids
+        self._streams: dict[ScheduleId, FoldedStream[Schedule]] = {}
+        self._last: StreamName | None = None
+        self._read_to = -1
+        self._present: tuple[Schedule, ...] = ()
+
+    def present(self) -> tuple[Schedule, ...]:
+        """Return the schedules that are not removed, oldest first; reads only what is new."""
+        head = self._log.head().position
+        if head == self._read_to:
+            return self._present
+        while found := self._views.streams(
+            ScheduleAdded.__name__, limit=_STREAMS_MAX, after=self._last, oldest_first=True
+        ):
+            self._streams |= {ScheduleId(name): self._stream(ScheduleId(name)) for name in found}
+            self._last = found[-1]
+        read = {name: stream.read() for name, stream in tuple(self._streams.items())}
+        for name in [name for name, schedule in read.items() if schedule.is_removed]:
+            self._streams.pop(name, None)
+        self._present = tuple(one for one in read.values() if not one.is_removed)
+        self._read_to = head
+        return self._present
+
+    def load(self, schedule_id: ScheduleId) -> Schedule:
+        """Return a schedule.
+
+        Raises:
+            ScheduleNotFound: There is none, or it was removed.
+        """
+        found = self._stream(schedule_id).read()
+        if found.added is None or found.is_removed:
+            raise ScheduleNotFound(schedule_id)
+        return found
+
+    def add(
+        self, added: ScheduleAdded, *, body: bytes, correlation_id: str, sharer: Owner | None
+    ) -> Schedule:
+        """Record a schedule.
+
+        Args:
+            body: The text that ``added.job`` is the digest of.
+            sharer: The API key whose share counts; ``None`` where no other key is in need of one.
+
+        Raises:
+            ScheduleExists: Its owner has another one of that name.
+            Overloaded: Naming the limit.
+            RateLimited: Naming the share of the key.
+        """
+        present = self.present()
+        mine = [one for one in present if one.facts.owner == added.owner]
+        if any(one.facts.name == added.name for one in mine):
+            raise ScheduleExists(added.name)
+        _require_room(len(present), None if sharer is None else len(mine))
+        schedule_id = ScheduleId(SCHEDULE_PREFIX + self._ids.job_id().removeprefix("job-"))
+        draft = Draft(event_id=self._ids.event_id(), event=added, correlation_id=correlation_id)
+        self._log.append(
+            StreamName(schedule_id), [draft], expected_version=0, payloads={added.job: body}
+        )
+        return self.load(schedule_id)
+
+    def pause(self, schedule_id: ScheduleId) -> Schedule:
+        """Stop the jobs of a schedule; one that is paused stays as it is."""
+        return self.change(schedule_id, lambda now: () if now.is_paused else (SchedulePaused(),))
+
+    def resume(self, schedule_id: ScheduleId, *, next_at: str) -> Schedule:
+        """Let a paused schedule go on at an instant; another one stays as it is."""
+        resumed = ScheduleResumed(next_at=next_at, reason="api")
+        return self.change(schedule_id, lambda now: (resumed,) if now.is_paused else ())
+
+    def remove(self, schedule_id: ScheduleId) -> None:
+        """Remove a schedule; its jobs stay."""
+        self.load(schedule_id)
+        self._stream(schedule_id).commit(lambda now: () if now.is_removed else (ScheduleRemoved(),))
+
+    def change(
+        self, schedule_id: ScheduleId, decide: Callable[[Schedule], Sequence[Event]]
+    ) -> Schedule:
+        """Append what follows from the present state of a schedule, and return it.
+
+        Raises:
+            ScheduleNotFound: There is none, or it was removed.
+        """
+        self.load(schedule_id)
+        self._stream(schedule_id).commit(lambda now: () if now.is_removed else decide(now))
+        return self.load(schedule_id)
+
+    def _stream(self, schedule_id: ScheduleId) -> FoldedStream[Schedule]:
+        return self._streams.get(schedule_id) or FoldedStream(
+            StreamName(schedule_id),
+            log=self._log,
+            ids=self._ids,
+            initial=Schedule(id=schedule_id),
+            evolve=evolve,
+        )
+
+
+def _require_room(held: int, mine: int | None) -> None:
+    found = shortage(SCHEDULES_MAX, held=held, mine=mine)
+    if found is None:
+        return
+    if found.of_holder:
+        full = f"this key may have {found.limit} of the {SCHEDULES_MAX} schedules; remove one"
+        raise RateLimited(full, retry_after_s=FULL_RETRY_S)
+    full = f"there are {SCHEDULES_MAX} schedules already; remove one"
+    raise Overloaded(full, retry_after_s=FULL_RETRY_S)
+
+
+class ScheduledJobs(Protocol):
+    """Submits the jobs of schedules; there is one for each schedule and instant."""
+
+    def submit(self, schedule: Schedule, due: str) -> JobId:
+        """Submit the job of an instant, or return the one that was submitted before.
+
+        Raises:
+            SemanticError: The job was refused.
+        """
+        ...
+
+    def find(self, schedule: Schedule, due: str) -> JobId | None:
+        """Return the job of an instant, if there is one."""
+        ...
+
+
+@dataclass(slots=True)
+class ScheduleRunner:
+    """Submits the jobs that are due; one per process.
+
+    Several processes may look at the same time, and one may die between the job and its event: the
+    job of an instant is found by its key, and the stream takes one event for each instant.
+    """
+
+    records: ScheduleRecords
+    jobs: ScheduledJobs
+    cron: CronTable
+    clock: Clock
+    _latest: datetime | None = field(default=None, init=False)
+
+    def fire_due(self) -> tuple[ScheduleId, ...]:
+        """Submit a job for each schedule whose instant has come.
+
+        Of several instants that passed, as in a sleep of the machine, the latest gets a job if the
+        schedule wants late ones, or if it is less than ``LATE_S`` ago; the others are recorded as
+        missed. After a clock was set back, instants count from the present time.
+
+        Returns:
+            The schedules that were due.
+
+        Raises:
+            LogUnavailable: Nothing was recorded for one of them; call again.
+        """
+        now = self.clock.now()
+        was_set_back = self._latest is None or now < self._latest - timedelta(seconds=SET_BACK_S)
+        self._latest = now if was_set_back else max(now, self._latest or now)
+        present = self.records.present()
+        if was_set_back:
+            for schedule in present:
+                self._begin_anew(schedule, now)
+        due = [one for one in present if one.due_at is not None and one.due_at <= rfc3339(now)]
+        for schedule in due:
+            self._fire(schedule, now)
+        return tuple(one.id for one in due)
+
+    def first_after(self, cron: str, timezone: str, at: datetime) -> str | None:
+        """Return the first instant after ``at``, if there is one."""
+        found = next(self.cron.after(cron, timezone, at), None)
+        return None if found is None else rfc3339(found)
+
+    def _begin_anew(self, schedule: Schedule, now: datetime) -> None:
+        """Resume a schedule whose next instant is later than it can be at this time."""
+        if schedule.due_at is None:
+            return
+        next_at = self.first_after(schedule.facts.cron, schedule.facts.timezone, now)
+        if next_at is None or schedule.due_at <= next_at:
+            return
+        resumed = ScheduleResumed(next_at=next_at, reason="clock_set_back")
+        before = schedule.due_at
+        self.records.change(schedule.id, lambda state: (resumed,) if state.due_at == before else ())
+
+    def _fire(self, schedule: Schedule, now: datetime) -> None:
+        cron, timezone, due_at = schedule.facts.cron, schedule.facts.timezone, schedule.due_at
+        assert due_at is not None
+        first = datetime.fromisoformat(due_at)
+        later = self.cron.after(cron, timezone, first)
+        passed = takewhile(lambda one: one <= now, chain([first], later))
+        instants = list(islice(passed, MISSED_MAX))
+        if len(instants) == MISSED_MAX:
+            instants[-1] = self.cron.latest(cron, timezone, now)
+        next_at = self.first_after(cron, timezone, max(now, instants[-1]))
+        is_late = (now - instants[-1]).total_seconds() > LATE_S
+        try:
+            events = self._events(schedule, instants, next_at, is_late=is_late)
+        except LogUnavailable:
+            raise
+        except SemanticError:
+            return  # tried again, until the next instant makes this one missed
+        self.records.change(schedule.id, lambda state: events if state.due_at == due_at else ())
+
+    def _events(
+        self,
+        schedule: Schedule,
+        instants: Sequence[datetime],
+        next_at: str | None,
+        *,
+        is_late: bool,
+    ) -> list[Event]:
+        events: list[Event] = []
+        missed: list[str] = []
+        reason = "late"
+        for number, instant in enumerate(instants, start=1):
+            due = rfc3339(instant)
+            wanted = number == len(instants) and (schedule.facts.runs_late or not is_late)
+            try:
+                # An api may have died after it had submitted the job of an earlier instant.
+                job = (self.jobs.submit if wanted else self.jobs.find)(schedule, due)
+            except SemanticError as error:
+                if error.retryable:
+                    raise
+                job, reason = None, error.code
+            if job is None:
+                missed.append(due)
+            else:
+                events.append(ScheduleFired(due=due, job=job, next_at=next_at))
+        if missed:
+            count, first, last = len(missed), missed[0], missed[-1]
+            events.insert(
+                0,
+                ScheduleMissed(first=first, last=last, count=count, reason=reason, next_at=next_at),
+            )
+        return events

@@ -1,0 +1,127 @@
+"""``semantic schedules``: jobs that are submitted again and again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from ops.cli.client import ask, service
+from ops.cli.options import DataDir, Json, fail
+from ops.cli.output import echo, print_json, print_table
+from ops.clients.http_client import HttpClient
+from ops.exit_codes import ExitCode
+
+ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name, or its id.")]
+#: What follows this in a path is the name of a time zone.
+_ZONES: Final = "/zoneinfo/"
+
+
+def list_schedules(json: Json = False, data_dir: DataDir = None) -> None:
+    """List the schedules with their next and their latest instant."""
+    found = ask("GET", "/v1/schedules", data_dir)
+    if json:
+        print_json(found, ascii_only=False)
+        return
+    rows = [
+        (
+            one["name"],
+            one["status"],
+            one["cron"],
+            one["timezone"],
+            one["next_at"] or "",
+            (one["last"] or {}).get("job", ""),
+            _missed(one),
+        )
+        for one in found["data"]
+    ]
+    print_table(("name", "status", "cron", "zone", "next", "latest job", "missed"), rows)
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that no other has.")],
+    cron: Annotated[str, typer.Option("--cron", help="Minute, hour, day, month, day of the week.")],
+    prompt: Annotated[str, typer.Option("--prompt", help="What each job asks.")],
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="Of --cron; else that of this machine.")
+    ] = None,
+    missed: Annotated[
+        Literal["once", "skip"], typer.Option("--missed", help="Make up for the latest, or not.")
+    ] = "once",
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Most tokens of each answer.")
+    ] = None,
+    *,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Submit a job at each instant of a cron expression."""
+    job: dict[str, Any] = {"prompt": prompt, "priority": "batch"}
+    job |= {} if max_tokens is None else {"max_tokens": max_tokens}
+    zone = timezone or _local_zone()
+    body = {"name": name, "cron": cron, "timezone": zone, "missed": missed, "job": job}
+    added = ask("POST", "/v1/schedules", data_dir, json=body)
+    if json:
+        print_json(added, ascii_only=False)
+    else:
+        echo(f"{added['id']} begins at {added['next_at']}")
+
+
+def remove(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Remove a schedule; its jobs stay."""
+    _change("DELETE", "", schedule, as_json=json, data_dir=data_dir)
+
+
+def pause(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Stop the jobs of a schedule until it is resumed."""
+    _change("POST", "/pause", schedule, as_json=json, data_dir=data_dir)
+
+
+def resume(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
+    """Let a paused schedule go on with its next instant."""
+    _change("POST", "/resume", schedule, as_json=json, data_dir=data_dir)
+
+
+def _change(
+    method: str, action: str, schedule: str, *, as_json: bool, data_dir: Path | None
+) -> None:
+    with service(data_dir) as client:
+        changed = client.ask(method, f"/v1/schedules/{_id_of(client, schedule)}{action}")
+    if as_json:
+        print_json(changed, ascii_only=False)
+    else:
+        state = "removed" if changed.get("deleted") else changed["status"]
+        echo(f"{changed['id']} is {state}")
+
+
+def _id_of(client: HttpClient, schedule: str) -> str:
+    for one in client.ask("GET", "/v1/schedules")["data"]:
+        if schedule in {one["id"], one["name"]}:
+            return str(one["id"])
+    return fail(f"there is no schedule {schedule}", ExitCode.FAILED)
+
+
+def _missed(schedule: dict[str, Any]) -> str:
+    missed = schedule["last_missed"]
+    if missed is None:
+        return ""
+    return f"{schedule['missed_count']}, up to {missed['last']} ({missed['reason']})"
+
+
+def _local_zone() -> str:
+    """Return the name of the time zone of this machine; ``UTC`` where it has no name."""
+    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
+    name = place.removeprefix(":").rpartition(_ZONES)[2]
+    return "UTC" if name.startswith("/") else name
+
+
+#: The commands of the group, by name.
+COMMANDS: Final = {
+    "ls": list_schedules,
+    "add": add,
+    "rm": remove,
+    "pause": pause,
+    "resume": resume,
+}

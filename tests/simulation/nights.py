@@ -1,0 +1,172 @@
+"""Schedules of the simulated service, and what must be true of their instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from domain.errors import ScheduleExists
+from domain.events.job import JobSubmitted
+from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed
+from domain.job.submit import idempotency_digest
+from domain.log.codec import decode_recorded
+from domain.schedule.schedules import ScheduleRecords, ScheduleRunner
+from domain.schedule.state import SCHEDULE_PREFIX, Schedule, ScheduleId
+from domain.values import JobId, digest_of, rfc3339
+from tests.simulation.steps import Process
+from tests.support.fakes.batches import InMemoryBatchViews
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+#: What each job of a schedule asks.
+_PROMPT = "x" * 8
+_BODY = b"{}"
+_MINUTE = timedelta(minutes=1)
+
+
+class EachMinute:
+    """``CronTable`` of an expression for every minute."""
+
+    def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
+        del cron, timezone
+        first = at.replace(second=0, microsecond=0, tzinfo=UTC)
+        return (first + number * _MINUTE for number in count(1))
+
+    def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
+        del cron, timezone
+        return at.replace(second=0, microsecond=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """``ScheduledJobs`` of an api process of the world."""
+
+    world: World
+    api: Process
+
+    def submit(self, schedule: Schedule, due: str) -> JobId:
+        return self.find(schedule, due) or self.world.submit_scheduled(
+            self.api, _PROMPT, key=key_of(schedule, due)
+        )
+
+    def find(self, schedule: Schedule, due: str) -> JobId | None:
+        views = self.api.stepped(self.world.log.views, "views")
+        job = views.keyed(idempotency_digest(key_of(schedule, due)))
+        return None if job is None else JobId(job.id)
+
+
+def key_of(schedule: Schedule, due: str) -> str:
+    """Return the key of the job of an instant."""
+    return f"{schedule.id}:{due}"
+
+
+class Nights:
+    """The schedules of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._views = InMemoryBatchViews(world.log)
+        self._runners: dict[Process, ScheduleRunner] = {}
+        self._position = 0
+        self._fired: dict[str, set[str]] = {}
+        self._keys: set[str] = set()
+
+    def add(self, api: Process) -> None:
+        """Begin to add a schedule for every minute."""
+        first = next(EachMinute().after("", "", self._world.clock.now()))
+        added = ScheduleAdded(
+            name=f"night-{len(self._fired) % 2}",
+            cron="* * * * *",
+            timezone="UTC",
+            job=digest_of(_BODY),
+            runs_late=len(self._fired) % 2 == 0,
+            next_at=rfc3339(first),
+        )
+        records = self._runner(api).records
+
+        def body() -> None:
+            try:
+                records.add(added, body=_BODY, correlation_id="r", sharer=None)
+            except ScheduleExists:
+                return
+
+        self._begin(api, "plan", body)
+
+    def fire(self, api: Process) -> None:
+        """Begin to submit the jobs that are due."""
+        self._begin(api, "fire", self._runner(api).fire_due)
+
+    def wind_down(self, api: Process) -> None:
+        """Submit what is due, and pause the schedules once nothing is: the work gets an end."""
+        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        now = rfc3339(self._world.clock.now())
+        for schedule in records.present():
+            if schedule.due_at is not None and schedule.due_at <= now:
+                self.fire(api)
+            elif not schedule.is_paused:
+                records.pause(schedule.id)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every schedule is paused."""
+        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        return all(schedule.is_paused for schedule in records.present())
+
+    def check(self) -> None:
+        """Look at the new events."""
+        for recorded in self._world.log.read_all(after=self._position, limit=1000):
+            self._position = recorded.position
+            event = decode_recorded(recorded)
+            if isinstance(event, JobSubmitted) and recorded.correlation_id.startswith(
+                SCHEDULE_PREFIX
+            ):
+                instant = recorded.correlation_id.partition("#")[0]
+                assert instant not in self._keys, f"two jobs of one instant: {instant}"
+                self._keys.add(instant)
+            elif isinstance(event, ScheduleAdded):
+                self._fired[recorded.stream] = set()
+            elif isinstance(event, ScheduleFired):
+                fired = self._fired[recorded.stream]
+                where = f"{event} of {recorded.stream}"
+                assert event.due <= recorded.recorded_at, f"before its instant: {where}"
+                assert event.due not in fired, f"twice: {where}"
+                fired.add(event.due)
+                assert JobId(event.job) in self._world.truth.jobs, f"no job: {where}"
+
+    def check_end(self) -> None:
+        """Every instant up to the next one has its job, or is recorded as missed."""
+        self.check()
+        records = ScheduleRecords(log=self._world.log, views=self._views, ids=self._world.ids)
+        for name in self._fired:
+            schedule = records.load(ScheduleId(name))
+            first, next_at = schedule.facts.next_at, schedule.next_at
+            assert next_at is not None
+            passed = (datetime.fromisoformat(next_at) - datetime.fromisoformat(first)) / _MINUTE
+            known = schedule.fired + schedule.missed
+            assert known == passed, f"{known} of {passed} instants: {schedule}"
+        fired = {f"{name}:{due}" for name, dues in self._fired.items() for due in dues}
+        assert self._keys == fired, f"jobs without an event: {self._keys ^ fired}"
+
+    @property
+    def missed(self) -> int:
+        """Recorded misses."""
+        return len(self._world.log.read_all(limit=10**6, types=(ScheduleMissed.__name__,)))
+
+    def _begin(self, api: Process, name: str, body: Any) -> None:
+        if not any(task.name == f"{api.name}/{name}" for task in api.tasks):
+            api.begin(name, body)
+
+    def _runner(self, api: Process) -> ScheduleRunner:
+        world = self._world
+        if api not in self._runners:
+            records = ScheduleRecords(
+                log=api.stepped(world.log, "log"), views=self._views, ids=world.ids
+            )
+            self._runners[api] = ScheduleRunner(
+                records=records, jobs=_Jobs(world, api), cron=EachMinute(), clock=world.clock
+            )
+        return self._runners[api]
