@@ -79,6 +79,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
         405: "Method not allowed",
         408: "Request timeout",
         409: "Conflict",
+        410: "Gone",
         413: "Content too large",
         415: "Unsupported media type",
         417: "Expectation failed",

@@ -32,7 +32,8 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/]+)(?::\d{1,5})?", re.IGNORE
 _ANY: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not bound
 _METHODS: Final = "GET, POST, PATCH, DELETE"
 _EXPOSED: Final = (
-    "request-id, x-semantic-trace, x-semantic-warning, retry-after, x-should-retry, location"
+    "request-id, x-semantic-trace, x-semantic-warning, retry-after, x-should-retry, location, "
+    "etag, stream-next-offset, stream-cursor, stream-up-to-date, stream-closed"
 )
 _NAMES = re.compile(r"[A-Za-z0-9-]+( *, *[A-Za-z0-9-]+)*")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

@@ -21,11 +21,13 @@ class Frame:
         data: JSON values, or a text that is sent as it is.
         event: The ``event:`` line, if there is one; no line ends.
         id: The ``id:`` line, if there is one; no line ends.
+        is_tight: Whether no space follows ``data:``.
     """
 
     data: Mapping[str, Any] | str
     event: str | None = None
     id: str | None = None
+    is_tight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def encode(parts: Iterable[Part]) -> bytes:
 def _encoded(part: Part) -> bytes:
     match part:
         case Frame():
-            return frame(part.data, event=part.event, id=part.id)
+            return frame(part.data, event=part.event, id=part.id, is_tight=part.is_tight)
         case Comment():
             return comment(part.text)
         case Line():
@@ -66,17 +68,18 @@ def frame(
     *,
     event: str | None = None,
     id: str | None = None,  # noqa: A002 - the field's name in the standard
+    is_tight: bool = False,
 ) -> bytes:
     """Return one event; a text with several lines becomes several ``data:`` lines."""
-    lines = []
+    lines, head = [], "data:" if is_tight else "data: "
     if id is not None:
         lines.append(f"id: {_one_line(id)}\n")
     if event is not None:
         lines.append(f"event: {_one_line(event)}\n")
     if isinstance(data, str):
-        lines.extend(f"data: {line}\n" for line in _LINE_END.split(data))
+        lines.extend(f"{head}{line}\n" for line in _LINE_END.split(data))
     else:
-        lines.append(f"data: {compact_json(data)}\n")
+        lines.append(f"{head}{compact_json(data)}\n")
     lines.append("\n")
     return "".join(lines).encode("utf-8", "replace")
 

@@ -122,6 +122,27 @@ class JobRecords:
             known.add(item)
         return [*fresh, *self._missing(known, view)]
 
+    def answer_so_far(
+        self, job_id: JobId, backlog: ItemBacklog
+    ) -> tuple[int, Sequence[StreamItem]]:
+        """Return the epoch of a job and its items from the beginning, as far as they are known.
+
+        The log has the answer of a job that has ended and lost its items; then they lack numbers.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LogUnavailable: The log cannot be read.
+        """
+        view = self.views.get(job_id)
+        if view is None:
+            raise JobNotFound(job_id)
+        items: Sequence[StreamItem] | None = self.rest_of(
+            job_id, ReaderPosition(epoch=view.epoch), backlog
+        )
+        if items is None:
+            items = [item for item in _stored(job_id, backlog) if item.epoch == view.epoch]
+        return max((item.epoch for item in items), default=view.epoch), items
+
     def position_of(
         self, job_id: JobId, after: int, attempt: int, backlog: ItemBacklog
     ) -> ReaderPosition:

@@ -371,6 +371,12 @@ class BulkReport(TypedDict):
     has_more: bool
 
 
+class DurableMessage(TypedDict):
+    """A part of an answer or the end of its job; the kind decides what else it has."""
+
+    kind: Literal["thinking", "text", "tool_start", "tool_input", "tool_end", "finished", "failed"]
+
+
 class JobStep(TypedDict):
     """A step of a job; ``position`` is ``null`` for what a worker measured between two events.
 

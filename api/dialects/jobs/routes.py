@@ -23,12 +23,14 @@ from api.dialects.jobs.bodies import (
     BulkReport,
     BulkResult,
     BulkRow,
+    DurableMessage,
     JobBody,
     JobFilterBody,
     JobList,
     JobObject,
     JobTimeline,
 )
+from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
@@ -171,8 +173,11 @@ async def stream_job(app: App, request: Request) -> Reply | StreamReply:
     The stream ends with ``model_changed`` if the client has output of another model.
 
     A client that reconnects after the last item gets 204, on which an ``EventSource`` stops.
+    With ``offset``, and for HEAD, the reply is that of a Durable Stream.
     """
     job_id = JobId(request.params["job_id"])
+    if is_durable(request):
+        return await read_durable(app, job_id, request)
     cursor = _cursor(request)
     job = await app.feed.open_job(job_id, request, after=cursor.n, attempt=cursor.attempt)
     if job.is_over:
@@ -411,9 +416,15 @@ JOB_OPERATIONS: Final = (
         stream_job,
         id="streamJob",
         summary="Stream the numbered items of a job from any position",
-        parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID),
+        parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID, *DURABLE_PARAMETERS),
+        reply=list[DurableMessage],
         is_streamed=True,
-        responses={204: "The job has ended and the client has all of its items"},
+        responses={
+            204: "The job has ended and the client has all of its items, or a long poll is over",
+            400: "An offset beside a cursor of the native stream, or live without an offset",
+            304: "The client has what follows the offset",
+            410: "The answer has begun anew since the offset was given",
+        },
     ),
     Operation(
         "POST /v1/jobs/{job_id}/cancel",

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from api.generation import AssembledAnswer
+from api.generation import AssembledAnswer, Block
+from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import (
     Body,
     Failed,
@@ -21,6 +22,7 @@ from domain.chat.items import (
     ToolStart,
 )
 from domain.chat.logprobs import Alternative, TokenLogprob
+from domain.chat.stored_answer import StoredAnswer
 from domain.values import StopReason, Usage
 
 Run = st.SearchStrategy[list[Body]]
@@ -102,3 +104,25 @@ def answer_of(items: Iterable[StreamItem]) -> AssembledAnswer:
     for item in items:
         answer.add(item)
     return answer
+
+
+def stored_of(items: Iterable[StreamItem], *, is_ordered: bool = True) -> StoredAnswer:
+    """Return the answer that ``items`` add up to as the log keeps it."""
+    whole = answer_of(items)
+    return StoredAnswer(
+        text=whole.joined("text"),
+        thinking=whole.joined("thinking"),
+        calls=tuple(
+            EmittedCall(id=one.id, name=one.name, arguments=one.text, is_complete=True)
+            for one in whole.tools
+        ),
+        logprobs=tuple(whole.logprobs),
+        order=_order_of(whole.blocks) if is_ordered else (),
+    )
+
+
+def _order_of(blocks: list[Block]) -> tuple[OutputRun, ...]:
+    return tuple(
+        OutputRun(one.kind, 1 if one.kind == "tool" else len(one.text), len(one.logprobs))
+        for one in blocks
+    )

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.generation import Block
 from api.http.messages import Reply
-from domain.chat.generation import EmittedCall, OutputRun
 from domain.chat.items import Failed, Finished, Started, StreamItem, Text
-from domain.chat.stored_answer import ReaderPosition, StoredAnswer
+from domain.chat.stored_answer import ReaderPosition
 from domain.events.job import JobCancelled, JobCancelRequested
 from domain.job.commit import commit
 from domain.log.codec import item_from_dict
 from domain.values import JobId, StopReason, Usage
 from tests.support.builders.api import FakeApi, fake_api, first_piece, pieces_of
 from tests.support.builders.generation_requests import CHAT, MESSAGES, STREAM
-from tests.support.builders.item_streams import answer_of, item_streams
+from tests.support.builders.item_streams import answer_of, item_streams, stored_of
 from tests.support.clients.sse import events_in
 from tests.support.polling import eventually
 
@@ -182,28 +180,12 @@ def test_reader_of_a_silent_job_that_goes_on_waits(monkeypatch: pytest.MonkeyPat
     asyncio.run(scenario())
 
 
-def order_of(blocks: list[Block]) -> tuple[OutputRun, ...]:
-    return tuple(
-        OutputRun(one.kind, 1 if one.kind == "tool" else len(one.text), len(one.logprobs))
-        for one in blocks
-    )
-
-
 @given(items=item_streams(), is_ordered=st.booleans(), data=st.data())
 def test_what_was_told_and_what_lacks_are_the_whole_answer(
     items: list[StreamItem], data: st.DataObject, *, is_ordered: bool
 ) -> None:
     whole = answer_of(items)
-    answer = StoredAnswer(
-        text=whole.joined("text"),
-        thinking=whole.joined("thinking"),
-        calls=tuple(
-            EmittedCall(id=one.id, name=one.name, arguments=one.text, is_complete=True)
-            for one in whole.tools
-        ),
-        logprobs=tuple(whole.logprobs),
-        order=order_of(whole.blocks) if is_ordered else (),
-    )
+    answer = stored_of(items, is_ordered=is_ordered)
     cut = data.draw(st.integers(0, len(items) - 1), label="cut")
     reader = ReaderPosition.after(items[:cut])
     rest = [StreamItem(n=None, attempt=1, body=body) for body in answer.lacking(reader)]
