@@ -25,6 +25,7 @@ from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
     RunningSequences,
@@ -67,6 +68,7 @@ class BatchRunner:
 
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
+        support: How the network computes several rows, and why not drafts, as of ``load``.
         drafts: What speculation has done so far; read from any thread.
         last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
         ram_storage: Form of parked contexts where memory is short, as of ``load``.
@@ -97,6 +99,7 @@ class BatchRunner:
         self.speculates = True
         self.ram_storage = Storage.EXACT
         self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
+        self.support = RowSupport()
         self.drafts = DraftFigures()
         self.prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
@@ -112,8 +115,6 @@ class BatchRunner:
         self._arrivals: dict[int, int] = {}
         self._memory: RowMemory = AdmissionControl(None, None)
         self._sequences: RunningSequences | None = None
-        #: How the network computes rows of unequal length in one pass.
-        self._ragged = RaggedKind.NONE
         #: Selects the logits of a pass; ``None``: prompts are read in passes of their own.
         self._head: OutputHead | None = None
         self._sampler = BatchSampler(self._rows_of)
@@ -135,14 +136,15 @@ class BatchRunner:
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
         checked = self._weights.ragged
-        self._ragged = install_ragged_attention(network) if checked is None else checked
-        self._head = find_output_head(network) if self._ragged else None
+        kind = install_ragged_attention(network) if checked is None else checked
+        self._head = find_output_head(network) if kind else None
+        self.support = find_row_support(network, kind)
         self._loaded = memory = memory_at_load(
             network,
             model.card,
             block_tokens=self._block_tokens,
             piece_tokens=self._prefill_step_tokens,
-            ragged=self._ragged is RaggedKind.WHOLE,
+            ragged=self.support.kind is RaggedKind.WHOLE,
             budget=self._budget,
         )
         self._spec = memory.spec
@@ -248,7 +250,7 @@ class BatchRunner:
             self._weights.network,
             self._sampler,
             self._memory.row_bytes,
-            ragged=self._ragged,
+            support=self.support,
             block_tokens=self._block_tokens,
             speculation=speculation if self.speculates else None,
             head=self._head,
