@@ -44,6 +44,7 @@ class ModelEntry:
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
+        draft: Directory or hub id of a small model that drafts tokens for this one.
         pooling: Of an embedding model, where its files name none.
     """
 
@@ -53,6 +54,7 @@ class ModelEntry:
     context_length: int | None = None
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
+    draft: str | None = None
     kind: ModelKind = ModelKind.CHAT
     pooling: Pooling | None = None
 

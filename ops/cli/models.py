@@ -239,6 +239,9 @@ def add(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
     ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="A small model that drafts tokens.")
+    ] = None,
     kind: Annotated[
         ModelKind | None, typer.Option("--kind", help="Default: that of its files.")
     ] = None,
@@ -266,6 +269,7 @@ def add(
             "aliases": alias or None,
             "context": context,
             "revision": revision,
+            "draft": None if draft is None else _absolute(draft),
             "kind": None if kind is None else kind.value,
             "pooling": None if pooling is None else pooling.value,
             "sampling": _given(sampling) or None,

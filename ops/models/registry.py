@@ -168,6 +168,7 @@ def _entry(name: str, table: ModelTable) -> ModelEntry:
         context_length=table.context,
         sampling=SamplingWish(**table.sampling.model_dump()),
         revision=table.revision,
+        draft=table.draft,
         pooling=table.pooling,
     )
     return replace(entry, kind=table.kind or kind_of(entry))

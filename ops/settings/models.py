@@ -118,6 +118,12 @@ class ModelTable(SettingGroup):
         min_length=1,
         description="The files are those of this branch, tag or commit of a hub repository.",
     )
+    draft: str | None = Field(
+        default=None,
+        min_length=1,
+        description="This directory or hub id is a small model of the same vocabulary, which drafts"
+        " tokens.",
+    )
 
     kind: ModelKind | None = Field(
         default=None, description="The kind is chat or embedding; by default that of its files."

@@ -69,7 +69,7 @@ _log = structlog.get_logger(__name__)
 #: Arrays of weights that are read between two looks at what is loaded beside them.
 _READ_TOGETHER: Final = 32
 #: Without it, transformers asks on the terminal whether to run the Python files of a model.
-_TOKENIZER: Final = {"trust_remote_code": False}
+TOKENIZER: Final = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def load_weights(
         tool_format=tool_format,
         channel_format=channel_format,
         dropped=tuple(tokenizer.structural_markers),
-        vocabulary=_vocabulary_of(config),
+        vocabulary=vocabulary_of(config),
     )
     model = with_reasoning_limit(_constrained(model, tokens.grammars), renderer.encode, end_ids)
     return LoadedWeights(network=network, end_ids=end_ids, model=model, ragged=ragged)
@@ -189,7 +189,7 @@ class _Tokens:
     @classmethod
     def load(cls, model_dir: Path, config: Mapping[str, Any]) -> _Tokens:
         tokenizer = mlx_lm.utils.load_tokenizer(
-            model_dir, dict(_TOKENIZER), eos_token_ids=config.get("eos_token_id")
+            model_dir, dict(TOKENIZER), eos_token_ids=config.get("eos_token_id")
         )
         end_ids = end_ids_of(tokenizer)
         return cls(
@@ -216,7 +216,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
     try:
         config = mlx_lm.utils.load_config(model_dir)
         end_ids = config.get("eos_token_id")
-        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, dict(_TOKENIZER), eos_token_ids=end_ids)
+        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, dict(TOKENIZER), eos_token_ids=end_ids)
     except Exception as error:
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
@@ -358,7 +358,7 @@ def _card(
     )
 
 
-def _vocabulary_of(config: Mapping[str, Any]) -> int | None:
+def vocabulary_of(config: Mapping[str, Any]) -> int | None:
     """Return the number of token ids; a model that also sees images states it for its text part."""
     stated = (config.get("text_config") or config).get("vocab_size")
     return stated if isinstance(stated, int) else None

@@ -138,9 +138,6 @@ class RaggedState:
     def advance(self, tokens: int) -> None:
         """Ignore the number of tokens."""
 
-    def make_mask(self, N: int) -> None:  # noqa: N803 - the name that mlx-lm's models use
-        """Return no mask: there is no padding."""
-
     @property
     def is_whole(self) -> bool:
         """Whether all parts of the state were computed by known computations."""
