@@ -33,6 +33,7 @@ from ops.settings.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
+from worker.engine.mlx.draft_model import load_draft
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
 from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
@@ -159,7 +160,7 @@ def build_engine(
         models: The model to load, and those of the vectors that are computed between its steps.
         last_saves_s: Returns how long the end waits for contexts to reach the disk, in seconds.
     """
-    source = ModelSource.of(models.model, settings.data_dir)
+    source, draft = ModelSource.of(models.model, settings.data_dir), models.model.draft
     account = models.lane.account
     budget = replace(_budget(settings), device=account, reserve=account)
 
@@ -172,6 +173,8 @@ def build_engine(
             on_context=cache.recorder.record,
         )
         runner.speculates = settings.engine.speculation
+        if draft is not None:
+            runner.load_draft = partial(load_draft, draft, source)
         runner.last_saves_s = last_saves_s
         runner.ram_storage = Storage(settings.cache.storage)
         cache.gauge.watch(runner)
@@ -294,6 +297,8 @@ def check_model(settings: Settings, model: ModelEntry) -> None:
     check_weight_files(model_dir)
     if model.adapter is not None:
         checked_adapter(model.adapter)
+    if model.draft is not None:
+        check_weight_files(find_model(model.draft, downloads=False))
     _budget(settings).check_weights(model_dir)
 
 

@@ -45,6 +45,7 @@ class ModelEntry:
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
         adapter: Directory of a LoRA adapter of the source, as ``mlx_lm.lora`` writes it.
+        draft: Directory or hub id of a small model that drafts tokens for this one.
         pooling: Of an embedding model, where its files name none.
     """
 
@@ -55,6 +56,7 @@ class ModelEntry:
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
     adapter: str | None = None
+    draft: str | None = None
     kind: ModelKind = ModelKind.CHAT
     pooling: Pooling | None = None
 

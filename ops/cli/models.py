@@ -244,6 +244,9 @@ def add(
     adapter: Annotated[
         str | None, typer.Option("--adapter", help="Directory of a LoRA adapter.")
     ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="A small model that drafts tokens.")
+    ] = None,
     kind: Annotated[
         ModelKind | None, typer.Option("--kind", help="Default: that of its files.")
     ] = None,
@@ -272,6 +275,7 @@ def add(
             "context": context,
             "revision": revision,
             "adapter": None if adapter is None else _absolute(adapter),
+            "draft": None if draft is None else _absolute(draft),
             "kind": None if kind is None else kind.value,
             "pooling": None if pooling is None else pooling.value,
             "sampling": _given(sampling) or None,

@@ -170,6 +170,7 @@ def _entry(name: str, table: ModelTable) -> ModelEntry:
         sampling=SamplingWish(**table.sampling.model_dump()),
         revision=table.revision,
         adapter=table.adapter,
+        draft=table.draft,
         pooling=table.pooling,
     )
     return replace(entry, kind=table.kind or kind_of(entry))

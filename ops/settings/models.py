@@ -123,6 +123,13 @@ class ModelTable(SettingGroup):
         min_length=1,
         description="The LoRA adapter of mlx_lm.lora in this directory changes the model.",
     )
+    draft: str | None = Field(
+        default=None,
+        min_length=1,
+        description="This directory or hub id is a small model of the same vocabulary, which drafts"
+        " tokens.",
+    )
+
     kind: ModelKind | None = Field(
         default=None, description="The kind is chat or embedding; by default that of its files."
     )

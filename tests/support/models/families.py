@@ -35,6 +35,7 @@ from tests.support.models.tiny_architectures import (
 from worker.engine.mlx.abilities import abilities_of
 from worker.engine.mlx.memory.at_load import probed_spec
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import find_row_support
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "families.md"
 BEGIN: Final = "<!-- families: begin (made by `python -m tests.support.models.families`) -->"
@@ -457,7 +458,8 @@ def abilities_in(family: str, *, computes: bool = True) -> ModelAbilities:
     network = network_of(family)
     computes = computes and family not in SHAPES_ONLY
     rows = install_ragged_attention(network, computes=computes)
-    return abilities_of(network, rows, *probed_spec(network))
+    support = find_row_support(network, rows, computes=computes)
+    return abilities_of(network, support, *probed_spec(network))
 
 
 def cells_of(family: str) -> tuple[str, ...]:

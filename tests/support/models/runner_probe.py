@@ -16,6 +16,7 @@ from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
+from worker.engine.mlx.draft_model import DraftNetwork
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -34,6 +35,8 @@ def make_drafts_free(monkeypatch: pytest.MonkeyPatch) -> None:
     free = property(lambda _: (0.0, 0.0), lambda *_: None)
     monkeypatch.setattr(PassTimes, "cost", free, raising=False)
     monkeypatch.setattr(PassTimes, "drafted_max", 1_000)
+    instant = property(lambda _: 1e-9, lambda *_: None)
+    monkeypatch.setattr(PassTimes, "drafting_s", instant, raising=False)
     monkeypatch.setattr(PassTimes, "record_drafts", lambda *_: None)
 
 
@@ -80,6 +83,7 @@ class Bench:
         tier: Where blocks outlive the runner.
         on_context: Receives the runner's context reports.
         ram_storage: The form of contexts that nothing uses.
+        draft: Drafts tokens; ``None`` for their own text alone.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Bench:
         on_context: OnContext = ignore,
         reuse: bool = True,
         ram_storage: Storage = Storage.EXACT,
+        draft: DraftNetwork | None = None,
     ) -> None:
         self.network = _network(architecture) if network is None else network
         self.runner = BatchRunner(
@@ -106,6 +111,7 @@ class Bench:
             on_context=on_context,
         )
         self.runner.ram_storage = ram_storage
+        self.runner.load_draft = None if draft is None else lambda: draft
         self.model = self.runner.load()
         self.runs: dict[int, Run] = {}
         self.waiting: list[Run] = []

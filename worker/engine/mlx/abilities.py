@@ -9,8 +9,9 @@ import structlog
 from domain.kv.spec import LayerKind, ModelCacheSpec
 from domain.values import Ability, Degree, ModelAbilities
 from worker.engine.mlx.kv.codec import FLOATS, GROUP_SIZES, quantised_groups
-from worker.engine.mlx.kv.window_cache import TRIMMABLE_CLASSES, is_state, leaves, make_row_caches
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, RaggedRows
+from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.rows.ragged_states import RowSupport
 
 _log = structlog.get_logger(__name__)
 
@@ -19,7 +20,7 @@ _REMEMBERED = {LayerKind.SLIDING: "windows", LayerKind.STATE: "states"}
 
 def abilities_of(
     network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    rows: RaggedRows,
+    support: RowSupport,
     spec: ModelCacheSpec | None,
     why_no_spec: str = "",
     *,
@@ -29,7 +30,7 @@ def abilities_of(
 
     Args:
         network: An mlx-lm model.
-        rows: What ``install_ragged_attention`` returned for it.
+        support: What ``find_row_support`` returned for it.
         spec: What ``probe_spec`` returned; ``None`` where it refused.
         why_no_spec: Why it refused.
         constrains: Whether its tokenizer has grammars.
@@ -38,8 +39,8 @@ def abilities_of(
     no_grammar = _no("no grammar can be made of its tokenizer")
     return ModelAbilities(
         prefix_cache=_prefix_cache(spec, why_no_spec),
-        batched_rows=_batched_rows(found, rows),
-        speculation=_speculation(found, rows),
+        batched_rows=_batched_rows(found, support),
+        speculation=_speculation(support),
         int8=_no("contexts are not kept") if spec is None else _int8(spec),
         structured_output=Ability() if constrains else no_grammar,
     )
@@ -65,7 +66,7 @@ def _prefix_cache(spec: ModelCacheSpec | None, why_no_spec: str) -> Ability:
     return _partly(f"{remembered} are restored at checkpoints") if remembered else Ability()
 
 
-def _batched_rows(found: list[Any], rows: RaggedRows) -> Ability:
+def _batched_rows(found: list[Any], rows: RowSupport) -> Ability:
     if not rows.kind:
         return _no(
             f"decodes row by row, as its layers handle keys and values themselves ({rows.why})"
@@ -77,15 +78,8 @@ def _batched_rows(found: list[Any], rows: RaggedRows) -> Ability:
     return Ability()
 
 
-def _speculation(found: list[Any], rows: RaggedRows) -> Ability:
-    if not rows.kind:
-        return _no("rows are decoded one by one")
-    if any(map(is_state, found)):
-        return _no("states cannot take tokens back")
-    other = next((leaf for leaf in found if type(leaf) not in TRIMMABLE_CLASSES), None)
-    if other is not None:
-        return _no(f"a {type(other).__name__} cannot take tokens back")
-    return Ability()
+def _speculation(support: RowSupport) -> Ability:
+    return _no(support.draft_refusal) if support.draft_refusal else Ability()
 
 
 def _int8(spec: ModelCacheSpec) -> Ability:

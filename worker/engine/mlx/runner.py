@@ -22,11 +22,13 @@ from worker.engine.mlx import admission as rows
 from worker.engine.mlx.abilities import abilities_of, report_abilities
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
+from worker.engine.mlx.draft_model import DraftNetwork, ModelDrafter
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import (
     PrefillProgress,
     RunningSequences,
@@ -69,8 +71,10 @@ class BatchRunner:
 
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
+        support: How the network computes several rows, and why not drafts, as of ``load``.
         drafts: What speculation has done so far; read from any thread.
         last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
+        load_draft: Loads a model that drafts for the rows, as of ``load``; ``None`` for none.
         ram_storage: Form of parked contexts where memory is short, as of ``load``.
     """
 
@@ -97,8 +101,11 @@ class BatchRunner:
         self._tier = tier
         self._on_context = on_context
         self.speculates = True
+        self.load_draft: Callable[[], DraftNetwork] | None = None
+        self._draft: DraftNetwork | None = None
         self.ram_storage = Storage.EXACT
         self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
+        self.support = RowSupport()
         self.drafts = DraftFigures()
         self.prefix_cache: PrefixCache | None = None
         #: Tokens that each sequence may still decode, by uid.
@@ -114,8 +121,6 @@ class BatchRunner:
         self._arrivals: dict[int, int] = {}
         self._memory: RowMemory = AdmissionControl(None, None)
         self._sequences: RunningSequences | None = None
-        #: How the network computes rows of unequal length in one pass.
-        self._ragged = RaggedKind.NONE
         #: Selects the logits of a pass; ``None``: prompts are read in passes of their own.
         self._head: OutputHead | None = None
         self._sampler = BatchSampler(self._rows_of)
@@ -137,16 +142,18 @@ class BatchRunner:
         model, network = self._weights.model, self._weights.network
         # Once for each model: the check computes several forward passes.
         checked = self._weights.ragged
-        found = install_ragged_attention(network) if checked is None else checked
-        self._ragged = found.kind
-        self._head = find_output_head(network) if self._ragged else None
+        ragged = install_ragged_attention(network) if checked is None else checked
+        self._head = find_output_head(network) if ragged else None
+        self.support = find_row_support(network, ragged)
+        self._draft = self._loaded_draft()
         self._loaded = memory = memory_at_load(
             network,
             model.card,
             block_tokens=self._block_tokens,
             piece_tokens=self._prefill_step_tokens,
-            ragged=self._ragged is RaggedKind.WHOLE,
+            ragged=self.support.kind is RaggedKind.WHOLE,
             budget=self._budget,
+            beside_bytes=self._draft_bytes(),
         )
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes
@@ -165,7 +172,7 @@ class BatchRunner:
         self.reset()
         abilities = abilities_of(
             network,
-            found,
+            self.support,
             memory.spec,
             memory.why_no_spec,
             constrains=model.constrains,
@@ -177,6 +184,21 @@ class BatchRunner:
         model = replace(model, card=rows.fit_context(fitting, self._memory, memory.sizes))
         memory.report(model.card.context_length)
         return model if cache is None else replace(model, cached_prefix=cache.cached_prefix)
+
+    def _loaded_draft(self) -> DraftNetwork | None:
+        if self.load_draft is None or not self.speculates:
+            return None
+        if self.support.draft_refusal:
+            _log.warning("draft_model_unused", why=self.support.draft_refusal)
+            return None
+        return self.load_draft()
+
+    def _draft_bytes(self) -> int:
+        """Return the bytes of the draft model and of its caches."""
+        if self._draft is None:
+            return 0
+        rows = self._budget.batch if isinstance(self._budget, DeviceBudget) else 0
+        return self._draft.weights_bytes + rows * self._draft.row_bytes
 
     def must_wait(self, admission: Admission) -> WaitingFor | None:
         """Return what will soon provide blocks of the prompt: another sequence."""
@@ -264,12 +286,15 @@ class BatchRunner:
         self._sampler, self._scored = BatchSampler(self._rows_of), PromptRows()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
-        speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record, times)
+        drafter = None if self._draft is None else ModelDrafter(self._draft)
+        speculation = Speculation(
+            self._draft_room, take_back, ends, self.drafts.record, times, drafter
+        )
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,
             self._memory.row_bytes,
-            ragged=self._ragged,
+            support=self.support,
             block_tokens=self._block_tokens,
             speculation=speculation if self.speculates else None,
             head=self._head,
@@ -287,7 +312,7 @@ class BatchRunner:
         self.save_all(self.last_saves_s())
         if self.prefix_cache is not None:
             self.prefix_cache.close()
-        self._sequences = self._weights = self.prefix_cache = None
+        self._sequences = self._weights = self._draft = self.prefix_cache = None
         mx.clear_cache()
         # A stream thread that is alive at exit aborts the process.
         mx.clear_streams()

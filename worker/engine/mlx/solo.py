@@ -15,7 +15,7 @@ from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
-from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
@@ -55,7 +55,7 @@ class SoloRun:
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
         self._sequences = RunningSequences(
-            weights.network, self._draw, row_bytes=lambda _: 0, ragged=RaggedKind.NONE
+            weights.network, self._draw, row_bytes=lambda _: 0, support=RowSupport()
         )
 
     def tokens(

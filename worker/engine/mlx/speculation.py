@@ -1,10 +1,11 @@
-"""Prompt-lookup speculation: guesses, their number, what a pass costs, and what came of it."""
+"""Speculation: drafts, their number, what a pass over them costs, and what came of them."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, pairwise
 from statistics import median, median_low
@@ -45,6 +46,8 @@ class PassTimes:
             have won, less what they have lost. Below zero, nothing is drafted.
         cost: Seconds that any draft costs a pass, and those of each drafted token; ``None`` before
             the first pass with drafts.
+        drafting_s: Seconds that a drafter takes for each token that it drafts, of all rows at once;
+            0 before the first.
         passes_unknown: Passes in which the duration of a plain one was unknown.
     """
 
@@ -62,6 +65,11 @@ class PassTimes:
         #: Drafted tokens of the last passes with drafts, and the seconds that each took longer.
         self._drafted: deque[tuple[int, float]] = deque(maxlen=_DRAFTED_PASSES)
         self.cost: tuple[float, float] | None = None
+        #: Seconds of a drafter for each token, of the last passes.
+        self._drafting: deque[float] = deque(maxlen=_DRAFTED_PASSES)
+        self.drafting_s = 0.0
+        #: Seconds of it in the pass that is read next.
+        self._drafted_s = 0.0
         self._was_slow = False
         self._since: float | None = None
         #: Whether the pass that is read next was started before the last reading.
@@ -124,6 +132,19 @@ class PassTimes:
             self._settle(plain, (LOSS_SHARE - has_waited) * seconds)
         self._since, self._is_ahead = now, True
 
+    @contextmanager
+    def drafting(self, tokens: int) -> Generator[None]:
+        """Measure a drafter, whose time belongs to the next pass with drafts.
+
+        Args:
+            tokens: How many it drafts of each row.
+        """
+        started = self._clock()
+        yield
+        self._drafted_s = self._clock() - started
+        self._drafting.append(self._drafted_s / tokens)
+        self.drafting_s = median(self._drafting)
+
     def record_drafts(self, rows: int, drafted: int, accepted: int) -> None:
         """Record a pass with drafts.
 
@@ -134,18 +155,21 @@ class PassTimes:
         """
         since, now = self._since, self._clock()
         self._since, self._is_ahead = now, False
+        drafted_s, self._drafted_s = self._drafted_s, 0.0
         assert since is not None, "tokens are read before they are drafted"
         plain, expected = self.plain_s(rows), self.expected_s(rows, drafted)
         if plain is None or expected is None:
             # As long as a plain pass over so many rows, or longer.
             self._plain[rows + drafted].append(now - since)
             return
+        verified_s = now - since - drafted_s
         most = (OUTLIER_AGAIN if self._was_slow else OUTLIER) * expected
-        self._was_slow = now - since > OUTLIER * expected
-        seconds = min(now - since, most)
+        self._was_slow = verified_s > OUTLIER * expected
+        seconds = min(verified_s, most)
         self._untimed += 1
         self._drafted.append((drafted, seconds - plain))
         self.cost = _line(self._drafted)
+        seconds += drafted_s
         won = plain * (1 + accepted / rows) - seconds
         self._settle(plain, LOSS_SHARE * seconds + won)
 
@@ -174,6 +198,8 @@ GRAMS_MAX = 32_768
 GRAMS_PER_CALL = 512
 #: Share of guesses that are drawn after one that was, before any is known; weight of the newest.
 _FIRST_AGREEMENT, _NEWEST = 0.8, 0.1
+#: Weight of the newest token of a drafter, which counts for all rows.
+_NEWEST_OF_ALL = 0.02
 #: Bits of a token id in a key. Longer ids may collide, which is checked.
 _ID_BITS = 21
 
@@ -274,6 +300,23 @@ class SpeculatedRow(Protocol):
         ...
 
 
+class Drafter(Protocol):
+    """Drafts tokens of rows whose own text has no guess. It needs the drawn tokens, and has a cost.
+
+    A draft model is one.
+    """
+
+    def propose(
+        self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], count: int
+    ) -> list[list[int]]:
+        """Return the next ``count`` tokens of each row after the drawn one."""
+        ...
+
+    def drop(self, uids: Iterable[int]) -> None:
+        """Forget sequences; unknown uids are ignored."""
+        ...
+
+
 #: Most tokens of a draft.
 DRAFT_TOKENS_MAX = 8
 #: Most tokens of the first draft.
@@ -290,7 +333,7 @@ _MARGIN = 1.25
 
 
 class Speculation:
-    """Drafts the next tokens of each row from its own tokens.
+    """Drafts the next tokens of each row from its own tokens, or by a drafter.
 
     Args:
         room: From the uid of a row and its tokens in the caches to the most tokens that may be
@@ -301,6 +344,7 @@ class Speculation:
         on_draft: Called with the length of a draft that was verified, and how many of its tokens
             were drawn.
         times: Measures the passes.
+        drafter: Drafts for rows without a guess of their own; ``None`` for no others.
     """
 
     def __init__(
@@ -310,46 +354,63 @@ class Speculation:
         end_ids: frozenset[int],
         on_draft: Callable[[int, int], None],
         times: PassTimes | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._room = room
         self._take_back = take_back
         self._end_ids = end_ids
         self._on_draft = on_draft
         self.times = PassTimes() if times is None else times
+        self._drafter = drafter
+        #: Probability that a token of the drafter is drawn if the one before it was.
+        self._agreement = _FIRST_AGREEMENT
+        #: Most tokens of each row of the last call of ``guess``.
+        self._limits: dict[int, int] = {}
+        #: Rows whose draft is the drafter's.
+        self._drafted: set[int] = set()
         self._lookups: dict[int, PromptLookup] = {}
         #: Sequences whose next token is not the one that is guessed: it was drafted and rejected.
         self._rejected: set[int] = set()
         #: Passes refused since the last draft.
         self._refused = 0
 
-    def drop(self, uids: Iterable[int]) -> None:
+    def drop(self, uids: Collection[int]) -> None:
         """Forget sequences; unknown uids are ignored."""
         for uid in uids:
             self._lookups.pop(uid, None)
             self._rejected.discard(uid)
+        if self._drafter is not None:
+            self._drafter.drop(uids)
 
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
 
-        No guess costs nothing but the look-up: the pass that draws the next tokens can be started
-        before the present ones are read.
+        An empty one is left to the drafter. No guess costs nothing but the look-up: the pass that
+        draws the next tokens can be started before the present ones are read.
         """
         guesses: dict[int, list[int]] = {}
+        self._limits = {}
         for row in rows:
             lookup = self._lookups.get(row.uid)
             if lookup is None:
                 lookup = self._lookups[row.uid] = PromptLookup(row.tokens)
             limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
+            self._limits[row.uid] = limit
             # Without room too, the index keeps up with the sequence.
             guess = lookup.propose(max(limit, 0) + 1)
             if limit > 0 and guess and row.uid not in self._rejected:
                 guesses[row.uid] = guess
         self._rejected.clear()
-        if not guesses:
-            return {}
-        plan = self._plan(len(rows), guesses)
-        self._refused += not plan
-        return {uid: guesses[uid] for uid in plan}
+        plan = self._plan(len(rows), guesses) if guesses else {}
+        opened = {uid: guesses[uid] for uid in plan}
+        left = [uid for uid, limit in self._limits.items() if limit > 0 and uid not in plan]
+        if self._drafter is not None and left:
+            if self._drafter_tokens(len(rows), len(left)):
+                opened.update((uid, []) for uid in left)
+            self._refused += not opened
+        else:
+            self._refused += bool(guesses) and not plan
+        return opened
 
     def _plan(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """Return the tokens to draft, by uid: each row as many as win more than they cost."""
@@ -379,6 +440,23 @@ class Speculation:
         """Return what each drafted token of a row is expected to win, in seconds."""
         agreement = self._lookups[uid].agreement
         return [token_value * agreement**at for at in range(1, len(guess))]
+
+    def _drafter_tokens(self, rows: int, drafting: int) -> int:
+        """Return how many tokens the drafter should draft of some of the rows; 0 for none."""
+        plain, cost = self.times.plain_s(rows), self.times.cost
+        if plain is None or self.times.credit_s < 0 or self.times.is_retiming:
+            return 0
+        if cost is None or not self.times.drafting_s:
+            return FIRST_DRAFT_TOKENS_MAX
+        each = _MARGIN * (drafting * cost[1] + self.times.drafting_s)
+        tokens = range(1, DRAFT_TOKENS_MAX + 1)
+        value = drafting * plain / rows
+        wins = [value * self._agreement**at - each for at in tokens]
+        length = min(sum(win > 0 for win in wins), GROWTH * self.times.drafted_max // drafting)
+        if sum(wins[:length]) > _MARGIN * cost[0]:
+            return length
+        lost = cost[0] + each - value * self._agreement
+        return int(self._refused >= PROBE_PASSES and lost <= self.times.credit_s)
 
     def _probe(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """Return a draft that shows what drafts cost, if the credit pays for it.
@@ -413,10 +491,39 @@ class Speculation:
         right = {
             row.uid: self._until_end(guesses[row.uid])
             for row, token in zip(rows, drawn, strict=True)
-            if row.uid in guesses and guesses[row.uid][0] == token
+            if guesses.get(row.uid) and guesses[row.uid][0] == token
         }
         plan = self._plan(len(rows), right) if right else {}
-        return [right[row.uid][1 : 1 + plan[row.uid]] if row.uid in plan else [] for row in rows]
+        drafts = {uid: right[uid][1 : 1 + count] for uid, count in plan.items()}
+        self._drafted = set()
+        if self._drafter is not None:
+            self._draft(rows, drawn, drafts)
+        return [drafts.get(row.uid, []) for row in rows]
+
+    def _draft(
+        self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], drafts: dict[int, list[int]]
+    ) -> None:
+        """Add drafts of the drafter, for rows that have none."""
+        assert self._drafter is not None, "there is one"
+        left = [
+            (row, token)
+            for row, token in zip(rows, drawn, strict=True)
+            if row.uid not in drafts
+            and self._limits.get(row.uid, 0) > 0
+            and token not in self._end_ids
+        ]
+        count = self._drafter_tokens(len(rows), len(left)) if left else 0
+        if not count:
+            return
+        count = min(count, max(self._limits[row.uid] for row, _ in left))
+        with self.times.drafting(count):
+            proposed = self._drafter.propose(
+                [row for row, _ in left], [token for _, token in left], count
+            )
+        for (row, token), draft in zip(left, proposed, strict=True):
+            cut = self._until_end([token, *draft])[1 : 1 + self._limits[row.uid]]
+            drafts[row.uid] = cut
+            self._drafted.add(row.uid)
 
     def settle(
         self,
@@ -441,9 +548,13 @@ class Speculation:
             first += len(draft) + 1
             if draft:
                 self._on_draft(len(draft), count)
+            if row.uid in self._drafted:
+                for at in range(min(count + 1, len(draft))):
+                    self._agreement += _NEWEST_OF_ALL * ((at < count) - self._agreement)
             if count < len(draft):
                 self._take_back(row.uid, len(draft) - count)
-                self._rejected.add(row.uid)
+                if row.uid not in self._drafted:
+                    self._rejected.add(row.uid)
         if is_timed:
             self.times.record_drafts(len(rows), sum(map(len, drafts)), sum(accepted))
         self._refused = 0

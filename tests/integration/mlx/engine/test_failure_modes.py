@@ -23,6 +23,7 @@ from worker.engine.engine import BatchEngine
 from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening, Steps
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.rows import decode_rows, running_sequences
+from worker.engine.mlx.rows.ragged_cache import forward_rows
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission, Admitted, ModelLoadError
 from worker.engine.scheduling.waiting_queue import PASSES_MAX
@@ -155,18 +156,19 @@ def test_worker_exception_while_a_prompt_is_read_fails_that_one_alone(
 def test_prompt_that_failed_while_it_was_read_leaves_the_turns_before_it(
     bench: MakeBench, architecture: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = decode_rows._forward_pieces
+    compute, pieces = forward_rows, []
     prompt, more = random_tokens(50, 9), random_tokens(40, 10)
 
-    def failing(network: Any, rows: Any, *more: Any) -> None:
-        compute(network, rows, *more)
-        if len(rows[0].tokens) >= len(prompt) + BLOCK:  # after whole pieces and a part of one
+    def failing(network: Any, rows: Any, piece: Any, *more: Any) -> None:
+        compute(network, rows, piece, *more)
+        pieces.append(piece)
+        if len(pieces) > 1:
             msg = "the device does not like these tokens"
             raise RuntimeError(msg)
 
     warm = bench(architecture)
     first = warm.run_alone(prompt)
-    monkeypatch.setattr(decode_rows, "_forward_pieces", failing)
+    monkeypatch.setattr(decode_rows, "forward_rows", failing)
     failed = warm.run_alone(prompt + first.tokens + more)
     assert isinstance(failed.fault, RuntimeError)
     monkeypatch.undo()

@@ -5,25 +5,34 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from domain.kv.spec import LayerKind
 from domain.values import Sampling
+from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
+from tests.support.models.networks_with_states import (
+    DRAFTING_STATES,
+    KIMI_LINEAR,
+    LFM2,
+    MAMBA,
+    QWEN3_5,
+)
 from tests.support.models.runner_probe import BLOCK, Bench, Run, make_drafts_free
 from tests.support.models.tiny_architectures import (
     ARCHITECTURES,
     GEMMA3,
     GPT_OSS,
     LLAMA,
-    QWEN3,
     VOCABULARY,
     Architecture,
 )
 from worker.engine.grammar.ports import Constraint
 from worker.engine.mlx import speculation as module
-from worker.engine.mlx.kv.window_cache import leaves
+from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.ports import Finish
 
 GREEDY = Sampling(temperature=0)
@@ -37,8 +46,9 @@ TOKENS = 60
 #: Rounding of float32, with the last digit that is told.
 BOUND = 1e-4
 
+#: One of each kind of cache; the others are compared in a shorter test.
 drafting = pytest.mark.parametrize(
-    "architecture", [LLAMA, QWEN3, GEMMA3, GPT_OSS], ids=lambda a: a.name
+    "architecture", [LLAMA, GEMMA3, GPT_OSS, QWEN3_5, LFM2, KIMI_LINEAR], ids=lambda a: a.name
 )
 
 
@@ -128,7 +138,8 @@ def test_tokens_and_their_logprobs_are_those_without_drafts(
         for run in (run for run in together if not run.ended):
             found = bench.runner.sequences.find(run.uid)
             if found is not None:
-                assert {leaf.offset for leaf in leaves(found[0])} == {len(found[1])}
+                caches = [leaf for leaf in leaves(found[0]) if not is_state(leaf)]
+                assert {leaf.offset for leaf in caches} <= {len(found[1])}
     assert [run.tokens for run in together] == [run.tokens for run in expected]
     assert all(map(same_values, together, expected))
     counts = bench.runner.drafts
@@ -223,15 +234,81 @@ def test_a_restricted_sequence_gets_no_drafts_beside_one_that_does(oracle: Oracl
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
-def test_nothing_is_drafted_where_a_cache_cannot_be_trimmed(
-    oracle: Oracle, architecture: Architecture
-) -> None:
+def test_every_architecture_drafts(oracle: Oracle, architecture: Architecture) -> None:
     bench, prompt = Bench(architecture), random_tokens(20, 8)
     expected = without_drafts(architecture).run_alone(prompt, 12)
     oracle.learn(expected)
     assert bench.run_alone(prompt, 12).tokens == expected.tokens
-    drafts = all(layer.kind is not LayerKind.STATE for layer in architecture.layers)
-    assert (bench.runner.drafts.drafts > 0) is drafts
+    assert bench.runner.drafts.drafts > 0
+
+
+def test_nothing_is_drafted_where_a_state_cannot_be_chosen(oracle: Oracle) -> None:
+    bench, prompt = Bench(MAMBA), random_tokens(20, 8)
+    expected = without_drafts(MAMBA).run_alone(prompt, 12)
+    oracle.learn(expected)
+    assert bench.run_alone(prompt, 12).tokens == expected.tokens
+    assert bench.runner.drafts.drafts == 0
+    assert "a function that is not known" in bench.runner.support.draft_refusal
+
+
+@pytest.mark.parametrize("architecture", DRAFTING_STATES, ids=lambda a: a.name)
+def test_tokens_and_states_after_drafts_are_those_without(
+    oracle: Oracle, architecture: Architecture
+) -> None:
+    cold, bench = without_drafts(architecture), Bench(architecture)
+    prompts = [random_tokens(length, length) for length in (5, 9, 39)]
+    expected = [cold.run_alone(prompt, 30) for prompt in prompts]
+    oracle.learn(*expected)
+    runs = [bench.join(prompt, 30) for prompt in prompts]
+    while any(len(run.tokens) < 6 for run in runs):
+        bench.step()
+    for run in runs:
+        found = bench.runner.sequences.find(run.uid)
+        assert found is not None, "no answer has ended"
+        fresh = make_row_caches(bench.network)
+        # The prompt in one pass and each token of the answer in one of its own.
+        answer = [[token] for token in found[1][len(run.prompt) :]]
+        for piece in (run.prompt, *answer):
+            bench.network(mx.array([piece]), cache=fresh)
+        assert _largest_difference(found[0], fresh) < BOUND
+    bench.finish()
+    assert [run.tokens for run in runs] == [run.tokens for run in expected]
+    assert bench.runner.drafts.accepted_tokens < bench.runner.drafts.drafted_tokens
+
+
+def _largest_difference(caches: list[Any], others: list[Any]) -> float:
+    """Return the largest difference of two states, in times the largest of their values."""
+    pairs = [
+        (one, other)
+        for leaf, held in zip(leaves(caches), leaves(others), strict=True)
+        if is_state(leaf)
+        for one, other in zip(leaf.cache, held.cache, strict=True)
+    ]
+    assert pairs, "the network has states"
+    return max(float(mx.max(mx.abs(a - b)) / mx.max(mx.abs(b))) for a, b in pairs)
+
+
+@pytest.mark.parametrize("architecture", [LLAMA, QWEN3_5, LFM2], ids=lambda a: a.name)
+def test_contexts_with_drafts_are_reused_in_memory_and_from_the_disk(
+    oracle: Oracle, architecture: Architecture, tmp_path: Path
+) -> None:
+    cold, prompt = without_drafts(architecture), random_tokens(50, 5)
+    first = cold.run_alone(prompt, TOKENS)
+    second_prompt = [*prompt, *first.tokens, *random_tokens(9, 6)]
+    second = cold.run_alone(second_prompt, TOKENS)
+    third_prompt = [*second_prompt, *second.tokens, *random_tokens(9, 7)]
+    third = cold.run_alone(third_prompt, TOKENS)
+    oracle.learn(third, second, first)
+    bench = DiskBench(architecture, tmp_path)
+    assert bench.run_alone(prompt, TOKENS).tokens == first.tokens
+    again = bench.run_alone(second_prompt, TOKENS)
+    assert (again.tokens, again.cached > len(prompt)) == (second.tokens, True)
+    bench.close()
+    bench = DiskBench(architecture, tmp_path)
+    restarted = bench.run_alone(third_prompt, TOKENS)
+    assert (restarted.tokens, restarted.cached > len(second_prompt)) == (third.tokens, True)
+    assert bench.runner.drafts.accepted_tokens
+    bench.close()
 
 
 def test_a_repetition_is_found_in_the_sequence_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -511,6 +511,7 @@ def memory_at_load(
     piece_tokens: int,
     ragged: bool,
     budget: int | DeviceBudget | None,
+    beside_bytes: int = 0,
 ) -> LoadedMemory:
     """Probe the caches of a network, warm it up and return its memory.
 
@@ -519,6 +520,7 @@ def memory_at_load(
         piece_tokens: Most prompt tokens computed in one piece.
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
+        beside_bytes: What a draft model takes.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.
@@ -527,7 +529,7 @@ def memory_at_load(
     spec, why_no_spec = probed_spec(network, block_tokens)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
-        weights_bytes=parameter_bytes(network),
+        weights_bytes=parameter_bytes(network) + beside_bytes,
         step=StepMemory(fixed_bytes=0),
         live_bytes=sizes.live_bytes,
         context_length=card.context_length,

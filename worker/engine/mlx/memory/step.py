@@ -71,11 +71,16 @@ def estimated_step(
     outputs = _LAYER_COPIES * tokens * shape.layer_outputs * shape.element_bytes
     logits = _LOGIT_COPIES * batch * shape.vocabulary * _FLOAT32_BYTES
     scores = shape.score_bytes(spec) if stores_scores is None else stores_scores * shape.one_score
+    # A pass over drafts keeps the states from before it.
+    states = 0 if spec is None else batch * sum(layer.state_bytes for layer in spec.layers)
     latent = _LATENT_COPIES * shape.latent_elements * shape.element_bytes
     if latent:
         scores += _LATENT_COPIES * shape.one_score
     return StepMemory(
-        fixed_bytes=outputs + logits + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
+        fixed_bytes=outputs
+        + logits
+        + states
+        + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
         token_bytes=int(piece_tokens * scores) + latent,
     )
 

@@ -92,7 +92,7 @@ _log = structlog.get_logger(__name__)
 #: Arrays of weights that are read between two looks at what is loaded beside them.
 _READ_TOGETHER: Final = 32
 #: Without it, transformers asks on the terminal whether to run the Python files of a model.
-_TOKENIZER: Final = {"trust_remote_code": False}
+TOKENIZER: Final = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ def load_weights(
     model = replace(
         _model_of(card, tokens, answers),
         sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
-        vocabulary=_vocabulary_of(config),
+        vocabulary=vocabulary_of(config),
     )
     return LoadedWeights(
         network=network, end_ids=tokens.end_ids, model=model, ragged=base.ragged, images=images
@@ -251,7 +251,7 @@ def _reader_of(
 ) -> ImageReader | str:
     """Return what reads the images of a model, or why nothing does."""
     blind = blindness_of(model_dir, config)
-    if blind is None and (_vocabulary_of(config) or 0) > IMAGE_ID_MIN:
+    if blind is None and (vocabulary_of(config) or 0) > IMAGE_ID_MIN:
         blind = "the vocabulary of this model leaves no ids for images"
     if blind is not None:
         return blind
@@ -300,7 +300,7 @@ class _Tokens:
     @classmethod
     def load(cls, model_dir: Path, config: Mapping[str, Any]) -> _Tokens:
         tokenizer = mlx_lm.utils.load_tokenizer(
-            model_dir, dict(_TOKENIZER), eos_token_ids=config.get("eos_token_id")
+            model_dir, dict(TOKENIZER), eos_token_ids=config.get("eos_token_id")
         )
         end_ids = end_ids_of(tokenizer)
         return cls(
@@ -328,7 +328,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
     try:
         config = mlx_lm.utils.load_config(model_dir)
         end_ids = config.get("eos_token_id")
-        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, dict(_TOKENIZER), eos_token_ids=end_ids)
+        tokenizer = mlx_lm.utils.load_tokenizer(model_dir, dict(TOKENIZER), eos_token_ids=end_ids)
     except Exception as error:
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
@@ -474,7 +474,7 @@ def _card(
     )
 
 
-def _vocabulary_of(config: Mapping[str, Any]) -> int | None:
+def vocabulary_of(config: Mapping[str, Any]) -> int | None:
     """Return the number of token ids; a model that also sees images states it for its text part."""
     stated = (config.get("text_config") or config).get("vocab_size")
     return stated if isinstance(stated, int) else None

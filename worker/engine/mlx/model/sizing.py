@@ -24,6 +24,7 @@ from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
+from worker.engine.mlx.rows.ragged_states import find_row_support
 
 _DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 #: Group size of weights that ``bits`` quantizes: the default of ``mlx_lm.convert``.
@@ -87,13 +88,15 @@ def _sized(
     _untie(network, config)
     _quantize(network, config, bits)
     spec = probe_spec(network)
+    ragged = install_ragged_attention(network, computes=False)
+    support = find_row_support(network, ragged, computes=False)
     step = estimated_step(network, spec, piece_tokens=piece_tokens, batch=batch, stores_scores=True)
     return ModelFootprint(
         weights_bytes=parameter_bytes(network),
         spec=spec,
         step=step,
         context_length=context_length_of(config),
-        abilities=abilities_of(network, install_ragged_attention(network, computes=False), spec),
+        abilities=abilities_of(network, support, spec),
     )
 
 

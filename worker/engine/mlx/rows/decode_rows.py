@@ -10,8 +10,9 @@ prompts are computed in that pass too, so that it reads the weights once for all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,7 +21,8 @@ import mlx.core as mx
 
 from worker.engine.mlx.kv.window_cache import is_state, leaves
 from worker.engine.mlx.rows.output_head import OutputHead
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, nest, ragged_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, nest, pass_caches
+from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
 
@@ -76,9 +78,9 @@ class DecodeRows:
         network: An mlx-lm model.
         sampler: Draws a token id for each row of logits, [rows, vocabulary] to [rows], given the
             token that each row has read, [rows]. ``sampled`` names the rows.
-        ragged: How the network computes rows of unequal length in one pass.
-        speculation: Drafts tokens of the rows, whose caches must all be trimmable; ``None`` for
-            one token of each row in a pass. Needs ``ragged``.
+        support: How the network computes several rows.
+        speculation: Drafts tokens of the rows; ``None`` for one token of each row in a pass, as
+            where ``support`` has a refusal.
         head: Selects the tokens whose logits are computed; ``None``: no prompt is read beside rows.
     """
 
@@ -87,15 +89,16 @@ class DecodeRows:
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
         sampler: Sampler,
         *,
-        ragged: RaggedKind,
+        support: RowSupport,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
     ) -> None:
-        assert ragged or speculation is None, "drafts of several rows have unequal lengths"
+        assert speculation is None or not support.draft_refusal, "drafts can be verified"
         self._network = network
         self._sampler = sampler
-        self._ragged = ragged
+        self._ragged = support.kind
         self._speculation = speculation
+        self._hooks = support.hooks
         self._head = head
         self.rows: list[Row] = []
         #: Uids of the rows that are being sampled, in order.
@@ -208,8 +211,13 @@ class DecodeRows:
         ]
         read = [token for piece in pieces for token in piece]
         tokens = mx.array(read, dtype=self._next.dtype)
-        forward = partial(self._forward, tokens, lengths, prompts)
-        logits = self._joined(forward, prompts) if prompts else forward()
+        states: Mapping[int, RaggedState] = {}
+        with ExitStack() as stack:
+            if self._states:
+                assert self._hooks is not None, "states can be chosen"
+                states = stack.enter_context(self._hooks.drafting(self._states, lengths))
+            forward = partial(self._forward, tokens, lengths, prompts, states)
+            logits = self._joined(forward, prompts) if prompts else forward()
         draws: list[int] = self._sampler(logits, read).tolist()  # type: ignore[assignment]  # one axis
         accepted = self._speculation.settle(self.rows, drafts, draws, is_timed=not prompts)
         first, following, returned = 0, [], []
@@ -220,6 +228,8 @@ class DecodeRows:
             _trim(row, len(piece) - len(kept))
             row.tokens.extend(kept)
             returned += [(row.uid, token) for token in kept]
+        for state in states.values():
+            state.keep_tokens([1 + count for count in accepted])
         self._next = mx.array(following, dtype=self._next.dtype)
         return returned
 
@@ -282,12 +292,19 @@ class DecodeRows:
             raise JoinFailed(uids, error) from error
         return logits
 
-    def _forward(self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces = ()) -> mx.array:
+    def _forward(
+        self,
+        tokens: mx.array,
+        lengths: Sequence[int],
+        prompts: Pieces = (),
+        states: Mapping[int, Any] | None = None,
+    ) -> mx.array:
         """Compute new tokens of each row, and pieces of prompts beside them.
 
         Args:
             tokens: The new tokens, row by row, [tokens].
             lengths: How many of them each row has.
+            states: In place of the states of all rows.
 
         Returns:
             The logits after each of those tokens, [tokens, vocabulary].
@@ -298,26 +315,26 @@ class DecodeRows:
             )
         read = [(row, len(piece)) for row, piece in prompts]
         with images_in_pass([*zip(self.rows, lengths, strict=True), *read]):
-            return self._ragged_pass(tokens, lengths, prompts)
+            return self._ragged_pass(tokens, lengths, prompts, states or self._states)
 
     def _alone(self, token: mx.array, row: Row) -> mx.array:
         with images_in_pass([(row, 1)]):
             logits: mx.array = self._network(token[:, None], cache=row.caches)
         return logits[0]
 
-    def _ragged_pass(self, tokens: mx.array, lengths: Sequence[int], prompts: Pieces) -> mx.array:
+    def _ragged_pass(
+        self,
+        tokens: mx.array,
+        lengths: Sequence[int],
+        prompts: Pieces,
+        states: Mapping[int, Any],
+    ) -> mx.array:
         rows = [row.caches for row in (*self.rows, *(row for row, _ in prompts))]
+        all_lengths = [*lengths, *(len(piece) for _, piece in prompts)]
+        caches = pass_caches(rows, all_lengths, states, self._ragged)
         if len(rows) == 1:
-            found = leaves(rows[0])
-            caches = nest(rows[0], iter([self._states.get(i, one) for i, one in enumerate(found)]))
             alone: mx.array = self._network(tokens[None], cache=caches)
             return alone[0]
-        caches = ragged_caches(
-            rows,
-            [*lengths, *(len(piece) for _, piece in prompts)],
-            self._states.__getitem__,
-            by_token=self._ragged is RaggedKind.BY_TOKEN,
-        )
         if not prompts:
             logits: mx.array = self._network(tokens[:, None], cache=caches)
             return logits[:, 0]
@@ -340,8 +357,9 @@ def prefill(
     need a network that computes ragged rows and has no recurrent layer.
     """
     assert len(rows) == len(pieces), "one piece for each row"
+    caches = [row.caches for row in rows]
     with images_in_pass(list(zip(rows, map(len, pieces), strict=True))):
-        logits = _forward_pieces(network, rows, pieces)
+        logits = forward_rows(network, caches, pieces, {}, RaggedKind.WHOLE)
     if on_logits is not None:
         on_logits(logits)
     mx.eval([leaf.state for row in rows for leaf in leaves(row.caches)])
@@ -354,22 +372,6 @@ def clear_after(pieces: Iterable[Sequence[int]]) -> None:
     """Give buffers back to the system after a pass over pieces of prompts, if they are large."""
     if sum(map(len, pieces)) >= CLEARED_TOKENS_MIN:
         mx.clear_cache()
-
-
-def _forward_pieces(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    rows: Sequence[Row],
-    pieces: Sequence[Sequence[int]],
-) -> mx.array:
-    """Return the logits after each token of the pieces, row by row: [tokens, vocabulary]."""
-    if len(rows) == 1:
-        alone: mx.array = network(mx.array([list(pieces[0])]), cache=rows[0].caches)
-        return alone[0]
-    lengths = [len(piece) for piece in pieces]
-    tokens = [token for piece in pieces for token in piece]
-    caches = ragged_caches([row.caches for row in rows], lengths, _no_state)
-    logits: mx.array = network(mx.array(tokens)[:, None], cache=caches)
-    return logits[:, 0]
 
 
 def _joined_part(held: mx.array | None, new: mx.array | None, rows: int) -> mx.array | None:
@@ -393,10 +395,7 @@ def _rewound(row: Row) -> bool:
 def _trim(row: Row, tokens: int) -> None:
     """Take back the last tokens of a row."""
     for leaf in leaves(row.caches) if tokens else ():
+        if is_state(leaf):
+            continue
         trimmed = leaf.trim(tokens)
         assert trimmed == tokens, "a draft fits what a cache can take back"
-
-
-def _no_state(index: int) -> Any:  # noqa: ANN401 - never returns
-    msg = f"layer {index} has a recurrent state: its rows are prefilled one by one"
-    raise AssertionError(msg)

@@ -12,7 +12,7 @@ the keys up to its own: ``RaggedKind.BY_TOKEN``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -227,6 +227,40 @@ def ragged_caches(
     return nest(rows[0], iter(merged))
 
 
+def pass_caches(
+    rows: Sequence[Sequence[Any]],
+    lengths: Sequence[int],
+    states: Mapping[int, Any],
+    kind: RaggedKind,
+) -> list[Any]:
+    """Return the caches for a pass over rows, of which a single one is computed as it is.
+
+    Args:
+        rows: The caches of each row, one for each layer.
+        lengths: New tokens of each row.
+        states: The states of all rows together, by the index of their layer.
+        kind: How the network computes several rows.
+    """
+    if len(rows) > 1:
+        by_token = kind is RaggedKind.BY_TOKEN
+        return ragged_caches(rows, lengths, states.__getitem__, by_token=by_token)
+    return nest(rows[0], (states.get(at, one) for at, one in enumerate(leaves(rows[0]))))
+
+
+def forward_rows(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    rows: Sequence[Sequence[Any]],
+    pieces: Sequence[Sequence[int]],
+    states: Mapping[int, Any],
+    kind: RaggedKind,
+) -> mx.array:
+    """Return the logits after each new token of the rows, row by row: [tokens, vocabulary]."""
+    caches = pass_caches(rows, list(map(len, pieces)), states, kind)
+    tokens = mx.array([token for piece in pieces for token in piece])
+    logits: mx.array = network(tokens[None] if len(rows) == 1 else tokens[:, None], cache=caches)
+    return logits[0] if len(rows) == 1 else logits[:, 0]
+
+
 def nest(template: Sequence[Any], flat: Iterator[Any]) -> list[Any]:
     """Return flat caches with the nesting of ``template``."""
     return [
@@ -320,9 +354,7 @@ def _difference(
         together = _logits_together(network, lengths, kind)
         if not computes:
             return "" if together.shape == alone.shape else "the shapes of the logits differ"
-        spread = mx.max(alone) - mx.min(alone)
-        agree = mx.max(mx.abs(together - alone)) <= _CHECK_TOLERANCE * spread
-        return "" if bool(agree.item()) else "the logits differ"
+        return logits_differ(alone, together)
     except Exception as error:  # noqa: BLE001 - whatever a model raises on caches of another kind
         return _text_of(error)
 
@@ -331,6 +363,14 @@ def _text_of(error: Exception) -> str:
     """Return the first sentence of an error; those of MLX list signatures after it."""
     first, *_ = f"{type(error).__name__}: {error}".split(". ")
     return first.strip()
+
+
+def logits_differ(expected: mx.array, found: mx.array) -> str:
+    """Return "the logits differ", or an empty text where rounding explains the difference."""
+    expected, found = expected.astype(mx.float32), found.astype(mx.float32)
+    spread = mx.max(expected) - mx.min(expected)
+    agree = mx.max(mx.abs(found - expected)) <= _CHECK_TOLERANCE * spread
+    return "" if bool(agree.item()) else "the logits differ"
 
 
 def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
@@ -351,7 +391,7 @@ def _logits_alone(
         network(mx.array([[1] * length]), cache=caches)[0]
         for length, caches in zip(lengths, _prefilled(network), strict=True)
     ]
-    return mx.concatenate(outputs).astype(mx.float32)
+    return mx.concatenate(outputs)
 
 
 def _logits_together(
@@ -366,7 +406,4 @@ def _logits_together(
         for index, leaf in enumerate(flat[0])
         if is_state(leaf)
     }
-    by_token = kind is RaggedKind.BY_TOKEN
-    caches = ragged_caches(rows, lengths, states.__getitem__, by_token=by_token)
-    logits: mx.array = network(mx.array([[1]] * sum(lengths)), cache=caches)
-    return logits[:, 0].astype(mx.float32)
+    return forward_rows(network, rows, [[1] * length for length in lengths], states, kind)

@@ -16,15 +16,11 @@ from mlx_lm.generate import generation_stream
 from domain.chat.images import PromptImage
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import is_on_gpu
-from worker.engine.mlx.kv.window_cache import (
-    TRIMMABLE_CLASSES,
-    is_state,
-    leaves,
-    make_row_caches,
-)
+from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
 from worker.engine.mlx.speculation import Speculation
 from worker.engine.mlx.vision.row_images import ImageInputs, images_of_row
@@ -182,11 +178,10 @@ class RunningSequences:
         sampler: Draws a token for each row. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
-        ragged: How the network computes rows of unequal length in one pass, as
-            ``install_ragged_attention`` returns; where it cannot, rows decode one by one.
+        support: How the network computes several rows, as ``find_row_support`` returns; where it
+            cannot in one pass, rows decode one by one.
         block_tokens: Tokens by which the buffers of a sequence grow.
-        speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
-            no layer has a recurrent state.
+        speculation: Drafts tokens of the sequences that decode, where ``support`` has no refusal.
         head: Selects the logits of the sequences that decode in a pass that reads prompts too;
             ``None``: prompts are read in passes of their own.
         scored: Gets the logits of the prompts that it names, each of which is prefilled alone.
@@ -203,7 +198,7 @@ class RunningSequences:
         sampler: Sampler,
         row_bytes: Callable[[int], int],
         *,
-        ragged: RaggedKind,
+        support: RowSupport,
         block_tokens: int = BLOCK_TOKENS,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
@@ -223,14 +218,16 @@ class RunningSequences:
         self._failed: list[Fault] = []
         self._steps = 0
         self.stream = generation_stream
-        found = leaves(make_row_caches(network))
-        stateless = not any(map(is_state, found))
+        stateless = not any(map(is_state, leaves(make_row_caches(network))))
         #: Whether several prompts can be prefilled in one pass.
-        self._together = ragged is RaggedKind.WHOLE and stateless
-        drafts = bool(ragged) and all(type(leaf) in TRIMMABLE_CLASSES for leaf in found)
+        self._together = support.kind is RaggedKind.WHOLE and stateless
         self.reads_beside = self._together and head is not None
         self._rows = DecodeRows(
-            network, sampler, ragged=ragged, speculation=speculation if drafts else None, head=head
+            network,
+            sampler,
+            support=support,
+            speculation=None if support.draft_refusal else speculation,
+            head=head,
         )
         #: Prompts that the next decode step reads too, each with its piece.
         self._beside: list[tuple[_PendingPrompt, list[int]]] = []

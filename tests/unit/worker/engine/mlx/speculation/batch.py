@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from worker.engine.mlx.speculation import PassTimes, Speculation
+from worker.engine.mlx.speculation import PassTimes, SpeculatedRow, Speculation
 
 
 @dataclass
@@ -41,6 +41,36 @@ class Row:
     answer: list[int]
 
 
+@dataclass
+class Guesser:
+    """A drafter that knows the answers.
+
+    Args:
+        errors: Share of its tokens that are wrong.
+        step_s: Seconds for a token of all rows.
+    """
+
+    errors: float
+    step_s: float = 0.012
+    clock: Clock = field(default_factory=Clock)
+    rng: random.Random = field(default_factory=lambda: random.Random(4))
+
+    def propose(
+        self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], count: int
+    ) -> list[list[int]]:
+        self.clock.now += self.step_s * count
+        drafts = []
+        for row, token in zip(rows, drawn, strict=True):
+            assert isinstance(row, Row)
+            assert token == row.answer[0]
+            known = [*row.answer, *[-2] * count][1 : count + 1]
+            drafts.append([-3 if self.rng.random() < self.errors else one for one in known])
+        return drafts
+
+    def drop(self, uids: Iterable[int]) -> None:
+        """Nothing is kept."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """A pass with drafts, with what was known before it."""
@@ -68,14 +98,17 @@ class Batch:
     noise: Iterator[float] = field(default_factory=lambda: iter(()))
     read_between: Callable[[int], bool] = lambda _: False
     speculates: bool = True
+    drafter: Guesser | None = None
 
     def __post_init__(self) -> None:
         self.clock, self.drawn = Clock(), 0
         self.times = PassTimes(self.clock)
+        if self.drafter is not None:
+            self.drafter.clock = self.clock
         self.passes: list[Pass] = []
         self.steps = 0
         self.speculation = Speculation(
-            lambda *_: 100, lambda *_: None, frozenset(), lambda *_: None, self.times
+            lambda *_: 100, lambda *_: None, frozenset(), lambda *_: None, self.times, self.drafter
         )
         self.rows = [
             Row(uid, list(prompt), list(answer))
@@ -167,7 +200,10 @@ def batch_of(
     costs: Costs | None = None,
     noise: Iterable[float] = (),
     speculates: bool = True,
+    drafter: Guesser | None = None,
 ) -> Batch:
     texts = [make(seed) for seed in range(rows)]
     prompts, answers = zip(*texts, strict=True)
-    return Batch(prompts, answers, costs or Costs(), iter(noise), speculates=speculates)
+    return Batch(
+        prompts, answers, costs or Costs(), iter(noise), speculates=speculates, drafter=drafter
+    )

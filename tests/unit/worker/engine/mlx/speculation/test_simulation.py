@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.worker.engine.mlx.speculation.batch import Batch, Costs, batch_of, edit, prose
+from tests.unit.worker.engine.mlx.speculation.batch import (
+    Batch,
+    Costs,
+    Guesser,
+    batch_of,
+    edit,
+    prose,
+)
 from worker.engine.mlx.speculation import (
     BASELINE_PASSES,
     FIRST_DRAFT_TOKENS_MAX,
@@ -39,6 +46,22 @@ def test_prose_loses_little_and_edits_win(rows: int, spread: float) -> None:
         speedups.append(without_s / with_s)
     assert speedups[0] >= 0.98
     assert speedups[1] >= 1.3
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize(("errors", "least"), [(0.15, 1.2), (1.0, 0.97)])
+def test_a_good_drafter_wins_and_a_bad_one_loses_little(
+    rows: int, errors: float, least: float
+) -> None:
+    plain = batch_of(prose, rows, speculates=False).run()
+    drafted = batch_of(prose, rows, drafter=Guesser(errors)).run()
+    assert plain.clock.now / drafted.clock.now >= least
+
+
+def test_a_drafter_of_the_first_answer_is_not_forgotten() -> None:
+    batch = batch_of(prose, 1, drafter=Guesser(1.0)).run()
+    # Refused passes are the rule, and one after 32 of them is tried again.
+    assert 1 < len(batch.passes) <= batch.steps / PROBE_PASSES + 20
 
 
 def test_where_no_draft_ever_pays_only_probes_are_verified() -> None:

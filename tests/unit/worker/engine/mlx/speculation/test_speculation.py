@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,6 +14,7 @@ from worker.engine.mlx.speculation import (
     FIRST_DRAFT_TOKENS_MAX,
     PROBE_PASSES,
     PassTimes,
+    SpeculatedRow,
     Speculation,
 )
 
@@ -178,3 +180,60 @@ def test_a_rejected_token_is_not_guessed_again(times: PassTimes) -> None:
     assert drafts.guess([row]) == {}
     row.tokens += [70, 4, 5, 6]
     assert drafts.guess([row])[1][0] == 70
+
+
+class _Counting:
+    """A drafter that counts on from the drawn token."""
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+        self.asked: list[int] = []
+
+    def propose(
+        self, rows: Sequence[SpeculatedRow], drawn: Sequence[int], count: int
+    ) -> list[list[int]]:
+        self.asked += [row.uid for row in rows]
+        return [[*range(token + 1, token + 1 + count)] for token in drawn]
+
+    def drop(self, uids: Iterable[int]) -> None:
+        self.dropped += uids
+
+
+def test_a_drafter_serves_rows_without_a_guess_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, times: PassTimes
+) -> None:
+    monkeypatch.setattr(times, "drafting_s", 1e-3)
+    drafter, counted = _Counting(), []
+    room = {1: 3, 2: 8, 3: 0, 4: 8, 5: 2}
+    drafts = Speculation(
+        lambda uid, _: room[uid],
+        lambda *_: None,
+        frozenset([END]),
+        lambda *one: counted.append(one),
+        times,
+        drafter,
+    )
+    # The first has a guess; the others have none, no room, an end token, an end in the draft.
+    rows = [Row(1), *(Row(uid, [7, 8, uid + 20]) for uid in (2, 3, 4, 5))]
+    guesses = drafts.guess(rows)
+    assert guesses == {1: [4, 5, 6, 7], 2: [], 4: [], 5: []}
+    found = drafts.confirm(rows, [4, 30, 30, END, END - 2], guesses)
+    assert found == [[5, 6, 7], [*range(31, 39)], [], [], [END - 1, END]]
+    assert drafter.asked == [2, 5]
+    draws = [5, 6, 7, 8, *range(31, 36), 50, 0, 0, 0, 1, 1, END - 1, END, 0]
+    assert drafts.settle(rows, found, draws) == [3, 5, 0, 0, 2]
+    assert counted == [(3, 3), (8, 5), (2, 2)]
+    drafts.drop([2, 5])
+    assert drafter.dropped == [2, 5]
+
+
+def test_a_dear_drafter_is_not_asked(times: PassTimes) -> None:
+    drafter = _Counting()
+    drafts = Speculation(
+        lambda *_: 8, lambda *_: None, frozenset(), lambda *_: None, times, drafter
+    )
+    row = Row(tokens=[7, 8, 9])
+    # It has not been measured yet.
+    assert drafts.guess([row]) == {1: []}
+    times.drafting_s = 5.0
+    assert [drafts.guess([row]) for _ in range(PROBE_PASSES)] == [{}] * PROBE_PASSES
