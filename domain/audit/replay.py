@@ -44,6 +44,7 @@ class Refusal(StrEnum):
     PROMPT_DIFFERS = "prompt_differs"
     CANNOT_COMPUTE = "cannot_compute"
     NO_TEXT = "no_text"
+    FORKED = "forked"
 
 
 class ReplayRefused(Exception):
@@ -174,6 +175,10 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         raise ReplayRefused(Refusal.NOT_IN_LOG, f"job {job} is not in the log")
     if any(isinstance(event, EmbeddingRequested) for event in decoded):
         raise ReplayRefused(Refusal.NO_TEXT, f"job {job} computed vectors and generated no text")
+    if decoded[0].parent_tokens:
+        parent, count = decoded[0].parent, decoded[0].parent_tokens
+        message = f"job {job} took over {count:,} tokens of {parent}; replay that one"
+        raise ReplayRefused(Refusal.FORKED, message)
     ends = [event for event in decoded if isinstance(event, JobCompleted)]
     attempts = _attempts(decoded)
     if not ends or not attempts:

@@ -135,6 +135,8 @@ class _TimelineBuilder:
         whose = f" for {event.agent}" if event.agent else ""
         by = f" from {self.client}" if self.client else ""
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
+        if event.parent is not None:
+            text += f", continues {event.parent} after {event.parent_tokens:,} tokens"
         self._waiting_since = self.accepted
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
 

@@ -38,6 +38,24 @@ def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
     return _sum(_read(job, backlog))
 
 
+def with_inherited(job: Job, emitted: EmittedPrefix, payloads: PayloadStore) -> EmittedPrefix:
+    """Return what a fork has emitted, with the tokens that it takes over from its parent.
+
+    Raises:
+        PayloadMissing: The answer of the parent was erased.
+        PayloadDamaged: It is not as it was written.
+    """
+    asked = job.submitted
+    if asked.parent_output is None or len(emitted.token_ids) >= asked.parent_tokens:
+        return emitted
+    answer = StoredAnswer.from_bytes(payloads.get(asked.parent_output))
+    return EmittedPrefix(
+        next_item=emitted.next_item,
+        token_ids=(answer.token_ids or ())[: asked.parent_tokens],
+        logprobs={value.index: value for value in answer.logprobs or ()},
+    )
+
+
 def republish_end(
     job: Job, *, backlog: ItemBacklog, sink: ItemSink, payloads: PayloadStore
 ) -> None:

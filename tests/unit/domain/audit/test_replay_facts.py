@@ -18,11 +18,12 @@ from domain.audit.replay import (
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, EmbeddingRequested, JobFailed, JobRetried
 from domain.kv.hashing import hash_ids
-from domain.values import PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
+from domain.values import JobId, PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import completed, started, submitted
 from tests.unit.domain.audit.test_replay import JOB, read, recorded, resumed
 
 TOKENS = tuple(range(1000, 2200))
+_FORK = replace(submitted(), parent=JobId("job-0"), parent_tokens=3)
 
 
 def test_recording_has_every_fact_of_its_answer() -> None:
@@ -92,6 +93,11 @@ def _read(*events: Event) -> Callable[[], object]:
             _read(started()),
             Refusal.NOT_COMPLETED,
             "job job-1 has no whole answer: it has not completed",
+        ),
+        (
+            lambda: read_recording(JOB, recorded(_FORK, started(), completed())),
+            Refusal.FORKED,
+            "job job-1 took over 3 tokens of job-0; replay that one",
         ),
         (
             _read(EmbeddingRequested(texts=1)),
