@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from domain.audit.replay import (
     Refusal,
     ReplayRefused,
     check_prompt,
+    parting_of,
     read_answer,
     read_recording,
 )
@@ -69,6 +70,22 @@ def test_recording_has_every_fact_of_its_answer() -> None:
         thinking_limit=64,
         encoding=PromptEncoding.MARKS_READ,
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "replayed", "found"),
+    [
+        ("same", "same", None),
+        ("a b", "a c", (2, "a ", "b", "c")),
+        ("a", "ab", (1, "a", "", "b")),
+        ("", "x", (0, "", "", "x")),
+    ],
+)
+def test_texts_part_at_their_first_other_character(
+    stored: str, replayed: str, found: tuple[int, str, str, str] | None
+) -> None:
+    parting = parting_of(stored, replayed)
+    assert found == (None if parting is None else astuple(parting))
 
 
 def test_attempt_that_goes_on_from_none_that_is_known_counts_alone() -> None:
