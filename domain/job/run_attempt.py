@@ -294,6 +294,7 @@ def _task(job: Job, before: EmittedPrefix, prompt: PreparedPrompt) -> Generation
         first_item=max(1, before.next_item),
         stop=(),
         known=before.logprobs,
+        published=before.published,
         priority=job.submitted.priority,
         request_id=job.correlation_id,
         trace_id=trace_id_of(job.submitted.trace),

@@ -21,12 +21,14 @@ class EmittedPrefix:
     Attributes:
         ended: Whether the last of them is terminal.
         logprobs: Their log-probabilities, by index of the token.
+        published: How many of the tokens they have, where a fork took over others; else all.
     """
 
     next_item: int = 0
     token_ids: tuple[int, ...] = ()
     ended: bool = False
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    published: int | None = None
 
 
 def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
@@ -53,6 +55,7 @@ def with_inherited(job: Job, emitted: EmittedPrefix, payloads: PayloadStore) -> 
         next_item=emitted.next_item,
         token_ids=(answer.token_ids or ())[: asked.parent_tokens],
         logprobs={value.index: value for value in answer.logprobs or ()},
+        published=len(emitted.token_ids),
     )
 
 

@@ -241,13 +241,13 @@ class Sequence:
         """
         task = self.task
         emitted = 1  # ``Started`` is item 0.
-        for token in task.emitted:
+        for index, token in enumerate(task.emitted):
             if self.assembler.is_over:
                 break
             if (piece := self.assembler.feed(token)) is not None:
-                if emitted >= task.first_item:
-                    self.unpublished.append(piece)
                 emitted += 1
+                if task.published is not None and index >= task.published:
+                    self.unpublished.append(piece)
             self.token_ids.append(token)
         self.next_item = task.first_item
         self.emitted_at_end = max(0, task.first_item - emitted)

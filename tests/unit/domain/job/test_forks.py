@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from domain.chat.items import Started, Text
+from domain.chat.items import Body, Started, StreamItem, Text
 from domain.chat.stored_answer import StoredAnswer
 from domain.events.job import AttemptStarted
 from domain.job.run_attempt import RunResult
@@ -70,6 +70,21 @@ def test_fork_whose_worker_died_before_it_emitted_begins_at_the_same_token(
 ) -> None:
     fork = _fork(world)
     start_attempt(world, fork, resumed=AT)
+    assert world.run(fork) is RunResult.ENDED
+    assert _streamed(world, fork) == ANSWER
+
+
+def test_fork_whose_worker_died_within_the_inherited_tokens_emits_each_once(
+    world: JobWorld,
+) -> None:
+    fork = _fork(world)
+    start_attempt(world, fork, resumed=AT)
+    begun: list[Body] = [
+        Started(prompt_tokens=2, cached_tokens=0),
+        Text(text="A s", ids=(65, 32, 115)),
+    ]
+    items = [StreamItem(n=n, attempt=1, body=body) for n, body in enumerate(begun)]
+    world.broker.items.publish([(fork, item) for item in items])
     assert world.run(fork) is RunResult.ENDED
     assert _streamed(world, fork) == ANSWER
 
