@@ -311,6 +311,7 @@ def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) 
 async def fork_job(app: App, request: Request) -> Reply:
     """Accept a job that continues the answer of another one."""
     wait_s = PREFERRED_WAIT_S.read(request)
+    IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
     wire = parse_body(JobForkBody, request.body)
     job_id = JobId(_JOB_ID.read(request))
     accepted = await app.call(submit_fork, app, job_id, wire, request)
