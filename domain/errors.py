@@ -98,6 +98,15 @@ class NotRetryable(Conflict):
         super().__init__(f"job {job_id} is {status}; {reason}")
 
 
+class NotForkable(Conflict):
+    """Only an answer whose tokens are known can be continued in another job."""
+
+    code = "not_forkable"
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"job {job_id} cannot be forked: {why}")
+
+
 class ModelNotLoaded(Conflict):
     """The request belongs to a registered model, and another one is loaded.
 

@@ -23,6 +23,7 @@ from domain.audit.replay import (
     ReplayRefused,
     Verdict,
     check_prompt,
+    parting_of,
     read_answer,
     read_recording,
 )
@@ -131,6 +132,54 @@ def replay(
         cached_tokens=recording.cached_tokens,
         divergence=replayed.divergence,
         text=replayed.text,
+        took_ms=round(1000 * (time.monotonic() - began_s), 3),
+    )
+
+
+def answer_of_another(
+    recording: Recording,
+    weights: LoadedWeights,
+    payloads: PayloadStore,
+    *,
+    step_tokens: int,
+    on_progress: OnProgress = lambda *_: None,
+) -> Replayed:
+    """Let a model answer a recorded request, and return where its text parts from the stored one.
+
+    Args:
+        weights: Any model, on the thread that loaded it.
+        step_tokens: As in ``replay``.
+
+    Raises:
+        ReplayRefused: The model cannot answer, or the payloads are gone.
+    """
+    began_s = time.monotonic()
+    request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
+    stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
+    try:
+        prompt = prepare(request, weights.model)
+        # Its own defaults, and the caller's values over them.
+        other = replace(recording, sampling=prompt.sampling, thinking_limit=prompt.thinking_limit)
+        run = _ReplayRun(other, request, prompt, None, weights, step_tokens, on_progress)
+        answer = run.run()
+    except SemanticError as error:
+        raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
+    parting = parting_of(stored.text, answer.text)
+    card = weights.model.card
+    return Replayed(
+        job=recording.job,
+        verdict=Verdict.SAME if parting is None else Verdict.PARTED,
+        message="the same text"
+        if parting is None
+        else f"the text of {card.id} is the same for {parting.chars:,} characters",
+        model=card.id,
+        fingerprint=card.fingerprint,
+        tokens=len(answer.ids),
+        token_hash=hash_ids(answer.ids),
+        attempts=recording.attempts,
+        cached_tokens=recording.cached_tokens,
+        parting=parting,
+        text=answer.text,
         took_ms=round(1000 * (time.monotonic() - began_s), 3),
     )
 
@@ -304,12 +353,14 @@ class Replayer:
     Attributes:
         log: The log, read-only.
         step_tokens: Most prompt tokens in one piece of prefill, as of a worker.
+        is_against: Whether the configured model answers in place of that of then.
     """
 
     log: AsOfLog
     models: ModelHandles
     step_tokens: int
     write: Write
+    is_against: bool = False
 
     def replay(self, job: JobId, *, verify: bool) -> Replayed:
         """Compute one answer again, and write and return the result."""
@@ -331,15 +382,24 @@ class Replayer:
 
     def _replay(self, job: JobId, *, verify: bool) -> Replayed:
         recording = read_recording(job, self.log.load(StreamName(job)))
-        weights = self.models.load(recording.model, recording.fingerprint)
-        done = replay(
-            recording,
-            weights,
-            self.log,
-            step_tokens=self.step_tokens,
-            verify=verify,
-            on_progress=_Progress(job, self.write),
-        )
+        progress = _Progress(job, self.write)
+        if self.is_against:
+            done = answer_of_another(
+                recording,
+                self.models.load_configured(),
+                self.log,
+                step_tokens=self.step_tokens,
+                on_progress=progress,
+            )
+        else:
+            done = replay(
+                recording,
+                self.models.load(recording.model, recording.fingerprint),
+                self.log,
+                step_tokens=self.step_tokens,
+                verify=verify,
+                on_progress=progress,
+            )
         versions_then = self._versions_of(recording.worker)
         return replace(done, versions=library_versions(), versions_then=versions_then)
 
@@ -381,7 +441,13 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
         answers = LoggedAnswers(log=log, payloads=log)
         registry = model_registry(settings, cached_ids())
         with closing(ModelHandles(source, registry, answers, only=command["only"])) as models:
-            replayer = Replayer(log=log, models=models, step_tokens=step_tokens, write=write)
+            replayer = Replayer(
+                log=log,
+                models=models,
+                step_tokens=step_tokens,
+                write=write,
+                is_against=command["against"],
+            )
             for job in command["jobs"]:
                 replayer.replay(JobId(job), verify=command["verify"])
 

@@ -23,12 +23,16 @@ from domain.values import Digest, JobId, JobStatus, PromptEncoding, Sampling, St
 
 
 class Verdict(StrEnum):
-    """The result of a replay; ``REPLAYED`` is one that was not compared with the answer."""
+    """The result of a replay; ``REPLAYED`` is one that was not compared with the answer.
+
+    ``PARTED`` is the answer of another model with another text.
+    """
 
     SAME = "same"
     DIVERGED = "diverged"
     REFUSED = "refused"
     REPLAYED = "replayed"
+    PARTED = "parted"
 
 
 class Refusal(StrEnum):
@@ -44,6 +48,7 @@ class Refusal(StrEnum):
     PROMPT_DIFFERS = "prompt_differs"
     CANNOT_COMPUTE = "cannot_compute"
     NO_TEXT = "no_text"
+    FORKED = "forked"
 
 
 class ReplayRefused(Exception):
@@ -127,6 +132,42 @@ class ReplayDivergence:
     context: str
 
 
+#: Characters of a text that are shown before and after the place where two answers part.
+SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """Where the text of another model's answer parts from the stored one.
+
+    Attributes:
+        chars: Length of their common beginning.
+        context: Its end.
+        stored: What follows in the stored answer, at most ``SHOWN_CHARS``; "" where it ends.
+        replayed: The same of the other answer.
+    """
+
+    chars: int
+    context: str
+    stored: str
+    replayed: str
+
+
+def parting_of(stored: str, replayed: str) -> Parting | None:
+    """Return where two texts part, ``None`` if they are equal."""
+    if stored == replayed:
+        return None
+    pairs = enumerate(zip(stored, replayed, strict=False))
+    shorter = min(len(stored), len(replayed))
+    chars = next((place for place, (one, other) in pairs if one != other), shorter)
+    return Parting(
+        chars=chars,
+        context=stored[max(0, chars - SHOWN_CHARS) : chars],
+        stored=stored[chars : chars + SHOWN_CHARS],
+        replayed=replayed[chars : chars + SHOWN_CHARS],
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """The result of one replay.
@@ -154,6 +195,7 @@ class Replayed:
     attempts: int = 0
     cached_tokens: int = 0
     divergence: ReplayDivergence | None = None
+    parting: Parting | None = None
     text: str | None = None
     took_ms: float = 0.0
     versions: str | None = None
@@ -174,6 +216,10 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
         raise ReplayRefused(Refusal.NOT_IN_LOG, f"job {job} is not in the log")
     if any(isinstance(event, EmbeddingRequested) for event in decoded):
         raise ReplayRefused(Refusal.NO_TEXT, f"job {job} computed vectors and generated no text")
+    if decoded[0].parent_tokens:
+        parent, count = decoded[0].parent, decoded[0].parent_tokens
+        message = f"job {job} took over {count:,} tokens of {parent}; replay that one"
+        raise ReplayRefused(Refusal.FORKED, message)
     ends = [event for event in decoded if isinstance(event, JobCompleted)]
     attempts = _attempts(decoded)
     if not ends or not attempts:

@@ -140,6 +140,8 @@ class _TimelineBuilder:
         text = f"{event.protocol} request{by}{whose}: {event.model}, {event.priority}"
         is_held = first_status(event) is JobStatus.HELD
         self._waiting_since = None if is_held else self.accepted
+        if event.parent is not None:
+            text += f", continues {event.parent} after {event.parent_tokens:,} tokens"
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
         if is_held:
             self._add(recorded, "held", f"not before {event.start_after}")

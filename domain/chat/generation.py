@@ -111,6 +111,7 @@ class GenerationTask:
         emitted: Token ids that earlier attempts emitted; generation continues after them.
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
+        published: How many of ``emitted`` are in items, where a fork took over others; else all.
         priority: Batch work waits for interactive work, and makes room for it.
         epoch: Epoch that goes on every item.
         request_id: Id of the request, for log lines.
@@ -126,6 +127,7 @@ class GenerationTask:
     first_item: int
     stop: tuple[str, ...]
     known: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    published: int | None = None
     priority: Priority = Priority.INTERACTIVE
     epoch: int = 1
     request_id: str = ""

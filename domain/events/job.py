@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from domain.values import (
     AgentId,
     Digest,
+    JobId,
     Owner,
     Priority,
     PromptEncoding,
@@ -54,6 +55,9 @@ class JobSubmitted:
         urgency: From 0 to 9; the highest is first among the waiting jobs of one line.
         unique: Digest of what no other open or completed job has; see ``Unique``.
         unique_until: RFC 3339 instant from which another job may have it.
+        parent: The job whose answer it continues, after the first ``parent_tokens`` tokens.
+        parent_output: Digest of that answer.
+        parent_fingerprint: Fingerprint of the model that gave it.
     """
 
     protocol: str
@@ -85,6 +89,10 @@ class JobSubmitted:
     unique: Digest | None = None
     unique_until: str | None = None
     start_after: str | None = None
+    parent: JobId | None = None
+    parent_tokens: int = 0
+    parent_output: Digest | None = None
+    parent_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from domain.chat.generation import GenerationTask, Outcome
+from domain.chat.generation import GenerationTask, Outcome, PreparedPrompt
 from domain.chat.items import Body, Failed, Finished, Started, StreamItem
 from domain.chat.ports import GenerationHandle, InferenceEngine
 from domain.chat.stored_answer import StoredAnswer
@@ -56,6 +56,7 @@ from domain.job.terminal_item import (
     read_emitted,
     republish_end,
     terminal_item,
+    with_inherited,
 )
 from domain.kv.hashing import hash_ids
 from domain.log.ports import EventLog, PayloadStore
@@ -64,6 +65,7 @@ from domain.ports import Clock, IdSource
 from domain.values import (
     JobId,
     JobStatus,
+    ModelCard,
     StopReason,
     Usage,
     WorkerId,
@@ -237,6 +239,11 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     preparing = Preparation()
     runner.running.attach(job.id, preparing, attempt=job.attempt + 1)
     try:
+        # Not the tokens of another model.
+        before = with_inherited(
+            job, emitted if epoch == job.epoch else EmittedPrefix(), runner.payloads
+        )
+        _require_parents_model(job, card)
         request, prompt = prepare_prompt(
             job.submitted.request,
             job.started if epoch == job.epoch else None,
@@ -248,23 +255,8 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
         )
     except (InvalidRequest, ModelUnusable, PayloadDamaged, PayloadMissing) as error:
         return _failed(loaded, _failure_of(error), emitted.next_item, runner)
-    queued_ms = _since_ms(loaded.job.waiting_since, runner)
-    before = emitted if epoch == job.epoch else EmittedPrefix()  # not those of another model
-    task = GenerationTask(
-        job_id=job.id,
-        attempt=job.attempt + 1,
-        prompt=prompt,
-        emitted=before.token_ids,
-        first_item=max(1, before.next_item),
-        stop=request.stop,
-        known=before.logprobs,
-        priority=job.submitted.priority,
-        epoch=epoch,
-        request_id=loaded.job.correlation_id,
-        trace_id=trace_id_of(job.submitted.trace),
-        queued_ms=queued_ms,
-        agent=job.submitted.agent,
-    )
+    queued_ms = _since_ms(job.waiting_since, runner)
+    task = replace(_task(job, before, prompt), stop=request.stop, epoch=epoch, queued_ms=queued_ms)
     begun = runner.clock.now()
     try:
         handle = runner.engine.submit(task)
@@ -283,6 +275,33 @@ def _run_in_turn(loaded: LoadedJob, turn: QueueTurn, runner: JobRunner) -> RunRe
     run = AttemptRun(task=task, request=request, model=card, submitted_at=begun, outcome=outcome)
     _report(loaded, runner, run=run, failure=outcome.failure)
     return result
+
+
+def _require_parents_model(job: Job, card: ModelCard) -> None:
+    """Refuse to continue the tokens of other weights.
+
+    Raises:
+        ModelUnusable: The answer of the parent is of another model.
+    """
+    if job.submitted.parent_fingerprint not in {None, card.fingerprint}:
+        raise ModelUnusable(f"{job.submitted.parent} was answered by other weights than {card.id}")
+
+
+def _task(job: Job, before: EmittedPrefix, prompt: PreparedPrompt) -> GenerationTask:
+    return GenerationTask(
+        job_id=job.id,
+        attempt=job.attempt + 1,
+        prompt=prompt,
+        emitted=before.token_ids,
+        first_item=max(1, before.next_item),
+        stop=(),
+        known=before.logprobs,
+        published=before.published,
+        priority=job.submitted.priority,
+        request_id=job.correlation_id,
+        trace_id=trace_id_of(job.submitted.trace),
+        agent=job.submitted.agent,
+    )
 
 
 def _release(

@@ -21,12 +21,14 @@ class EmittedPrefix:
     Attributes:
         ended: Whether the last of them is terminal.
         logprobs: Their log-probabilities, by index of the token.
+        published: How many of the tokens they have, where a fork took over others; else all.
     """
 
     next_item: int = 0
     token_ids: tuple[int, ...] = ()
     ended: bool = False
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    published: int | None = None
 
 
 def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
@@ -36,6 +38,25 @@ def read_emitted(job: Job, backlog: ItemBacklog) -> EmittedPrefix:
         QueueUnavailable: The broker cannot be reached.
     """
     return _sum(_read(job, backlog))
+
+
+def with_inherited(job: Job, emitted: EmittedPrefix, payloads: PayloadStore) -> EmittedPrefix:
+    """Return what a fork has emitted, with the tokens that it takes over from its parent.
+
+    Raises:
+        PayloadMissing: The answer of the parent was erased.
+        PayloadDamaged: It is not as it was written.
+    """
+    asked = job.submitted
+    if asked.parent_output is None or len(emitted.token_ids) >= asked.parent_tokens:
+        return emitted
+    answer = StoredAnswer.from_bytes(payloads.get(asked.parent_output))
+    return EmittedPrefix(
+        next_item=emitted.next_item,
+        token_ids=(answer.token_ids or ())[: asked.parent_tokens],
+        logprobs={value.index: value for value in answer.logprobs or ()},
+        published=len(emitted.token_ids),
+    )
 
 
 def republish_end(

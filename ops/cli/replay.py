@@ -49,6 +49,10 @@ def print_replayed(result: dict[str, Any]) -> None:
     if result["divergence"] is not None:
         echo("")
         _print_divergence(result["divergence"])
+    if (parting := result["parting"]) is not None:
+        echo(f"\nafter …{_quoted(parting['context'])}")
+        rows = [(name, _quoted(parting[name])) for name in ("stored", "replayed")]
+        print_table((f"character {parting['chars']}", "text"), rows)
 
 
 def print_table_of(results: Sequence[dict[str, Any]]) -> None:
@@ -132,6 +136,7 @@ Jobs = Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The 
 
 def replay(
     jobs: Jobs = None,
+    *,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with the stored answer, token by token.")
     ] = False,
@@ -146,6 +151,10 @@ def replay(
         typer.Option("--sample", min=1, help="With --all: so many, spread evenly over the time."),
     ] = None,
     model: Model = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="Let this model answer, and show where the texts part."),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -154,14 +163,19 @@ def replay(
     The model, the rendered prompt, the rules and the seed must be those of then; nothing is taken
     from a cache, and nothing is written. Exits with 0 if all tokens are the same, 1 if one is not,
     3 if a job cannot be replayed, with the reason. Without --verify, prints the text.
+
+    With --against, another model answers the same request; exits with 0 also if the texts part.
     """
-    settings = operator_settings(overrides(data_dir=data_dir, model=model))
+    if against is not None and (verify or model is not None):
+        fail("--against excludes --verify and --model", ExitCode.USAGE)
+    settings = operator_settings(overrides(data_dir=data_dir, model=against or model))
     _require_log(settings)
     if bool(jobs) == everything:
         fail("name jobs, or give --all", ExitCode.USAGE)
     asked = list(jobs or ()) or _completed(settings, since, sample)
     results: list[dict[str, Any]] = []
-    for result in _replayed(settings, asked, verify=verify, only=model is not None):
+    command = {"verify": verify, "only": model is not None, "against": against is not None}
+    for result in _replayed(settings, asked, command):
         results.append(result)
         if not json and not everything:
             print_replayed(result)
@@ -216,14 +230,14 @@ def spread(jobs: Sequence[str], count: int | None) -> list[str]:
 
 
 def _replayed(
-    settings: Settings, jobs: Sequence[str], *, verify: bool, only: bool
+    settings: Settings, jobs: Sequence[str], command: dict[str, bool]
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of each job, with a progress bar on a terminal."""
     if not jobs:
         return
     ended = 0
     with progress_bar("replaying") as progress, _child(settings) as child:
-        child.send(jsonlib.dumps({"jobs": list(jobs), "verify": verify, "only": only}))
+        child.send(jsonlib.dumps({"jobs": list(jobs), **command}))
         child.end_requests()
         for line in child.replies:
             line_data = jsonlib.loads(line)

@@ -304,6 +304,8 @@ class Emitter:
 
     def _release(self, sequence: Sequence) -> None:
         unreleased, sequence.unreleased = sequence.unreleased or [], None
+        for piece in sequence.unpublished:
+            self._outbox.add(sequence, sequence.number(piece))
         for action in unreleased:
             action()
 

@@ -116,6 +116,7 @@ class Sequence:
         reached: Most tokens of prompt and answer that a successful step left computed.
         token_ids: Tokens generated over all attempts.
         emitted_at_end: Items that an earlier attempt emitted while ending; they are skipped.
+        unpublished: Pieces of earlier tokens that no attempt has emitted.
         ended: Whether the outcome is decided; later tokens are ignored.
         unreleased: Deferred actions, until the log contains ``AttemptStarted``; ``None`` after the
             release.
@@ -139,6 +140,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     next_item: int = 0
     emitted_at_end: int = 0
+    unpublished: list[Body] = field(default_factory=list)
     ended: bool = False
     unreleased: list[Callable[[], None]] | None = field(default_factory=list)
 
@@ -233,13 +235,19 @@ class Sequence:
             self.assembler.score_echo(self.task.prompt.tokens, self.prompt_likelihoods)
 
     def replay_earlier_tokens(self) -> None:
-        """Feed the tokens of earlier attempts to the assembler, without emitting their items."""
+        """Feed the tokens of earlier attempts to the assembler, without emitting their items again.
+
+        Those that a fork takes over from its parent are in no item of it yet.
+        """
         task = self.task
         emitted = 1  # ``Started`` is item 0.
-        for token in task.emitted:
+        for index, token in enumerate(task.emitted):
             if self.assembler.is_over:
                 break
-            emitted += self.assembler.feed(token) is not None
+            if (piece := self.assembler.feed(token)) is not None:
+                emitted += 1
+                if task.published is not None and index >= task.published:
+                    self.unpublished.append(piece)
             self.token_ids.append(token)
         self.next_item = task.first_item
         self.emitted_at_end = max(0, task.first_item - emitted)

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
 from api.http.bodies import (
+    MAX_TOKENS_CEILING,
     NAME_PATTERN,
     PAIRS_MAX,
     VALUE_CHARS_MAX,
@@ -130,6 +131,27 @@ class JobBody(PromptBody):
     system: str | None = None
     tools: Items[FunctionTool] | None = None
     agent_id: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+
+
+class ForkSampling(SamplingBody):
+    """How the tokens after the fork are drawn, where that differs from the parent."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Seed | None = None
+
+
+class JobForkBody(RequestBody):
+    """The body of ``POST /v1/jobs/{job_id}/fork``: the answer goes on after ``at`` tokens.
+
+    ``max_tokens`` counts the whole answer. ``model`` can only be another one where ``at`` is 0.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: Annotated[int, Field(ge=0, le=MAX_TOKENS_CEILING), BeforeValidator(whole)]
+    model: Name | None = None
+    max_tokens: MaxTokens | None = None
+    sampling: ForkSampling | None = None
 
 
 #: Jobs that one request may cancel or retry.
@@ -291,6 +313,13 @@ class JobCache(TypedDict):
 WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time"]
 
 
+class JobParent(TypedDict):
+    """The job whose answer a fork continues after the first ``at`` tokens."""
+
+    id: str
+    at: int
+
+
 class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
@@ -315,6 +344,7 @@ class JobObject(TypedDict):
     tags: list[str]
     metadata: dict[str, str]
     start_after: str | None
+    forked_from: JobParent | None
     start_by: str | None
     finish_by: str | None
     request_id: str

@@ -14,7 +14,10 @@ from api.dialects.jobs.bodies import (
     JobEstimate,
     JobObject,
     JobOutput,
+    JobParent,
+    JobTimings,
     JobToolCall,
+    JobUsage,
     WaitingName,
 )
 from api.dialects.jobs.webhooks import webhook_object
@@ -29,7 +32,7 @@ from domain.job.listing import metadata_of, tags_of
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
 from domain.log.trace import trace_id_of
-from domain.values import JobId, JobStatus, Priority, WaitingFor
+from domain.values import JobId, JobStatus, Priority, Timings, Usage, WaitingFor
 from domain.webhook.delivery import (
     Webhook,
 )
@@ -65,7 +68,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
     Args:
         forecast: Its forecast, if it is open and has one.
     """
-    usage, waiting = view.usage, _waiting(view, forecast)
+    waiting = _waiting(view, forecast)
     path = f"/v1/jobs/{view.id}"
     return {
         "id": view.id,
@@ -82,6 +85,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "tags": tags_of(view.submitted.labels),
         "metadata": metadata_of(view.submitted.labels),
         "start_after": view.submitted.start_after,
+        "forked_from": _parent(view),
         "start_by": view.submitted.deadline,
         "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,
@@ -93,21 +97,8 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "cancel_requested": view.cancel_requested,
         "stop_reason": view.stop_reason,
         "stop_sequence": view.stop_sequence,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        },
-        "timings": {
-            "queued_ms": view.timings.queued_ms,
-            "admission_ms": view.timings.admission_ms,
-            "restore_ms": view.timings.restore_ms,
-            "prefill_ms": view.timings.prefill_ms,
-            "first_token_ms": view.timings.first_token_ms,
-            "decode_ms": view.timings.decode_ms,
-        },
+        "usage": _usage(view.usage),
+        "timings": _timings(view.timings),
         "error": (
             {"code": view.error, "message": view.error_message or ""} if view.error else None
         ),
@@ -120,6 +111,32 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "queue_position": None if waiting is None else waiting.position,
         "waiting_for": "time" if view.status is JobStatus.HELD else _waiting_for(waiting),
         "estimate": _estimate(view, forecast),
+    }
+
+
+def _parent(view: Job) -> JobParent | None:
+    asked = view.submitted
+    return None if asked.parent is None else {"id": asked.parent, "at": asked.parent_tokens}
+
+
+def _usage(usage: Usage) -> JobUsage:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _timings(timings: Timings) -> JobTimings:
+    return {
+        "queued_ms": timings.queued_ms,
+        "admission_ms": timings.admission_ms,
+        "restore_ms": timings.restore_ms,
+        "prefill_ms": timings.prefill_ms,
+        "first_token_ms": timings.first_token_ms,
+        "decode_ms": timings.decode_ms,
     }
 
 

@@ -26,11 +26,13 @@ from api.dialects.jobs.bodies import (
     DurableMessage,
     JobBody,
     JobFilterBody,
+    JobForkBody,
     JobList,
     JobObject,
     JobTimeline,
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
+from api.dialects.jobs.fork import submit_fork
 from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
@@ -311,6 +313,17 @@ def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) 
     }
 
 
+async def fork_job(app: App, request: Request) -> Reply:
+    """Accept a job that continues the answer of another one."""
+    wait_s = PREFERRED_WAIT_S.read(request)
+    IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
+    wire = parse_body(JobForkBody, request.body)
+    job_id = JobId(_JOB_ID.read(request))
+    accepted = await app.call(submit_fork, app, job_id, wire, request)
+    job = await app.call(load_job, app, accepted.job_id, request.caller)
+    return await accepted_reply(accepted, job, wait_s, request, app)
+
+
 def _look_again(job: JobObject) -> str:
     """Return ``Retry-After`` of a job: the seconds until its end, if they can be estimated."""
     estimate = job["estimate"]
@@ -443,6 +456,19 @@ JOB_OPERATIONS: Final = (
         reply=JobObject,
         status=202,
         responses={409: "The job is open, or has its answer"},
+    ),
+    Operation(
+        "POST /v1/jobs/{job_id}/fork",
+        fork_job,
+        id="forkJob",
+        summary="Continue the answer of a job after its first tokens, in a new job",
+        parameters=(_JOB_ID, IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
+        body=JobForkBody,
+        example={"at": 0, "sampling": {"temperature": 0.5}},
+        reply=JobObject,
+        status=202,
+        may_be_done=True,
+        responses={409: "The job is open, or the tokens of its answer are not known"},
     ),
     Operation(
         "POST /v1/jobs:cancel",

@@ -68,7 +68,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (JobExpired, ("output",)),
             (JobFailed, ()),
             (JobRelabelled, ("wire",)),
-            (JobSubmitted, ("request", "wire", "client_name")),
+            (JobSubmitted, ("request", "wire", "client_name", "parent_output")),
             (ScheduleAdded, ("job",)),
         )
     }

@@ -46,6 +46,20 @@ def test_client_that_lost_its_stream_is_given_the_same_answer_from_its_beginning
     assert said == job["output"]["text"]
 
 
+def test_fork_of_an_answer_goes_on_as_the_answer_did(http: httpx.Client) -> None:
+    body = {"prompt": "Tell me a story about a lighthouse.", "max_tokens": 40, "temperature": 1.0}
+    parent = ended(http, http.post("/v1/jobs", json=body | {"seed": 11}).json()["id"])
+    fork = f"/v1/jobs/{parent['id']}/fork"
+    same = ended(http, http.post(fork, json={"at": 7}).json()["id"])
+    assert same["forked_from"] == {"id": parent["id"], "at": 7}
+    assert same["output"] == parent["output"]
+    other = ended(http, http.post(fork, json={"at": 7, "sampling": {"seed": 12}}).json()["id"])
+    assert other["output"]["text"][0] == parent["output"]["text"][0]
+    assert other["output"] != parent["output"]
+    story = http.get(f"/v1/jobs/{same['id']}/timeline").json()["steps"]
+    assert f"continues {parent['id']} after 7 tokens" in story[0]["text"]
+
+
 def test_jobs_of_a_tag_are_cancelled_and_retried_in_one_request(endless: Service) -> None:
     body = {"prompt": "Tell me a long story.", "max_tokens": 100_000, "stop": [], "tags": ["bulk"]}
     with httpx.Client(base_url=endless.base_url, timeout=scaled(60)) as http:

@@ -31,7 +31,7 @@ _REQUEST = digest_of(b"request")
 #: The name of the model, as its payload has it.
 MODEL = b'"m"'
 #: Digests that name no stored text.
-_NOT_STORED = {("JobSubmitted", "idempotency"), ("JobSubmitted", "asked")}
+_NOT_STORED = {("JobSubmitted", name) for name in ("idempotency", "asked", "unique")}
 
 
 @pytest.fixture

@@ -179,6 +179,7 @@ class ReplayWorld:
         model: str | None = None,
         configured: str | None = None,
         registered: Iterable[ModelEntry] = (),
+        is_against: bool = False,
     ) -> Replayed:
         """Replay a job as ``semantic replay`` does, on this thread."""
         with open_as_of(self.url) as log:
@@ -193,6 +194,7 @@ class ReplayWorld:
                 ),
                 step_tokens=STEP_TOKENS,
                 write=lambda _: None,
+                is_against=is_against,
             )
             return replayer.replay(JobId(job), verify=verify)
 

@@ -148,6 +148,22 @@ class ModelHandles:
             self._loaded[wanted] = self._load(model, wanted)
         return self._loaded[wanted]
 
+    def load_configured(self) -> LoadedWeights:
+        """Return the configured model, whatever its fingerprint.
+
+        Raises:
+            ReplayRefused: It cannot be loaded.
+        """
+        source = self.source
+        try:
+            here = source.fingerprint(find_model(source.id, source.revision))
+            if here not in self._loaded:
+                self._loaded.clear()
+                self._loaded[here] = load_weights(source, self.answers)
+        except ModelLoadError as error:
+            raise ReplayRefused(Refusal.MODEL_DIFFERS, error.message) from error
+        return self._loaded[here]
+
     def close(self) -> None:
         """Free the loaded model's memory."""
         self._loaded.clear()

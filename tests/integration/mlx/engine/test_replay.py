@@ -69,6 +69,25 @@ def test_an_answer_is_the_same_again(world: ReplayWorld, sampling: Sampling) -> 
     assert (done.tokens, done.text) == said
 
 
+def test_another_model_shows_where_the_texts_part(
+    world: ReplayWorld, sampled: JobId, directory: Path
+) -> None:
+    same = world.replay(sampled, is_against=True)
+    assert (same.verdict, same.parting) == (Verdict.SAME, None)
+    other = make_tiny_llama(directory / "other", seed=3)
+    done = world.replay(sampled, model=str(other), is_against=True)
+    stored = world.answer(sampled)["text"]
+    assert (done.verdict, done.parting is None) == (Verdict.PARTED, False)
+    assert done.parting is not None
+    assert done.text is not None
+    chars = done.parting.chars
+    assert done.text[:chars] == stored[:chars]
+    assert done.text[chars : chars + 1] != stored[chars : chars + 1]
+    assert stored[chars:].startswith(done.parting.stored)
+    gone = world.replay(sampled, model=str(directory / "none"), is_against=True)
+    assert (gone.verdict, gone.reason) == (Verdict.REFUSED, Refusal.MODEL_DIFFERS)
+
+
 def test_one_that_a_stop_text_ended_is_the_same_again(world: ReplayWorld, sampled: JobId) -> None:
     text = world.answer(sampled)["text"]
     stop = text[len(text) // 2 :][:3]

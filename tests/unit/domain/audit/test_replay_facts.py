@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -12,17 +12,19 @@ from domain.audit.replay import (
     Refusal,
     ReplayRefused,
     check_prompt,
+    parting_of,
     read_answer,
     read_recording,
 )
 from domain.events.event import Event
 from domain.events.job import AttemptStarted, EmbeddingRequested, JobFailed, JobRetried
 from domain.kv.hashing import hash_ids
-from domain.values import PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
+from domain.values import JobId, PromptEncoding, Sampling, StopReason, Usage, WorkerId, digest_of
 from tests.support.builders.job_events import completed, started, submitted
 from tests.unit.domain.audit.test_replay import JOB, read, recorded, resumed
 
 TOKENS = tuple(range(1000, 2200))
+_FORK = replace(submitted(), parent=JobId("job-0"), parent_tokens=3)
 
 
 def test_recording_has_every_fact_of_its_answer() -> None:
@@ -70,6 +72,22 @@ def test_recording_has_every_fact_of_its_answer() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("stored", "replayed", "found"),
+    [
+        ("same", "same", None),
+        ("a b", "a c", (2, "a ", "b", "c")),
+        ("a", "ab", (1, "a", "", "b")),
+        ("", "x", (0, "", "", "x")),
+    ],
+)
+def test_texts_part_at_their_first_other_character(
+    stored: str, replayed: str, found: tuple[int, str, str, str] | None
+) -> None:
+    parting = parting_of(stored, replayed)
+    assert found == (None if parting is None else astuple(parting))
+
+
 def test_attempt_that_goes_on_from_none_that_is_known_counts_alone() -> None:
     failed = (JobFailed(error="e", message="m"), JobRetried(reason="api"))
     assert read(resumed(1), completed()).attempts == 1
@@ -92,6 +110,11 @@ def _read(*events: Event) -> Callable[[], object]:
             _read(started()),
             Refusal.NOT_COMPLETED,
             "job job-1 has no whole answer: it has not completed",
+        ),
+        (
+            lambda: read_recording(JOB, recorded(_FORK, started(), completed())),
+            Refusal.FORKED,
+            "job job-1 took over 3 tokens of job-0; replay that one",
         ),
         (
             _read(EmbeddingRequested(texts=1)),
