@@ -152,12 +152,13 @@ class JobRetry:
 
         job = commit(job_id, again, log=self.log, ids=self.ids)
         # The reconciler enqueues the job if the broker goes away just now.
+        asked = job.submitted
         with suppress(QueueUnavailable):
-            asked = job.submitted
-            self.queue.enqueue(
-                job_id,
-                asked.priority,
-                line=line_of(asked.agent, asked.owner),
-                model=asked.bound_model,
-            )
+            if job.status is JobStatus.QUEUED:  # it may wait for other jobs again
+                self.queue.enqueue(
+                    job_id,
+                    asked.priority,
+                    line=line_of(asked.agent, asked.owner),
+                    model=asked.bound_model,
+                )
         return job

@@ -210,6 +210,7 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
             _text("idempotency", null=True),
             _text("asked", null=True),
             _text("held_until", null=True),
+            _text("awaits", null=True),
             _text("due_at", null=True),
             _text("bound_model", null=True),
             _text("model_wanted_since", null=True),

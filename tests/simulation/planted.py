@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from domain.batch.ports import BatchTally
+from domain.batch.schedules import ScheduleRunner
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted
@@ -21,7 +22,6 @@ from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
 from domain.job.submit import JobSubmission
-from domain.schedule.schedules import ScheduleRunner
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
@@ -221,9 +221,9 @@ def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
 def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
     held = InMemoryJobViews.held
 
-    def hasty(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+    def hasty(self: InMemoryJobViews, now: str, *, limit: int, after: int = 0) -> Any:
         del now
-        return held(self, "9999", limit=limit)
+        return held(self, "9999", limit=limit, after=after)
 
     return mock.patch.object(InMemoryJobViews, "held", hasty)
 
@@ -231,8 +231,9 @@ def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
 def _the_end_of_a_held_job_is_left_to_its_process() -> AbstractContextManager[Any]:
     held = InMemoryJobViews.held
 
-    def blind(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
-        return tuple(job for job in held(self, now, limit=limit) if not job.cancel_requested)
+    def blind(self: InMemoryJobViews, now: str, *, limit: int, after: int = 0) -> Any:
+        found = held(self, now, limit=limit, after=after)
+        return tuple(job for job in found if not job.cancel_requested)
 
     return mock.patch.object(InMemoryJobViews, "held", blind)
 

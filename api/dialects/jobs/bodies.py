@@ -12,10 +12,12 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
 from api.http.bodies import (
+    JOB_ID_PATTERN,
     NAME_PATTERN,
     Items,
     MaxTokens,
     Name,
+    RequestBody,
     SamplingBody,
     Seed,
     StartAfter,
@@ -75,8 +77,37 @@ class PromptBody(OptionsBody):
         return self
 
 
+JobName = Annotated[str, Field(pattern=JOB_ID_PATTERN)]
+#: A name by which a prompt refers to an earlier job.
+AfterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+#: Jobs that a job may wait for.
+AFTER_MAX = 100
+
+
+class AfterBody(RequestBody):
+    """An earlier job, and how it must have ended."""
+
+    job: JobName
+    condition: Literal["completed", "ended"] = "completed"
+
+
+AfterJob = JobName | AfterBody
+
+
 class JobBody(PromptBody):
-    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``."""
+    """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``.
+
+    ``after`` names earlier jobs that it waits for. ``{{after.NAME.text}}``, or the index in a list
+    instead of the name, stands for the text of an answer. ``otherwise`` is how it ends if one of
+    them ended otherwise: as failed, or skipped as cancelled.
+    """
+
+    after: (
+        Annotated[Items[AfterJob], Field(min_length=1, max_length=AFTER_MAX)]
+        | Annotated[dict[AfterName, AfterJob], Field(min_length=1, max_length=AFTER_MAX)]
+        | None
+    ) = None
+    otherwise: Literal["fail", "skip"] = "fail"
 
     system: str | None = None
     tools: Items[FunctionTool] | None = None
@@ -204,17 +235,25 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time"]
+WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time", "jobs"]
+
+
+class AfterObject(TypedDict):
+    """An earlier job that a job waits for."""
+
+    name: str
+    job: str
+    condition: Literal["completed", "ended"]
 
 
 class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
-    the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time``, the
-    job is held until ``start_after``. If it is ``model``, that is ``bound_model``: the registered
-    model that must answer the job, ``null`` if it follows the loaded model. ``answered_by`` is the
-    model of its latest attempt.
+    the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time`` or
+    ``jobs``, the job is held until ``start_after``, and until those of ``after`` have ended. If it
+    is ``model``, that is ``bound_model``: the registered model that must answer the job, ``null``
+    if it follows the loaded model. ``answered_by`` is the model of its latest attempt.
     """
 
     id: str
@@ -228,6 +267,7 @@ class JobObject(TypedDict):
     priority: Literal["interactive", "batch"]
     agent_id: str | None
     start_after: str | None
+    after: list[AfterObject]
     start_by: str | None
     finish_by: str | None
     request_id: str
@@ -288,8 +328,17 @@ class JobBar(TypedDict):
     to_ms: float | None
 
 
+class JobEdge(AfterObject):
+    """An earlier job with its present status; ``null`` if it is not known."""
+
+    status: str | None
+
+
 class JobTimeline(TypedDict):
-    """Where the time of a job went; ``at`` is the instant of this reply."""
+    """Where the time of a job went; ``at`` is the instant of this reply.
+
+    ``after`` are the jobs that it waited for.
+    """
 
     object: Literal["job.timeline"]
     job: str
@@ -298,5 +347,6 @@ class JobTimeline(TypedDict):
     total_ms: float
     queued_ms: float
     attempts: int
+    after: list[JobEdge]
     steps: list[JobStep]
     bars: list[JobBar]

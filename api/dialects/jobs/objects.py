@@ -9,6 +9,7 @@ from api.app import App
 from api.dialects.embeddings import base64_of
 from api.dialects.encoding import response_logprobs
 from api.dialects.jobs.bodies import (
+    AfterObject,
     JobCache,
     JobDivergence,
     JobEstimate,
@@ -24,6 +25,7 @@ from domain.chat.divergence import PromptDivergence
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound
+from domain.events.job import Predecessor
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
@@ -78,6 +80,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "priority": cast("Literal['interactive', 'batch']", view.submitted.priority),
         "agent_id": view.submitted.agent,
         "start_after": view.submitted.start_after,
+        "after": after_objects(view.submitted.after),
         "start_by": view.submitted.deadline,
         "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,
@@ -114,9 +117,20 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
             "retry": f"{path}/retry",
         },
         "queue_position": None if waiting is None else waiting.position,
-        "waiting_for": "time" if view.status is JobStatus.HELD else _waiting_for(waiting),
+        "waiting_for": _held_for(view) or _waiting_for(waiting),
         "estimate": _estimate(view, forecast),
     }
+
+
+def after_objects(after: Sequence[Predecessor]) -> list[AfterObject]:
+    """Return the jobs that a job waits for."""
+    return [{"name": one.name, "job": one.job, "condition": one.condition.value} for one in after]
+
+
+def _held_for(view: Job) -> WaitingName | None:
+    if view.status is not JobStatus.HELD:
+        return None
+    return "jobs" if view.submitted.after else "time"
 
 
 def full_job_object(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from api.dialects.jobs.bodies import JobBody, PromptBody
@@ -13,9 +13,11 @@ from api.dialects.parsing import agent_of, clamp_max_tokens, merge_turns, sampli
 from api.generation import ParsedRequest, RequestDefaults
 from api.http.bodies import parse_body
 from api.http.sse import Comment, Frame, Part
+from domain.chat.earlier_answers import require_known
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
+from domain.events.job import AfterCondition, Predecessor
 from domain.log.codec import item_to_dict
 from domain.values import AgentId, Priority
 
@@ -80,7 +82,26 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         thinking_limit=defaults.efforts.limit(None, forbidden=wire.thinking is False),
     )
     agent = agent_of(headers, named=wire.agent_id)
-    return queued_request(chat, wire, agent=agent, stream=True, names_model=wire.model is not None)
+    after = _after(wire)
+    if after:
+        require_known(chat, [one.name for one in after])
+    parsed = queued_request(
+        chat, wire, agent=agent, stream=True, names_model=wire.model is not None
+    )
+    return replace(parsed, after=after, is_skippable=wire.otherwise == "skip")
+
+
+def _after(wire: JobBody) -> tuple[Predecessor, ...]:
+    """Return the jobs that a job waits for; those of a list have their index as name."""
+    if wire.after is None:
+        return ()
+    named = wire.after if isinstance(wire.after, dict) else dict(enumerate(wire.after))
+    return tuple(
+        Predecessor(name=str(name), job=one)
+        if isinstance(one, str)
+        else Predecessor(name=str(name), job=one.job, condition=AfterCondition(one.condition))
+        for name, one in named.items()
+    )
 
 
 #: ``{attempt}-{n}`` as in ``id:`` lines, or ``n`` alone, which counts as of the first attempt.

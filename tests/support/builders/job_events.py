@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from domain.events.event import Event
-from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted, Predecessor
 from domain.events.worker import WorkerDraining
 from domain.job.state import Job
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
@@ -48,6 +48,7 @@ def submitted(
     deadline: str | None = None,
     finish_deadline: str | None = None,
     start_after: str | None = None,
+    after: tuple[Predecessor, ...] = (),
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -63,6 +64,7 @@ def submitted(
         deadline=deadline,
         finish_deadline=finish_deadline,
         start_after=start_after,
+        after=after,
     )
 
 
