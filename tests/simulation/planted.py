@@ -18,6 +18,7 @@ from domain.events.schedule import ScheduleMissed
 from domain.job import decisions as job_module
 from domain.job import run_attempt as run_module
 from domain.job import state as state_module
+from domain.job import stranded as stranded_module
 from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
@@ -256,6 +257,14 @@ def _missed_instants_are_left_out() -> AbstractContextManager[Any]:
     return mock.patch.object(ScheduleRunner, "_events", silent)
 
 
+def _one_ended_job_is_enough() -> AbstractContextManager[Any]:
+    return mock.patch.object(stranded_module, "_has_ended", lambda job: job is not None)
+
+
+def _prompts_keep_their_places() -> AbstractContextManager[Any]:
+    return mock.patch.object(stranded_module, "with_answers", lambda request, _: request)
+
+
 PLANTED: Mapping[str, Plant] = {
     "the attempt of a command is not checked": _commands_ignore_the_attempt,
     "a job that has ended can be changed": _an_end_is_not_final,
@@ -288,6 +297,8 @@ PLANTED: Mapping[str, Plant] = {
     "a refused message counts as delivered": _a_refused_message_counts_as_delivered,
     "the claim of a dead sender is never given up": _a_claim_is_never_given_up,
     "held jobs are released at once": _held_jobs_are_released_at_once,
+    "one ended job is enough": _one_ended_job_is_enough,
+    "prompts keep their places": _prompts_keep_their_places,
     "a schedule forgets its keys": _a_schedule_forgets_its_keys,
     "missed instants are left out": _missed_instants_are_left_out,
     "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,
