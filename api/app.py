@@ -26,6 +26,7 @@ from domain.audit.recorded_answers import JobRecords
 from domain.batch.batches import BatchRecords
 from domain.batch.files import FileRecords
 from domain.batch.ports import BatchViews
+from domain.batch.schedules import ScheduleRecords
 from domain.engine.control import EngineValues
 from domain.engine.operate import EngineControls
 from domain.engine.presence import LoadedModels
@@ -42,7 +43,6 @@ from domain.model.registry import InspectFiles, ModelRegistry
 from domain.model.stock import ModelStock, ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.ports import Clock, IdSource
-from domain.schedule.schedules import ScheduleRecords
 from domain.usage.figures import UsageViews
 from domain.webhook.delivery import WebhookState, WebhookStore
 from domain.webhook.send import WebhookRetry

@@ -41,6 +41,7 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
+from domain.events.job import Predecessor
 from domain.job.state import Job
 from domain.job.submit import Unique
 from domain.ports import IdSource
@@ -140,6 +141,8 @@ class ParsedRequest:
         seeded: Whether the caller chose the seed.
         thinking: How much of the reasoning the reply shows.
         has_cache_control: Whether the request contains ``cache_control``.
+        after: Earlier jobs that the job waits for.
+        is_skippable: As in ``JobSubmitted``.
         start_after: Instant before which the job is held, or seconds from now.
         start_within_s: Seconds after which the job expires if it has not started.
         finish_within_s: Seconds after which the job expires if it has not finished.
@@ -165,6 +168,8 @@ class ParsedRequest:
     thinking: ThinkingShown = "none"
     has_cache_control: bool = False
     previous_message: str | None = None
+    after: tuple[Predecessor, ...] = ()
+    is_skippable: bool = False
     start_after: datetime | float | None = None
     start_within_s: float | None = None
     finish_within_s: float | None = None

@@ -64,6 +64,9 @@ def asked_of(command: NewJob, *, seeded: bool) -> Digest:
     if command.wire is not None:
         # The answer shows parts of its request, so these must be equal too.
         asked = digest_of(f"{asked}\n".encode() + command.wire)
+    if command.submitted.after:
+        # Its prompt may say the same about other jobs.
+        asked = digest_of(f"{asked}\nafter {command.submitted.after}".encode())
     if command.keyspace:
         asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())
     return asked
@@ -149,6 +152,7 @@ def job_of(
     is_named = protocol == _NAMING_PROTOCOL or parsed.claim is not None
     identity = app.ownership.identify(request.caller, parsed.agent, is_named=is_named)
     app.agents.count_request(identity.agent)
+    app.ownership.require_earlier(request.caller, parsed.after)
     now = app.clock.now()
     start_after = start_after_of(parsed.start_after, now)
     since = now if start_after is None else start_after
@@ -164,6 +168,8 @@ def job_of(
         worker_deaths_max=limits.worker_deaths_max,
         idempotency=idempotency_digest(key, identity.keyspace) if key is not None else None,
         start_after=None if start_after is None else rfc3339(start_after),
+        after=parsed.after,
+        is_skippable=parsed.is_skippable,
         deadline=_instant_in(since, parsed.start_within_s),
         finish_deadline=_instant_in(since, parsed.finish_within_s),
         webhook=None if parsed.webhook is None else app.webhook_policy.url_of(parsed.webhook),

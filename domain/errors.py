@@ -492,6 +492,15 @@ class ScheduleNotFound(NotFound):
         super().__init__(f"schedule {schedule_id} does not exist")
 
 
+class PredecessorFailed(SemanticError):
+    """A job that another one waited for ended without an answer."""
+
+    code = "predecessor_failed"
+
+    def __init__(self, job: str, status: str) -> None:
+        super().__init__(f"job {job}, which this one waited for, ended as {status}")
+
+
 class ScheduleExists(Conflict):
     """A schedule has that name already."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -17,12 +17,14 @@ from domain.errors import (
     CompletionNotFound,
     ConversationNotFound,
     FileNotFound,
+    InvalidRequest,
     JobNotFound,
     NotFound,
     ResponseNotFound,
     ScheduleNotFound,
     WebhookNotFound,
 )
+from domain.events.job import Predecessor
 from domain.kv.owned_tokens import sharing_blocks
 from domain.log.ports import Owners
 from domain.log.record import AGENT_STREAM
@@ -147,6 +149,20 @@ class OwnershipCheck:
         found = self.owners.ownership_of(StreamName(stream))
         if found is None or found.owner != caller.sees:
             raise missing
+
+    def require_earlier(self, caller: Caller, after: Sequence[Predecessor]) -> None:
+        """Refuse to wait for jobs that do not exist or are not the caller's.
+
+        A job can only wait for earlier ones, so none waits for itself.
+
+        Raises:
+            InvalidRequest: Naming the first such job.
+        """
+        for one in after:
+            found = self.owners.ownership_of(StreamName(one.job))
+            if found is None or caller.sees not in {None, found.owner}:
+                msg = f"there is no job {one.job}"
+                raise InvalidRequest(msg, field=f"after.{one.name}")
 
     def claim_agent(self, caller: Caller, agent: AgentId) -> Owner | None:
         """Return the owner of an agent; an agent that does not exist becomes the caller's.

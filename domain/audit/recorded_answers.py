@@ -15,7 +15,7 @@ from domain.errors import TEXT_LOST, ItemsLost, JobNotFound, PayloadMissing, Que
 from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.job.listing import JobViews
 from domain.job.ports import ItemBacklog
-from domain.job.state import Job
+from domain.job.state import Job, request_of
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog, EventReader, PayloadStore
 from domain.log.record import RecordedEvent
@@ -59,7 +59,7 @@ class LoggedAnswers:
             return None
         return RecordedAnswer(
             job_id=job_id,
-            request=submitted.request,
+            request=request_of(events),
             fingerprint=started.fingerprint,
             answer=answer,
             encoding=started.encoding,

@@ -15,7 +15,7 @@ from domain.events.job import (
     JobRetried,
     JobSubmitted,
 )
-from domain.job.state import Job, fold_recorded, is_job_event, job_id_of
+from domain.job.state import Job, fold_recorded, is_job_event, job_id_of, request_of
 from domain.kv.hashing import hash_ids
 from domain.log.codec import decode_recorded
 from domain.log.record import GENESIS_HASH, LogHead, RecordedEvent
@@ -229,7 +229,7 @@ def read_recording(job: JobId, events: Sequence[RecordedEvent]) -> Recording:
     _require_one_model(attempts)
     return Recording(
         job=job,
-        request=decoded[0].request,
+        request=request_of(decoded),
         model=last.model,
         fingerprint=last.fingerprint,
         encoding=last.encoding,

@@ -144,7 +144,10 @@ class _TimelineBuilder:
             text += f", continues {event.parent} after {event.parent_tokens:,} tokens"
         self._add(recorded, "accepted", f"{text}, at most {event.max_tokens:,} tokens")
         if is_held:
-            self._add(recorded, "held", f"not before {event.start_after}")
+            waits = [f"{one.name} ({one.job}) has {one.condition}" for one in event.after]
+            if event.start_after is not None:
+                waits.insert(0, f"the clock is at {event.start_after}")
+            self._add(recorded, "held", f"held until {', '.join(waits)}")
 
     @_add_step.register
     def _(self, event: JobReleased, recorded: RecordedEvent) -> None:

@@ -1,1 +1,1 @@
-"""A batch as a fold over its events, its files and lines, and the driver of batches."""
+"""Work in bulk: a batch as a fold, its files, lines and driver, and schedules of jobs."""

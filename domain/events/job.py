@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from domain.values import (
     AgentId,
@@ -18,6 +19,26 @@ from domain.values import (
     Usage,
     WorkerId,
 )
+
+
+class AfterCondition(StrEnum):
+    """How an earlier job must have ended for a later one to run."""
+
+    COMPLETED = "completed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """An earlier job that a job waits for.
+
+    Attributes:
+        name: By which the prompt names its answer; its index in a list.
+    """
+
+    name: str
+    job: str
+    condition: AfterCondition = AfterCondition.COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +69,9 @@ class JobSubmitted:
         trace: W3C ``traceparent`` of the span of its request.
         trace_link: The same of the request that led to it in another trace: that of its batch.
         owner: Name of the API key of the request; ``None`` without keys.
+        after: The jobs that it waits for.
+        is_skippable: Whether it ends as cancelled, not as failed, where one of them ended otherwise
+            than it should.
         start_after: RFC 3339 instant before which it is held, if it was in the future.
         cache_owner: Only prompts with the same one share cached blocks with it, or whole blocks
             only where it is one of ``sharing_blocks``.
@@ -93,6 +117,8 @@ class JobSubmitted:
     parent_tokens: int = 0
     parent_output: Digest | None = None
     parent_fingerprint: str | None = None
+    after: tuple[Predecessor, ...] = ()
+    is_skippable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +135,13 @@ class EmbeddingRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReleased:
-    """A held job was put into its queue: what it waited for has come."""
+    """A held job was put into its queue: what it waited for has come.
+
+    Attributes:
+        request: Digest of the request with the answers of earlier jobs in it, if it has such.
+    """
+
+    request: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class ScheduleMissed:
     Attributes:
         first: The first of them.
         last: The last of them.
-        count: How many; at most ``domain.schedule.schedules.MISSED_MAX`` are counted.
+        count: How many; at most ``domain.batch.schedules.MISSED_MAX`` are counted.
         reason: ``late``, or the code of the error that refused the job.
         next_at: The next instant.
     """

@@ -149,7 +149,8 @@ class JobRetry:
         job = commit(job_id, again, log=self.log, ids=self.ids)
         # The reconciler enqueues the job if the broker goes away just now.
         with suppress(QueueUnavailable):
-            _enqueue(job, self.queue)
+            if job.status is JobStatus.QUEUED:  # it may wait for other jobs again
+                _enqueue(job, self.queue)
         return job
 
 

@@ -94,8 +94,14 @@ class JobViews(Protocol):
         """Return every job that has not ended, oldest first."""
         ...
 
-    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
-        """Return held jobs whose ``held_until`` is ``now`` or earlier, oldest first."""
+    def held(self, now: str, *, limit: int, after: int = 0) -> tuple[Job, ...]:
+        """Return held jobs that may be due, oldest first.
+
+        Their ``held_until`` is ``now`` or earlier, and the job that they await has ended.
+
+        Args:
+            after: Only those accepted at a later position.
+        """
         ...
 
     def count_held(self, *, owner: Owner | None = None) -> int:

@@ -4,6 +4,7 @@
     queued ──AttemptStarted──> running ──JobCompleted──> completed
       ^                          │ └─────JobFailed─────> failed
       └───────AttemptFailed──────┘
+    held ────JobFailed───────> failed
     held | queued | running ──JobCancelled──> cancelled
     held | queued | running ──JobExpired────> expired
     failed | cancelled | expired ──JobRetried──> queued
@@ -202,6 +203,13 @@ class Job:
         return "" if self.cancel_requested else self.submitted.start_after or ""
 
     @property
+    def awaits(self) -> str | None:
+        """The last of the jobs that a held job waits for; it is not due before this one ends."""
+        if self.status is not JobStatus.HELD or self.cancel_requested or not self.submitted.after:
+            return None
+        return self.submitted.after[-1].job
+
+    @property
     def ending(self) -> Finished | Failed | None:
         """The terminal item of its stream, once it has ended."""
         match self.status:
@@ -233,7 +241,18 @@ def job_id_of(recorded: RecordedEvent) -> JobId:
 
 def first_status(submitted: JobSubmitted) -> JobStatus:
     """Return the status of a job with its acceptance."""
-    return JobStatus.QUEUED if submitted.start_after is None else JobStatus.HELD
+    is_held = submitted.start_after is not None or submitted.after
+    return JobStatus.HELD if is_held else JobStatus.QUEUED
+
+
+def request_of(events: Sequence[object]) -> Digest:
+    """Return the digest of the request that a job with these events runs."""
+    found = [
+        event.request
+        for event in events
+        if isinstance(event, JobSubmitted | JobReleased) and event.request is not None
+    ]
+    return found[-1]
 
 
 def fold(job_id: JobId, events: Iterable[JobEvent]) -> Job:
@@ -337,8 +356,10 @@ def _(event: JobRelabelled, job: Job, at: str) -> Job:
 
 @_apply.register
 def _(event: JobReleased, job: Job, at: str) -> Job:
-    del event
-    return replace(job, status=JobStatus.QUEUED, queued_at=at)
+    submitted = job.submitted
+    if event.request is not None:
+        submitted = replace(submitted, request=event.request)
+    return replace(job, submitted=submitted, status=JobStatus.QUEUED, queued_at=at)
 
 
 @_apply.register
@@ -501,7 +522,10 @@ def _(event: JobRetried, job: Job, at: str) -> Job:
     return replace(
         job,
         submitted=timeless,
-        status=JobStatus.QUEUED,
+        # The answers of the jobs before it may not stand in its prompt yet.
+        status=JobStatus.HELD
+        if job.submitted.after and job.queued_at is None
+        else JobStatus.QUEUED,
         # Skipped: the terminal item of a job that no attempt ended carries the next number.
         attempt=job.attempt + 1,
         active_attempt=False,

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeGuard
 
+from domain.chat.earlier_answers import with_answers
 from domain.chat.items import Failed
+from domain.chat.request import ChatRequest
+from domain.chat.stored_answer import StoredAnswer
 from domain.engine.presence import LoadedModels
 from domain.errors import (
+    TEXT_LOST,
     EngineLost,
     JobAlreadyTerminal,
     ModelChanged,
     ModelNotFound,
     ModelNotLoaded,
+    PredecessorFailed,
     QueueUnavailable,
     SemanticError,
 )
-from domain.events.job import AttemptFailed, JobReleased
+from domain.events.job import AfterCondition, AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
 from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
@@ -29,7 +34,7 @@ from domain.job.ports import JobQueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.job.terminal_item import read_emitted
 from domain.ports import Clock
-from domain.values import JobId, JobStatus, Priority, rfc3339
+from domain.values import Digest, JobId, JobStatus, Priority, digest_of, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.
@@ -207,27 +212,87 @@ class JobRelease:
     cancellation: JobCancellation
 
     def release_due(self) -> tuple[JobId, ...]:
-        """Release every held job whose instant has come, and end those with a cancellation.
+        """Release the held jobs that wait for nothing more, and end those that may not run.
 
         Returns:
-            The jobs that were looked at.
+            The jobs that are held no longer.
 
         Raises:
             LogUnavailable: A release was not recorded; the remaining jobs wait for the next call.
         """
-        ports = self.cancellation
-        found = self.views.held(rfc3339(self.clock.now()), limit=RELEASED_MAX)
-        for view in found:
-            if view.cancel_requested:
-                with suppress(QueueUnavailable):
-                    ports.end_waiting(view)
-                continue
-            job = commit(view.id, JobReleased(), log=ports.log, ids=ports.ids)
-            # The reconciler enqueues it if the broker is away.
+        now, position = rfc3339(self.clock.now()), 0
+        settled: list[JobId] = []
+        while found := self.views.held(now, limit=RELEASED_MAX, after=position):
+            settled += [view.id for view in found if self._settle(view)]
+            position = found[-1].accepted_position
+        return tuple(settled)
+
+    def _settle(self, view: Job) -> bool:
+        """Release or end a job; return whether it is held no longer."""
+        if view.cancel_requested:
             with suppress(QueueUnavailable):
-                if job.status is JobStatus.QUEUED:
-                    ports.put_back(job)
-        return tuple(view.id for view in found)
+                self.cancellation.end_waiting(view)
+            return True
+        earlier = {one.name: self.views.get(JobId(one.job)) for one in view.submitted.after}
+        ended = {name: job for name, job in earlier.items() if _has_ended(job)}
+        if len(ended) < len(earlier):
+            return False
+        for one in view.submitted.after:
+            job = ended[one.name]
+            if one.condition is AfterCondition.COMPLETED and job.status is not JobStatus.COMPLETED:
+                self._give_up(view, PredecessorFailed(one.job, job.status))
+                return True
+        try:
+            released, payloads = self._released(view, ended)
+        except TEXT_LOST as error:
+            self._give_up(view, error)
+            return True
+        ports = self.cancellation
+        job = commit(view.id, released, log=ports.log, ids=ports.ids, payloads=payloads)
+        # The reconciler enqueues it if the broker is away.
+        with suppress(QueueUnavailable):
+            if job.status is JobStatus.QUEUED:
+                ports.put_back(job)
+        return True
+
+    def _released(
+        self, view: Job, ended: Mapping[str, Job]
+    ) -> tuple[JobReleased, dict[Digest, bytes]]:
+        if not ended:
+            return JobReleased(), {}
+        payloads = self.cancellation.payloads
+        answers = {
+            name: ""
+            if job.output is None
+            else StoredAnswer.from_bytes(payloads.get(job.output)).text
+            for name, job in ended.items()
+        }
+        request = ChatRequest.from_bytes(payloads.get(view.submitted.request))
+        content = with_answers(request, answers).to_bytes()
+        digest = digest_of(content)
+        return JobReleased(request=digest), {digest: content}
+
+    def _give_up(self, view: Job, error: SemanticError) -> None:
+        """End a job that may not run: as skipped, or as failed."""
+        ports = self.cancellation
+        if view.submitted.is_skippable:
+            ports.cancel(view.id, reason=error.code)
+            return
+        # A failure that could be retried would put the job into its queue.
+        failure = Failed(error=error.code, message=error.message, retryable=False)
+
+        def fail(now: Job) -> AttemptFailed | None:
+            is_held = now.status is JobStatus.HELD and not now.cancel_requested
+            return failed_attempt(attempt=0, failure=failure) if is_held else None
+
+        job = commit(view.id, fail, log=ports.log, ids=ports.ids)
+        with suppress(QueueUnavailable):
+            if job.status.is_terminal:
+                ports.publish_end(job)
+
+
+def _has_ended(job: Job | None) -> TypeGuard[Job]:
+    return job is not None and job.status.is_terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

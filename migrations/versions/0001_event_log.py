@@ -215,6 +215,7 @@ def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
             _text("unique_key", null=True),
             _text("unique_until", null=True),
             _text("held_until", null=True),
+            _text("awaits", null=True),
             _text("due_at", null=True),
             _text("bound_model", null=True),
             _text("model_wanted_since", null=True),

@@ -303,7 +303,8 @@ def _expected(job: dict[str, Any]) -> str:
     position = job.get("queue_position")
     parts = [] if position is None else [f"{position} before it"]
     if job["status"] == "held":
-        return f"held until {job['start_after']}"
+        after = [one["job"] for one in job["after"]]
+        return "held until " + ", ".join([job["start_after"] or "", *after]).removeprefix(", ")
     if (needed := job.get("waiting_for")) not in {None, "place"}:
         name = f" {job['bound_model']}" if needed == "model" else ""
         parts.append(f"waits for {needed}{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -47,9 +47,9 @@ def add(
     timezone: Annotated[
         str | None, typer.Option("--timezone", help="Of --cron; else that of this machine.")
     ] = None,
-    missed: Annotated[
-        Literal["once", "skip"], typer.Option("--missed", help="Make up for the latest, or not.")
-    ] = "once",
+    skip_missed: Annotated[
+        bool, typer.Option("--skip-missed", help="Do not make up for the latest missed one.")
+    ] = False,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Most tokens of each answer.")
     ] = None,
@@ -61,6 +61,7 @@ def add(
     job: dict[str, Any] = {"prompt": prompt, "priority": "batch"}
     job |= {} if max_tokens is None else {"max_tokens": max_tokens}
     zone = timezone or _local_zone()
+    missed = "skip" if skip_missed else "once"
     body = {"name": name, "cron": cron, "timezone": zone, "missed": missed, "job": job}
     added = ask("POST", "/v1/schedules", data_dir, json=body)
     if json:
@@ -74,14 +75,17 @@ def remove(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = N
     _change("DELETE", "", schedule, as_json=json, data_dir=data_dir)
 
 
-def pause(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Stop the jobs of a schedule until it is resumed."""
-    _change("POST", "/pause", schedule, as_json=json, data_dir=data_dir)
-
-
-def resume(schedule: ScheduleArgument, json: Json = False, data_dir: DataDir = None) -> None:
-    """Let a paused schedule go on with its next instant."""
-    _change("POST", "/resume", schedule, as_json=json, data_dir=data_dir)
+def pause(
+    schedule: ScheduleArgument,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let it go on with its next instant.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Stop the jobs of a schedule, or let it go on (--undo)."""
+    action = "/resume" if undo else "/pause"
+    _change("POST", action, schedule, as_json=json, data_dir=data_dir)
 
 
 def _change(
@@ -123,5 +127,4 @@ COMMANDS: Final = {
     "add": add,
     "rm": remove,
     "pause": pause,
-    "resume": resume,
 }

@@ -134,6 +134,7 @@ class JobRow(_Base, table=True):
     unique_key: str | None = Field(default=None, sa_type=TEXT)
     unique_until: str | None = Field(default=None, sa_type=TEXT)
     held_until: str | None = Field(default=None, sa_type=TEXT)
+    awaits: str | None = Field(default=None, sa_type=TEXT)
     due_at: str | None = Field(default=None, sa_type=TEXT)
     bound_model: str | None = Field(default=None, sa_type=TEXT)
     model_wanted_since: str | None = Field(default=None, sa_type=TEXT)

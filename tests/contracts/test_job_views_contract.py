@@ -16,8 +16,10 @@ from domain.events.job import (
     JobCancelRequested,
     JobExpired,
     JobFailed,
+    JobHidden,
     JobReleased,
     JobRetried,
+    Predecessor,
 )
 from domain.job.eta import QueuedJob
 from domain.job.listing import JobFilter
@@ -378,3 +380,32 @@ def test_no_model_is_wanted_for_a_held_job(store: Store) -> None:
     assert store.views.bound_models() == ("m",)
     assert store.views.bound("m", accepted_before="2026-01-01T00:00:10.000000Z", limit=9) == ()
     assert store.views.bound("m", accepted_before="2026-01-01T00:00:10.000001Z", limit=9)
+
+
+def test_a_job_that_waits_for_others_is_found_once_the_last_of_them_has_ended(store: Store) -> None:
+    first, second = _accept(store, "job-1"), _accept(store, "job-2")
+    after = (Predecessor(name="0", job=first), Predecessor(name="1", job=second))
+    third = _accept(store, "job-3", after=after)
+    fourth = _accept(store, "job-4", after=(Predecessor(name="0", job="job-5"),))
+
+    def held(after: int = 0) -> list[str]:
+        return [view.id for view in store.views.held("9", limit=9, after=after)]
+
+    assert held() == [fourth]
+    for job in (second, first):
+        store.log.append(
+            StreamName(job), [draft(started()), draft(completed())], expected_version=1
+        )
+    assert held() == [third, fourth]
+    view = store.views.get(third)
+    assert view is not None
+    assert view.submitted.after == after
+    assert held(view.accepted_position) == [fourth]
+    store.log.append(StreamName(second), [draft(JobHidden())], expected_version=3)
+    store.log.append(
+        StreamName(third), [draft(JobReleased(request=digest_of(b"filled")))], expected_version=1
+    )
+    released = store.views.get(third)
+    assert released is not None
+    assert released.submitted.request == digest_of(b"filled")
+    assert held() == [fourth]

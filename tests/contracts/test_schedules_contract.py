@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from domain.batch import schedules as module
 from domain.batch.ports import BatchViews
+from domain.batch.schedule import Schedule, ScheduleId
+from domain.batch.schedules import MISSED_MAX, ScheduleRecords, ScheduleRunner
 from domain.errors import (
     LogUnavailable,
     ModelNotFound,
@@ -21,9 +24,6 @@ from domain.errors import (
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed, ScheduleResumed
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
-from domain.schedule import schedules as module
-from domain.schedule.schedules import MISSED_MAX, ScheduleRecords, ScheduleRunner
-from domain.schedule.state import Schedule, ScheduleId
 from domain.values import JobId, Owner, StreamName, digest_of
 from ops.cron import CronsimTable
 from ops.log.sql_event_log import open_log

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from domain.events.job import AfterCondition, Predecessor
 from domain.job.request_dedup import Readership
 from domain.values import Priority
 from tests.simulation.engine import MODELS, OUTAGE_S_MAX, REFUSED
@@ -74,6 +75,29 @@ def hold(world: World, number: int) -> None:
         start_after_s=HOLDS_S[draws.below(len(HOLDS_S))],
         start_within_s=LIMITS_S[draws.below(len(LIMITS_S))],
         webhook=HOOK if number % 3 == 0 else None,
+    )
+
+
+def chain(world: World, number: int) -> None:
+    """Accept a job that waits for one or two others, and may have their answers in its prompt."""
+    draws = Draws(number)
+    jobs = list(world.truth.jobs)
+    if not jobs:
+        return
+    conditions = tuple(AfterCondition)
+    after = tuple(
+        Predecessor(
+            name=str(place),
+            job=jobs[-1 - draws.below(len(jobs))],
+            condition=conditions[draws.below(2)],
+        )
+        for place in range(1 + draws.below(2))
+    )
+    world.submit(
+        world.apis[draws.below(2)],
+        "x" * (1 + draws.below(5)) + "{{after.0.text}}",
+        after=after,
+        is_skippable=number % 2 == 0,
     )
 
 
@@ -399,6 +423,7 @@ NIGHT_MOVES = {
     move.do.__name__: move
     for move in (
         Move(hold, 12),
+        Move(chain, 8),
         Move(release, 8),
         Move(plan, 3),
         Move(fire, 12),

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from domain.batch.schedule import SCHEDULE_PREFIX, Schedule, ScheduleId
+from domain.batch.schedules import ScheduleRecords, ScheduleRunner
 from domain.errors import ScheduleExists
 from domain.events.job import JobSubmitted
 from domain.events.schedule import ScheduleAdded, ScheduleFired, ScheduleMissed
 from domain.job.submit import idempotency_digest
 from domain.log.codec import decode_recorded
-from domain.schedule.schedules import ScheduleRecords, ScheduleRunner
-from domain.schedule.state import SCHEDULE_PREFIX, Schedule, ScheduleId
 from domain.values import JobId, digest_of, rfc3339
 from tests.simulation.steps import Process
 from tests.support.fakes.batches import InMemoryBatchViews

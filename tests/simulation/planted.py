@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from domain.batch.ports import BatchTally
+from domain.batch.schedules import ScheduleRunner
 from domain.chat.items import Finished
 from domain.errors import QueueUnavailable
 from domain.events.job import AttemptStarted, JobSubmitted
@@ -17,11 +18,11 @@ from domain.events.schedule import ScheduleMissed
 from domain.job import decisions as job_module
 from domain.job import run_attempt as run_module
 from domain.job import state as state_module
+from domain.job import stranded as stranded_module
 from domain.job import terminal_item
 from domain.job.state import Job
 from domain.job.stranded import JobReconciler
 from domain.job.submit import JobSubmission
-from domain.schedule.schedules import ScheduleRunner
 from domain.values import JobId
 from domain.webhook.delivery import DeliveryResult, DueHost, Webhook
 from domain.webhook.send import WebhookCollector
@@ -234,9 +235,9 @@ def _a_claim_is_never_given_up() -> AbstractContextManager[Any]:
 def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
     held = InMemoryJobViews.held
 
-    def hasty(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
+    def hasty(self: InMemoryJobViews, now: str, *, limit: int, after: int = 0) -> Any:
         del now
-        return held(self, "9999", limit=limit)
+        return held(self, "9999", limit=limit, after=after)
 
     return mock.patch.object(InMemoryJobViews, "held", hasty)
 
@@ -244,8 +245,9 @@ def _held_jobs_are_released_at_once() -> AbstractContextManager[Any]:
 def _the_end_of_a_held_job_is_left_to_its_process() -> AbstractContextManager[Any]:
     held = InMemoryJobViews.held
 
-    def blind(self: InMemoryJobViews, now: str, *, limit: int) -> Any:
-        return tuple(job for job in held(self, now, limit=limit) if not job.cancel_requested)
+    def blind(self: InMemoryJobViews, now: str, *, limit: int, after: int = 0) -> Any:
+        found = held(self, now, limit=limit, after=after)
+        return tuple(job for job in found if not job.cancel_requested)
 
     return mock.patch.object(InMemoryJobViews, "held", blind)
 
@@ -266,6 +268,14 @@ def _missed_instants_are_left_out() -> AbstractContextManager[Any]:
         return kept or events
 
     return mock.patch.object(ScheduleRunner, "_events", silent)
+
+
+def _one_ended_job_is_enough() -> AbstractContextManager[Any]:
+    return mock.patch.object(stranded_module, "_has_ended", lambda job: job is not None)
+
+
+def _prompts_keep_their_places() -> AbstractContextManager[Any]:
+    return mock.patch.object(stranded_module, "with_answers", lambda request, _: request)
 
 
 PLANTED: Mapping[str, Plant] = {
@@ -304,6 +314,8 @@ PLANTED: Mapping[str, Plant] = {
     "a refused message counts as delivered": _a_refused_message_counts_as_delivered,
     "the claim of a dead sender is never given up": _a_claim_is_never_given_up,
     "held jobs are released at once": _held_jobs_are_released_at_once,
+    "one ended job is enough": _one_ended_job_is_enough,
+    "prompts keep their places": _prompts_keep_their_places,
     "a schedule forgets its keys": _a_schedule_forgets_its_keys,
     "missed instants are left out": _missed_instants_are_left_out,
     "the end of a held job is left to its process": _the_end_of_a_held_job_is_left_to_its_process,

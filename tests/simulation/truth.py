@@ -14,10 +14,12 @@ from domain.errors import (
     GenerationCancelled,
     ModelChanged,
     ModelNotLoaded,
+    PredecessorFailed,
     QueueUnavailable,
     Unavailable,
 )
 from domain.events.job import (
+    AfterCondition,
     AttemptFailed,
     AttemptStarted,
     JobAttached,
@@ -29,6 +31,7 @@ from domain.events.job import (
     JobReleased,
     JobRetried,
     JobSubmitted,
+    Predecessor,
 )
 from domain.log.codec import decode_recorded
 from domain.values import Digest, JobId, Priority, StopReason, StreamName
@@ -49,6 +52,8 @@ class Record:
         life: How often it was put back after its end.
         end: The terminal event of this life.
         held_until: The instant before which it must not be released; ``None`` once it was.
+        after: The jobs that it waits for.
+        is_released: Whether it ever was released.
         queued_anew: Whether it waits for another reason than its acceptance.
         bound: The model that must answer it.
         waits_for_model: Whether it waits for that model.
@@ -67,6 +72,8 @@ class Record:
     is_queued: bool = True
     queued_anew: bool = False
     held_until: str | None = None
+    after: tuple[Predecessor, ...] = ()
+    is_released: bool = False
     cancel_reason: str | None = None
     end: Any = None
     ends: list[str] = field(default_factory=list)
@@ -224,8 +231,9 @@ class Truth:
             assert job.end is not None, where
             assert not isinstance(job.end, JobCompleted), where
             job.end, job.cancel_reason, job.active_attempt = None, None, 0
-            job.is_queued = job.queued_anew = True
-            job.held_until = None
+            job.is_queued = job.is_released or not job.after
+            job.queued_anew = True
+            job.held_until = None if job.is_queued else ""
             job.life += 1
             job.attempt += 1
             return
@@ -233,22 +241,12 @@ class Truth:
         if isinstance(event, JobCancelRequested):
             assert job.cancel_reason is None, where
             job.cancel_reason = event.reason
+            self._check_skipped(job, event.reason, where)
         elif isinstance(event, JobReleased):
             _release(job, at, where)
+            self._fill(job, event, where)
         elif isinstance(event, AttemptStarted):
-            assert job.held_until is None, f"begun before its release: {where}"
-            assert event.attempt == job.attempt + 1, where
-            is_own_death = bool(job.active_attempt) and event.worker == job.worker
-            assert not is_own_death, f"a worker that lives counts as dead: {where}"
-            is_rejected = not job.attempt and job.cancel_reason in {"deadline", "model_absent"}
-            assert not is_rejected, f"it starts after its time: {where}"
-            job.worker = event.worker
-            job.attempt = job.active_attempt = event.attempt
-            job.is_queued = False
-            assert job.bound in {None, event.model}, f"a model to which it is not bound: {where}"
-            assert event.fingerprint == fingerprint_of(event.model), where
-            if job.models.get(job.epoch) != event.model:
-                job.models[event.attempt if job.models else 1] = event.model
+            self._start(job, event, where)
         elif isinstance(event, AttemptFailed):
             assert event.attempt in {0, job.active_attempt}, where
             assert event.error != GenerationCancelled.code, f"cancelled without a request: {where}"
@@ -263,6 +261,21 @@ class Truth:
             holds = job.end is None or isinstance(job.end, JobCompleted)
             if event.unique is not None and job.unique == event.unique and holds:
                 assert job.unique_until <= at, f"a second unique job beside {job_id} {job}"
+
+    def _start(self, job: Record, event: AttemptStarted, where: str) -> None:
+        assert job.held_until is None, f"begun before its release: {where}"
+        assert event.attempt == job.attempt + 1, where
+        is_own_death = bool(job.active_attempt) and event.worker == job.worker
+        assert not is_own_death, f"a worker that lives counts as dead: {where}"
+        is_rejected = not job.attempt and job.cancel_reason in {"deadline", "model_absent"}
+        assert not is_rejected, f"it starts after its time: {where}"
+        job.worker = event.worker
+        job.attempt = job.active_attempt = event.attempt
+        job.is_queued = False
+        assert job.bound in {None, event.model}, f"a model to which it is not bound: {where}"
+        assert event.fingerprint == fingerprint_of(event.model), where
+        if job.models.get(job.epoch) != event.model:
+            job.models[event.attempt if job.models else 1] = event.model
 
     def _accepted(self, job_id: JobId, event: JobSubmitted) -> None:
         assert job_id not in self.jobs, "accepted twice"
@@ -282,8 +295,9 @@ class Truth:
             is_line=not event.ordered,
             unique=event.unique,
             unique_until=event.unique_until or "",
-            is_queued=event.start_after is None,
-            held_until=event.start_after,
+            is_queued=event.start_after is None and not event.after,
+            held_until=event.start_after or ("" if event.after else None),
+            after=event.after,
         )
         self.holds += event.start_after is not None
         waiting = [
@@ -315,8 +329,36 @@ class Truth:
             if event.error in {ModelChanged.code, ModelNotLoaded.code}:
                 assert job.bound is not None, where
                 assert not job.waits_for_model, where
+            self._check_skipped(job, event.error, where)
         job.end, job.is_queued, job.active_attempt = event, False, 0
         job.ends.append(type(event).__name__)
+
+    def _check_skipped(self, job: Record, reason: str, where: str) -> None:
+        if reason == PredecessorFailed.code:
+            self._check_predecessors(job, where)
+
+    def _check_predecessors(self, job: Record, where: str) -> None:
+        """Look whether all jobs have ended that a job has waited for."""
+        assert job.after, where
+        assert all(self.jobs[JobId(one.job)].ends for one in job.after), f"too early: {where}"
+
+    def _fill(self, job: Record, event: JobReleased, where: str) -> None:
+        """Take the prompt of a released job, and look whether the answers stand in it."""
+        if not job.after:
+            return
+        self._check_predecessors(job, where)
+        earlier = [self.jobs[JobId(one.job)] for one in job.after]
+        expected = job.prompt
+        assert event.request is not None, where
+        prompt = json.loads(self._log.get(event.request))["messages"][-1]["content"]
+        for one, other in zip(job.after, earlier, strict=True):
+            if one.condition is AfterCondition.COMPLETED:
+                assert "JobCompleted" in other.ends, f"after no answer: {where}"
+                expected = expected.replace(f"{{{{after.{one.name}.text}}}}", other.answer)
+        # The text of a job that may end in any way is the part that it wrote.
+        is_certain = "{{" not in expected
+        assert prompt == expected or not is_certain, f"{prompt} is not {expected}: {where}"
+        job.prompt = prompt
 
     def _text(self, output: Digest) -> str:
         return str(json.loads(self._log.get(output))["text"])
@@ -396,3 +438,4 @@ def _release(job: Record, at: str, where: str) -> None:
     assert at >= job.held_until, f"released before its instant: {where}"
     assert job.cancel_reason is None, where
     job.held_until, job.is_queued, job.queued_anew = None, True, True
+    job.is_released = True

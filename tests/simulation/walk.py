@@ -69,6 +69,7 @@ def _count(world: World, tally: Counter[str]) -> None:
     tally["attempts"] += sum(job.attempt for job in jobs)
     tally["jobs of several attempts"] += sum(job.attempt > 1 for job in jobs)
     tally["held jobs"] += world.truth.holds
+    tally["jobs after others"] += sum(bool(job.after) for job in jobs)
     tally["missed instants"] += world.nights.missed
     tally["retries"] += sum(job.life for job in jobs)
     tally["crashes"] += world.crashes

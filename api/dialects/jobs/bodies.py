@@ -12,6 +12,7 @@ from typing_extensions import TypedDict  # pydantic reads only this one below Py
 from api.dialects.encoding import ResponseLogprob
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool
 from api.http.bodies import (
+    JOB_ID_PATTERN,
     MAX_TOKENS_CEILING,
     NAME_PATTERN,
     PAIRS_MAX,
@@ -118,15 +119,42 @@ class UniqueBody(RequestBody):
         return Unique(by=tuple(sorted(set(self.by))), seconds=float(period))
 
 
+JobName = Annotated[str, Field(pattern=JOB_ID_PATTERN)]
+#: A name by which a prompt refers to an earlier job.
+AfterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+#: Jobs that a job may wait for.
+AFTER_MAX = 100
+
+
+class AfterBody(RequestBody):
+    """An earlier job, and how it must have ended."""
+
+    job: JobName
+    condition: Literal["completed", "ended"] = "completed"
+
+
+AfterJob = JobName | AfterBody
+
+
 class JobBody(PromptBody):
     """The body of ``POST /v1/jobs``: a generation from either a ``prompt`` or ``messages``.
 
     ``reject_after`` is another name of ``start_within_s``; the shorter of the two counts.
+    ``after`` names earlier jobs that it waits for. ``{{after.NAME.text}}``, or the index in a list
+    instead of the name, stands for the text of an answer. ``otherwise`` is how it ends if one of
+    them ended otherwise: as failed, or skipped as cancelled.
     """
 
     unique: UniqueBody | None = None
     urgency: Annotated[int, Field(ge=0, le=URGENCY_MAX), BeforeValidator(whole)] | None = None
     reject_after: WithinS | None = None
+
+    after: (
+        Annotated[Items[AfterJob], Field(min_length=1, max_length=AFTER_MAX)]
+        | Annotated[dict[AfterName, AfterJob], Field(min_length=1, max_length=AFTER_MAX)]
+        | None
+    ) = None
+    otherwise: Literal["fail", "skip"] = "fail"
 
     system: str | None = None
     tools: Items[FunctionTool] | None = None
@@ -310,7 +338,15 @@ class JobCache(TypedDict):
     divergence: JobDivergence | None
 
 
-WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time"]
+WaitingName = Literal["place", "memory", "prefix", "model", "paused", "time", "jobs"]
+
+
+class AfterObject(TypedDict):
+    """An earlier job that a job waits for."""
+
+    name: str
+    job: str
+    condition: Literal["completed", "ended"]
 
 
 class JobParent(TypedDict):
@@ -324,10 +360,10 @@ class JobObject(TypedDict):
     """A job; lists leave out the optional keys.
 
     ``queue_position`` counts the waiting jobs that will begin before this one, in the queue and in
-    the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time``, the
-    job is held until ``start_after``. If it is ``model``, that is ``bound_model``: the registered
-    model that must answer the job, ``null`` if it follows the loaded model. ``answered_by`` is the
-    model of its latest attempt.
+    the workers. ``waiting_for`` is what a waiting job needs before it runs. If it is ``time`` or
+    ``jobs``, the job is held until ``start_after``, and until those of ``after`` have ended. If it
+    is ``model``, that is ``bound_model``: the registered model that must answer the job, ``null``
+    if it follows the loaded model. ``answered_by`` is the model of its latest attempt.
     """
 
     id: str
@@ -345,6 +381,7 @@ class JobObject(TypedDict):
     metadata: dict[str, str]
     start_after: str | None
     forked_from: JobParent | None
+    after: list[AfterObject]
     start_by: str | None
     finish_by: str | None
     request_id: str
@@ -435,8 +472,17 @@ class JobBar(TypedDict):
     to_ms: float | None
 
 
+class JobEdge(AfterObject):
+    """An earlier job with its present status; ``null`` if it is not known."""
+
+    status: str | None
+
+
 class JobTimeline(TypedDict):
-    """Where the time of a job went; ``at`` is the instant of this reply."""
+    """Where the time of a job went; ``at`` is the instant of this reply.
+
+    ``after`` are the jobs that it waited for.
+    """
 
     object: Literal["job.timeline"]
     job: str
@@ -445,5 +491,6 @@ class JobTimeline(TypedDict):
     total_ms: float
     queued_ms: float
     attempts: int
+    after: list[JobEdge]
     steps: list[JobStep]
     bars: list[JobBar]

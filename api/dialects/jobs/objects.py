@@ -9,6 +9,7 @@ from api.app import App
 from api.dialects.embeddings import base64_of
 from api.dialects.encoding import response_logprobs
 from api.dialects.jobs.bodies import (
+    AfterObject,
     JobCache,
     JobDivergence,
     JobEstimate,
@@ -27,6 +28,7 @@ from domain.chat.divergence import PromptDivergence
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound
+from domain.events.job import Predecessor
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.listing import metadata_of, tags_of
 from domain.job.state import Job
@@ -86,6 +88,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
         "metadata": metadata_of(view.submitted.labels),
         "start_after": view.submitted.start_after,
         "forked_from": _parent(view),
+        "after": after_objects(view.submitted.after),
         "start_by": view.submitted.deadline,
         "finish_by": view.submitted.finish_deadline,
         "request_id": view.correlation_id,
@@ -109,7 +112,7 @@ def job_object(view: Job, forecast: Forecast | None) -> JobObject:
             "retry": f"{path}/retry",
         },
         "queue_position": None if waiting is None else waiting.position,
-        "waiting_for": "time" if view.status is JobStatus.HELD else _waiting_for(waiting),
+        "waiting_for": _held_for(view) or _waiting_for(waiting),
         "estimate": _estimate(view, forecast),
     }
 
@@ -138,6 +141,17 @@ def _timings(timings: Timings) -> JobTimings:
         "first_token_ms": timings.first_token_ms,
         "decode_ms": timings.decode_ms,
     }
+
+
+def after_objects(after: Sequence[Predecessor]) -> list[AfterObject]:
+    """Return the jobs that a job waits for."""
+    return [{"name": one.name, "job": one.job, "condition": one.condition.value} for one in after]
+
+
+def _held_for(view: Job) -> WaitingName | None:
+    if view.status is not JobStatus.HELD:
+        return None
+    return "jobs" if view.submitted.after else "time"
 
 
 def full_job_object(

@@ -25,6 +25,7 @@ from api.dialects.jobs.bodies import (
     BulkRow,
     DurableMessage,
     JobBody,
+    JobEdge,
     JobFilterBody,
     JobForkBody,
     JobList,
@@ -33,7 +34,7 @@ from api.dialects.jobs.bodies import (
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
 from api.dialects.jobs.fork import submit_fork
-from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
+from api.dialects.jobs.objects import after_objects, load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
@@ -347,10 +348,21 @@ async def get_timeline(app: App, request: Request) -> Reply:
     timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
     if timeline is None:
         raise JobNotFound(job_id)
-    return json_reply(_timeline(timeline, at=rfc3339(app.clock.now())))
+    after = await app.call(_edges, app, job_id)
+    return json_reply(_timeline(timeline, after, at=rfc3339(app.clock.now())))
 
 
-def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
+def _edges(app: App, job_id: JobId) -> list[JobEdge]:
+    view = app.views.get(job_id)
+    after = [] if view is None else after_objects(view.submitted.after)
+    jobs = [app.views.get(JobId(one["job"])) for one in after]
+    return [
+        {**one, "status": None if job is None else job.status.value}
+        for one, job in zip(after, jobs, strict=True)
+    ]
+
+
+def _timeline(timeline: Timeline, after: list[JobEdge], *, at: str) -> JobTimeline:
     return {
         "object": "job.timeline",
         "job": timeline.job,
@@ -359,6 +371,7 @@ def _timeline(timeline: Timeline, *, at: str) -> JobTimeline:
         "total_ms": timeline.total_ms,
         "queued_ms": timeline.queued_ms,
         "attempts": timeline.attempts,
+        "after": after,
         "steps": [
             {
                 "what": step.what,

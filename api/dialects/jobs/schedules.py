@@ -17,13 +17,15 @@ from api.http.bodies import RequestBody, load_json, parse_body
 from api.http.messages import Caller, Reply, Request, json_reply
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
+from domain.batch.schedule import Schedule, ScheduleId
+from domain.batch.schedules import ScheduleRunner
 from domain.chat.request import canonical_json
+from domain.errors import InvalidRequest
 from domain.events.schedule import ScheduleAdded
 from domain.job.submit import idempotency_digest
-from domain.schedule.schedules import ScheduleRunner
-from domain.schedule.state import Schedule, ScheduleId
 from domain.values import JobId, digest_of, rfc3339
 from ops.cron import CronsimTable
+from ops.settings.api_keys import KeyScope
 
 #: Longest cron expression, in characters.
 CRON_CHARS_MAX: Final = 200
@@ -126,7 +128,7 @@ class _SubmittedJobs:
             path="/v1/jobs",
             headers=headers,
             body=body,
-            caller=Caller(name=schedule.facts.owner or "", is_alone=not schedule.facts.keyspace),
+            caller=_caller(schedule),
         )
         parse = partial(native.parse, body, headers, defaults=self.app.defaults)
         return accept_job(self.app, parse, request, protocol="jobs").job_id
@@ -135,6 +137,13 @@ class _SubmittedJobs:
         key = idempotency_digest(_key(schedule, due), schedule.facts.keyspace)
         job = self.app.views.keyed(key)
         return None if job is None else job.id
+
+
+def _caller(schedule: Schedule) -> Caller:
+    """Return who its jobs belong to; they may use only what is the owner's."""
+    owner, keyspace = schedule.facts.owner, schedule.facts.keyspace
+    scope = KeyScope.ADMIN if owner is None else KeyScope.OWN
+    return Caller(name=owner or "", scope=scope, is_alone=not keyspace)
 
 
 def _key(schedule: Schedule, due: str) -> str:
@@ -186,6 +195,9 @@ async def remove_schedule(app: App, request: Request) -> Reply:
 
 def _add(app: App, request: Request) -> Schedule:
     wire = parse_body(ScheduleBody, request.body)
+    if wire.job.after is not None:
+        msg = "each of the jobs would wait for the same ones; submit them with their successors"
+        raise InvalidRequest(msg, field="job.after")
     body = canonical_json(load_json(request.body)["job"])
     caller = request.caller
     # What would refuse every job refuses the schedule.

@@ -13,9 +13,11 @@ from api.dialects.parsing import agent_of, clamp_max_tokens, merge_turns, sampli
 from api.generation import ParsedRequest, RequestDefaults
 from api.http.bodies import parse_body
 from api.http.sse import Comment, Frame, Part
+from domain.chat.earlier_answers import require_known
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
+from domain.events.job import AfterCondition, Predecessor
 from domain.job.listing import labels_of
 from domain.log.codec import item_to_dict
 from domain.values import AgentId, Priority
@@ -86,11 +88,29 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
         chat, wire, agent=agent, stream=True, names_model=wire.model is not None
     )
     limits = [one for one in (wire.start_within_s, wire.reject_after) if one is not None]
+    after = _after(wire)
+    if after:
+        require_known(chat, [one.name for one in after])
     return replace(
         queued,
         unique=None if wire.unique is None else wire.unique.unique,
         urgency=wire.urgency or 0,
         start_within_s=min(limits, default=None),
+        after=after,
+        is_skippable=wire.otherwise == "skip",
+    )
+
+
+def _after(wire: JobBody) -> tuple[Predecessor, ...]:
+    """Return the jobs that a job waits for; those of a list have their index as name."""
+    if wire.after is None:
+        return ()
+    named = wire.after if isinstance(wire.after, dict) else dict(enumerate(wire.after))
+    return tuple(
+        Predecessor(name=str(name), job=one)
+        if isinstance(one, str)
+        else Predecessor(name=str(name), job=one.job, condition=AfterCondition(one.condition))
+        for name, one in named.items()
     )
 
 

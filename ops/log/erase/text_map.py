@@ -32,6 +32,7 @@ from domain.events.job import (
     JobFailed,
     JobHidden,
     JobRelabelled,
+    JobReleased,
     JobSubmitted,
 )
 from domain.events.schedule import ScheduleAdded
@@ -68,6 +69,7 @@ PAYLOAD_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             (JobExpired, ("output",)),
             (JobFailed, ()),
             (JobRelabelled, ("wire",)),
+            (JobReleased, ("request",)),
             (JobSubmitted, ("request", "wire", "client_name", "parent_output")),
             (ScheduleAdded, ("job",)),
         )

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Select,
     Table,
     bindparam,
+    exists,
     func,
     insert,
     literal,
@@ -122,6 +123,7 @@ def job_columns(job: Job) -> dict[str, Any]:
         "unique_key": job.unique,
         "unique_until": asked.unique_until,
         "held_until": job.held_until,
+        "awaits": job.awaits,
         "due_at": job.due_at,
         "bound_model": asked.bound_model,
         "model_wanted_since": job.model_wanted_since,
@@ -174,9 +176,17 @@ _OVERDUE = HotStatement(
     .order_by(JOBS.c.accepted_position)
     .limit(PAGE_ROWS_MAX)
 )
+_AWAITED = JOBS.alias("awaited")
 _HELD = HotStatement(
     select(JOBS.c.record)
-    .where(JOBS.c.held_until <= bindparam("now"))
+    .where(
+        JOBS.c.held_until <= bindparam("now"),
+        JOBS.c.accepted_position > bindparam("after"),
+        ~exists().where(
+            _AWAITED.c.id == JOBS.c.awaits,
+            _AWAITED.c.status.in_([literal(status) for status in _UNFINISHED]),
+        ),
+    )
     .order_by(JOBS.c.accepted_position)
     .limit(bindparam("rows_max"))
 )
@@ -272,10 +282,10 @@ class SqlJobViews:
         query = _RECORDS.where(JOBS.c.status.in_(_UNFINISHED if with_held else _OPEN))
         return self._jobs(query.order_by(JOBS.c.accepted_position))
 
-    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
+    def held(self, now: str, *, limit: int, after: int = 0) -> tuple[Job, ...]:
         """See ``JobViews.held``."""
         with reading(self._engine) as connection:
-            rows = _HELD.rows(connection, {"now": now, "rows_max": limit})
+            rows = _HELD.rows(connection, {"now": now, "after": after, "rows_max": limit})
             return tuple(job_of(record) for (record,) in rows)
 
     def count_held(self, *, owner: Owner | None = None) -> int:

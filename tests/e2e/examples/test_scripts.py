@@ -72,6 +72,27 @@ def test_a_batch_survives_the_death_of_script_and_service(
     assert service.stop() == 0, service.log()
 
 
+def test_a_night_reads_files_and_sums_them_up(example_service: Service, tmp_path: Path) -> None:
+    files = [tmp_path / f"note-{number}.md" for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_text(f"What is the capital of {('France', 'Italy', 'Spain')[number]}?")
+    words = ("nightly_summary.py", *map(str, files), "--at", "now")
+    output = run(example_service, tmp_path, *words)
+    found = re.search(r"jobs show (job-\w+)", output)
+    assert found is not None, output
+    url = f"{example_service.base_url}/v1/jobs/{found[1]}"
+    done = wait_until(
+        lambda: httpx.get(url, timeout=scaled(WITHIN_S)).json(),
+        lambda seen: seen["status"] == "completed",
+    )
+    assert [one["name"] for one in done["after"]] == ["file-0", "file-1", "file-2"]
+    readings = [
+        httpx.get(url.replace(found[1], one["job"]), timeout=scaled(WITHIN_S)).json()
+        for one in done["after"]
+    ]
+    assert all(one["status"] == "completed" for one in readings)
+
+
 def answered(service: Service) -> int:
     """Return the answered lines of the newest batch."""
     try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from domain.events.event import Event
-from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted, Predecessor
 from domain.events.worker import WorkerDraining
 from domain.job.state import Job
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
@@ -51,6 +51,7 @@ def submitted(
     unique: str | None = None,
     unique_until: str | None = None,
     start_after: str | None = None,
+    after: tuple[Predecessor, ...] = (),
 ) -> JobSubmitted:
     return JobSubmitted(
         protocol="jobs",
@@ -69,6 +70,7 @@ def submitted(
         unique=digest_of(unique.encode()) if unique is not None else None,
         unique_until=unique_until,
         start_after=start_after,
+        after=after,
     )
 
 

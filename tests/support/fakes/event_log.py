@@ -73,11 +73,16 @@ class InMemoryJobViews:
             if not view.status.is_terminal and (with_held or view.status is not JobStatus.HELD)
         )
 
-    def held(self, now: str, *, limit: int) -> tuple[Job, ...]:
+    def held(self, now: str, *, limit: int, after: int = 0) -> tuple[Job, ...]:
         found = [
             view
             for view in self.rows.values()
-            if view.held_until is not None and view.held_until <= now
+            if view.held_until is not None
+            and view.held_until <= now
+            and view.accepted_position > after
+            and (
+                (awaited := self.rows.get(JobId(view.awaits or ""))) is None or awaited.finished_at
+            )
         ]
         return tuple(found[:limit])
 

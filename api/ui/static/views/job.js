@@ -73,6 +73,7 @@ function Facts({ job }) {
     ["Protocol", `${job.protocol}, ${job.priority}`],
     ["Kind", job.kind],
     ["Accepted", clock(job.created_at)],
+    ...(job.after.length > 0 ? [["After", html`${job.after.map((one) => html`<a key=${one.job} class="id" title=${one.job} href=${link("jobs", [one.job])}>${shortened(one.name, 40)}</a> `)}`]] : []),
     ...(job.start_after ? [["Starts after", clock(job.start_after)]] : []),
     ["Prompt", `${count(usage.prompt_tokens)} tokens`],
     ["From the cache", `${count(usage.cached_tokens)} (${percent(share(usage.cached_tokens, usage.prompt_tokens))})`],

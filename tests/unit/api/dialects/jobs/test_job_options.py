@@ -10,9 +10,10 @@ import pytest
 
 from api.dialects.jobs import routes
 from api.dialects.jobs.objects import load_job
-from api.http.messages import Reply, Request
+from api.http.messages import Caller, Reply, Request
 from domain.chat.items import Finished, Started, Text
 from domain.values import JobId, StopReason, Usage
+from ops.settings.api_keys import KeyScope
 from tests.support.builders.api import FakeApi, fake_api
 
 STARTED = Started(prompt_tokens=5, cached_tokens=2)
@@ -214,5 +215,69 @@ def test_another_start_is_refused(start_after: object) -> None:
             body = {"prompt": "hi", "start_after": start_after}
             refused = await api.json("POST", "/v1/jobs", body, status=400)
             assert refused["field"] == "start_after"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("form", ["list", "map", "objects"])
+def test_a_job_waits_for_earlier_ones(form: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first, second = await _new_job(api), await _new_job(api)
+            after: Any = {
+                "list": [first, second],
+                "map": {"0": first, "1": second},
+                "objects": [{"job": first}, {"job": second, "condition": "completed"}],
+            }[form]
+            prompt = "{{after.0.text}}{{after.1.text}}"
+            last = await _new_job(api, prompt=prompt, after=after, otherwise="skip")
+            job = await api.json("GET", f"/v1/jobs/{last}")
+            assert (job["status"], job["waiting_for"]) == ("held", "jobs")
+            edges = [
+                {"name": "0", "job": first, "condition": "completed"},
+                {"name": "1", "job": second, "condition": "completed"},
+            ]
+            assert job["after"] == edges
+            timeline = await api.json("GET", f"/v1/jobs/{last}/timeline")
+            assert timeline["after"] == [one | {"status": "queued"} for one in edges]
+            assert [bar["kind"] for bar in timeline["bars"]] == ["held"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"after": ["job-" + "0" * 32]}, "after.0"),
+        ({"after": {"a": "job-" + "0" * 32}}, "after.a"),
+        ({"after": ["job-1"]}, "after"),
+        ({"after": []}, "after"),
+        ({"after": "job-1"}, "after"),
+        ({"after": {"a.b": "job-" + "0" * 32}}, "after"),
+        ({"after": {"a": {"job": "job-" + "0" * 32, "condition": "failed"}}}, "after"),
+        ({"otherwise": "wait"}, "otherwise"),
+        ({"after": ["job-" + "0" * 32], "prompt": "{{after.x.text}}"}, "prompt"),
+    ],
+)
+def test_what_no_earlier_job_fulfils_is_refused(body: dict[str, Any], field: str) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            refused = await api.json("POST", "/v1/jobs", {"prompt": "hi"} | body, status=400)
+            assert refused["field"].startswith(field), refused
+            assert api.event_types() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_job_cannot_wait_for_a_job_of_another_key() -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            first = await _new_job(api)
+            caller = Caller(name="bob", scope=KeyScope.OWN, is_alone=False)
+            request = Request(id="req-2", method="POST", path="/v1/jobs", caller=caller)
+            body = {"prompt": "{{after.0.text}}", "after": [first]}
+            reply = await api.send("POST", "/v1/jobs", body, request=request)
+            assert isinstance(reply, Reply)
+            assert (reply.status, json.loads(reply.body)["field"]) == (400, "after.0")
 
     asyncio.run(scenario())

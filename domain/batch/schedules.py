@@ -9,6 +9,7 @@ from itertools import chain, islice, takewhile
 from typing import Final, Protocol
 
 from domain.batch.ports import BatchViews
+from domain.batch.schedule import SCHEDULE_PREFIX, Schedule, ScheduleId, evolve
 from domain.errors import (
     LogUnavailable,
     Overloaded,
@@ -30,7 +31,6 @@ from domain.log.folded_stream import FoldedStream
 from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import Clock, IdSource
-from domain.schedule.state import SCHEDULE_PREFIX, Schedule, ScheduleId, evolve
 from domain.shares import shortage
 from domain.values import JobId, Owner, StreamName, rfc3339
 

@@ -1,1 +1,0 @@
-"""Schedules: jobs that are submitted again and again, by cron expressions with a time zone."""
