@@ -24,6 +24,11 @@ from domain.events.cache import (
 )
 from domain.events.job import AttemptStarted, JobEvent, JobRetried, JobSubmitted
 from domain.events.model import ModelEvent
+from domain.events.subscription import (
+    SubscriptionCreated,
+    SubscriptionDelivered,
+    SubscriptionEvent,
+)
 from domain.events.worker import EngineEvent, LogEvent, WorkerEvent
 
 Event = (
@@ -37,6 +42,7 @@ Event = (
     | BatchEvent
     | WebhookEvent
     | EngineEvent
+    | SubscriptionEvent
 )
 
 #: What follows from work that was accepted, or can be missing: it waits while the disk is full, so
@@ -48,6 +54,7 @@ _CAN_WAIT = (
     AgentCacheMissed,
     AgentCacheEvicted,
     CacheBlocksEvicted,
+    SubscriptionDelivered,
 )
 
 
@@ -57,7 +64,13 @@ def is_new_work(event: Event) -> bool:
         return event.content is not None  # the output of a batch is derived and has no content
     return isinstance(
         event,
-        JobSubmitted | JobRetried | BatchSubmitted | AgentRegistered | AgentChanged | AgentForked,
+        JobSubmitted
+        | JobRetried
+        | BatchSubmitted
+        | AgentRegistered
+        | AgentChanged
+        | AgentForked
+        | SubscriptionCreated,
     )
 
 
