@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +13,16 @@ import redis
 from ops.broker.client import Keys, connect
 from ops.broker.departures import DEPARTED_AFTER_S, DepartedWorkers
 from tests.support.polling import wait_until
+
+#: Holds a connection, and then computes for ever without a command.
+_WORKER = """
+import sys
+from ops.broker.client import connect
+client = connect(sys.argv[1], name=sys.argv[2])
+client.ping()
+while True:
+    pass
+"""
 
 
 class Site:
@@ -79,6 +92,23 @@ def test_a_worker_that_was_never_seen_keeps_its_jobs(site: Site) -> None:
     site.end()
     site.look_for(3600)
     assert not site.is_expired
+
+
+def test_a_stopped_process_keeps_its_jobs_until_it_is_killed(site: Site, broker_url: str) -> None:
+    site.other.close()
+    name = site.keys.connection("other")
+    with subprocess.Popen([sys.executable, "-c", _WORKER, broker_url, name]) as process:
+        try:
+            wait_until(lambda: name in {one["name"] for one in site.client.client_list()})
+            process.send_signal(signal.SIGSTOP)
+            site.departed.look()
+            site.look_for(3600)
+            assert not site.is_expired
+        finally:
+            process.kill()
+        site.end()
+        site.look_for(DEPARTED_AFTER_S)
+        assert site.is_expired
 
 
 def test_workers_must_be_seen_again_after_a_start_of_the_broker(
