@@ -39,6 +39,7 @@ from domain.job.prepare_prompt import TokenCounter
 from domain.job.submit import JobSubmission
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
+from domain.log.subscriptions import Subscriptions
 from domain.model.registry import InspectFiles, ModelRegistry
 from domain.model.stock import ModelStock, ServingModels
 from domain.model.swaps import ModelSwaps
@@ -237,6 +238,11 @@ class App:
             grace_s=self.job_limits.disconnect_grace_s,
             pause=self.pause,
         )
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        """The named readers of the log."""
+        return Subscriptions(self.log, self.ids)
 
     @cached_property
     def agent_records(self) -> AgentRecords:

@@ -44,6 +44,7 @@ from api.operate.models import CLIENT_OPERATIONS, MODEL_OPERATIONS
 from api.operate.openapi import OpenApiDocument
 from api.operate.overview import OVERVIEW_OPERATIONS
 from api.operate.status import STATUS_OPERATIONS, USAGE_OPERATIONS
+from api.operate.subscriptions import SUBSCRIPTION_OPERATIONS
 from api.operate.swaps import SWAP_OPERATIONS
 from api.ui.page import page_routes
 
@@ -89,6 +90,7 @@ OPERATIONS: Final = (
     *WEBHOOK_OPERATIONS,
     *EVENT_OPERATIONS,
     *CHECK_OPERATIONS,
+    *SUBSCRIPTION_OPERATIONS,
     *ENGINE_OPERATIONS,
     *METRIC_OPERATIONS,
     *MODEL_OPERATIONS,

@@ -539,3 +539,21 @@ class PayloadMissing(NotFound):
 
 #: What a reader catches that can go on without a text.
 TEXT_LOST: Final = (PayloadMissing, PayloadDamaged)
+
+
+class SubscriptionNotFound(NotFound):
+    """The caller has no subscription of that name."""
+
+    code = "subscription_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"subscription {name!a} does not exist")
+
+
+class SubscriptionTaken(Conflict):
+    """The name belongs to a subscription to other events, or with another webhook."""
+
+    code = "subscription_taken"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"subscription {name!a} exists and wants something else; delete it first")

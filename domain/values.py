@@ -38,6 +38,13 @@ class Priority(StrEnum):
     BATCH = "batch"
 
 
+class ParkReason(StrEnum):
+    """Why an event is given to the reader of a subscription no more."""
+
+    DELIVERIES = "deliveries"
+    NACK = "nack"
+
+
 class WaitingFor(StrEnum):
     """What a job needs before it can run.
 

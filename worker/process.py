@@ -27,6 +27,7 @@ from domain.values import ModelCard, WorkerId
 from ops.broker.address import resolve_broker_url
 from ops.broker.client import BrokerClient, Keys, connect
 from ops.broker.control import RedisControlSignals, RedisWorkerPulses
+from ops.broker.departures import LOOK_FOR_DEPARTED_S, DepartedWorkers
 from ops.broker.dramatiq_queue import BlockingRedisBroker
 from ops.broker.items import RedisItemBacklog, RedisItemSink
 from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wait
@@ -194,7 +195,8 @@ class WorkerProcess:
         self._model = follower.choose(
             place=identity.broker_id, choice=given_choice(), previous=identity.previous_worker
         )
-        client, keys = connect(resolve_broker_url(settings)), Keys(settings.redis.prefix)
+        keys = Keys(settings.redis.prefix)
+        client = connect(resolve_broker_url(settings), name=keys.connection(identity.broker_id))
         stack.callback(client.close)
         signals = RedisControlSignals(client, keys)
         connections = Connections(
@@ -263,7 +265,7 @@ class WorkerProcess:
         stack.enter_context(TokenCountServer(client, keys, counter))
         if not self._load(engine, to, cache.tier):
             return int(ExitCode.LOAD_FAILED)
-        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
+        self._show_life(stack, to)
         backlog, spans = RedisItemBacklog(client, keys), parts.open_exports(stack, settings, logger)
         runner = parts.build_runner(
             self._worker, log, engine, spans, sink=sink, backlog=backlog, active=active, turns=turns
@@ -298,6 +300,12 @@ class WorkerProcess:
             leave(self._failed_as, self._turns, active, cache.tier)
         reconciler.close()
         return self._drain(to, engine, consumers, active, cache.tier)
+
+    def _show_life(self, stack: ExitStack, to: Connections) -> None:
+        """Send heartbeats to the supervisor, and look for other workers that have ended."""
+        stack.enter_context(PeriodicTask("heartbeat", BEAT_S, self._shared.beat))
+        departed = DepartedWorkers(to.client, to.keys, to.broker_id)
+        stack.enter_context(PeriodicTask("departures", LOOK_FOR_DEPARTED_S, departed.look))
 
     def _drain(
         self,

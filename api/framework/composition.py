@@ -306,6 +306,7 @@ def _webhook_thread(settings: Settings, app: App, logger: Logger) -> WebhookThre
         describe_job=partial(summarise_job, app),
         describe_batch=batch_message,
         urls=wanted.urls,
+        subscriptions=app.subscriptions,
     )
     sender = partial(
         HttpWebhookSender,

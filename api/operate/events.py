@@ -195,7 +195,7 @@ async def list_events(app: App, request: Request) -> Reply | StreamReply:
     page = events[:limit]
     body: EventList = {
         "object": "list",
-        "data": [_event(event) for event in page],
+        "data": [event_object(event) for event in page],
         "has_more": len(events) > limit,
         "next_after": page[-1].position if page else selection.after,
         "next_before": None,
@@ -209,7 +209,7 @@ async def _newest_first(selection: _Selection, before: int, limit: int, app: App
     has_more = len(page) > limit
     body: EventList = {
         "object": "list",
-        "data": [_event(event) for event in page[:limit]],
+        "data": [event_object(event) for event in page[:limit]],
         "has_more": has_more,
         "next_after": page[0].position if page else selection.after,
         "next_before": page[limit - 1].position if has_more else None,
@@ -273,10 +273,11 @@ def _is_past(selection: _Selection, app: App) -> bool:
 
 
 def _frame(event: RecordedEvent) -> Frame:
-    return Frame(id=str(event.position), event=event.type, data=dict(_event(event)))
+    return Frame(id=str(event.position), event=event.type, data=dict(event_object(event)))
 
 
-def _event(event: RecordedEvent) -> EventObject:
+def event_object(event: RecordedEvent) -> EventObject:
+    """Return an event as clients see it."""
     return cast("EventObject", event.envelope() | {"texts": texts_of(event)})
 
 

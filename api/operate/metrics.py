@@ -20,6 +20,7 @@ from domain.events.model import WantedModelEvent
 from domain.job.listing import QueueViews
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
+from domain.log.subscriptions import Subscriptions
 from domain.model.swap import SwapTotals
 from domain.model.wanted_model import MODELS_STREAM, SwapState
 from domain.ports import Clock
@@ -122,6 +123,7 @@ class LogMetrics:
     queue: QueueViews
     webhooks: WebhookStore
     controls: EngineControls
+    subscriptions: Subscriptions
     clock: Clock
     swaps: SwapHistory = field(default_factory=lambda: SwapHistory())
 
@@ -136,6 +138,10 @@ class LogMetrics:
         self._read_queue(into)
         self.swaps.read(self.log, into)
         into.add("webhooks_pending", self.webhooks.count_pending())
+        for reader in self.subscriptions.read_all():
+            if reader.created.url is None:
+                names = {"subscription": reader.created.name, "owner": reader.created.owner or ""}
+                into.add("subscription_lag_events", self.subscriptions.lag_of(reader), **names)
         admission = self.controls.admission()
         for state in AdmissionState:
             into.add("admission_state", state is admission, state=state.value)
@@ -430,6 +436,7 @@ def metrics_of(app: App) -> MetricsService:
             queue=sources.queue,
             webhooks=app.webhook_store,
             controls=app.controls,
+            subscriptions=app.subscriptions,
             clock=app.clock,
         ),
         fleet=FleetMetrics(app.pulses),

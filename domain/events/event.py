@@ -25,6 +25,11 @@ from domain.events.cache import (
 from domain.events.job import AttemptStarted, JobEvent, JobRetried, JobSubmitted
 from domain.events.model import ModelEvent
 from domain.events.schedule import ScheduleAdded, ScheduleEvent
+from domain.events.subscription import (
+    SubscriptionCreated,
+    SubscriptionDelivered,
+    SubscriptionEvent,
+)
 from domain.events.worker import EngineEvent, LogEvent, WorkerEvent
 
 Event = (
@@ -39,6 +44,7 @@ Event = (
     | WebhookEvent
     | EngineEvent
     | ScheduleEvent
+    | SubscriptionEvent
 )
 
 #: What follows from work that was accepted, or can be missing: it waits while the disk is full, so
@@ -50,6 +56,7 @@ _CAN_WAIT = (
     AgentCacheMissed,
     AgentCacheEvicted,
     CacheBlocksEvicted,
+    SubscriptionDelivered,
 )
 
 
@@ -66,6 +73,7 @@ def is_new_work(event: Event) -> bool:
         | AgentChanged
         | AgentForked
         | ScheduleAdded,
+        | SubscriptionCreated,
     )
 
 

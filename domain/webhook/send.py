@@ -1,4 +1,4 @@
-"""Collects webhooks for the ends of jobs and batches, and records their deliveries.
+"""Collects webhooks for ends and for subscriptions, and records their deliveries.
 
 The log is read by position. The webhooks of an event are stored together with that position, so
 each is stored exactly once, across crashes too. A try is recorded before it is made and after it:
@@ -28,6 +28,7 @@ from domain.job.state import Job, fold_recorded
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.record import Draft, RecordedEvent
+from domain.log.subscriptions import Subscription, Subscriptions
 from domain.ports import Clock, IdSource
 from domain.values import Owner, StreamName, rfc3339
 from domain.webhook.delivery import (
@@ -53,6 +54,7 @@ _JOB_ENDS: Final = {
     JobExpired.__name__: "job.expired",
 }
 _ENDS: Final = (*_JOB_ENDS, BatchEnded.__name__, BatchFailed.__name__)
+_OF_WEBHOOKS: Final = frozenset({WebhookGivenUp.__name__, WebhookRetried.__name__})
 
 Describe = Callable[[Job], Mapping[str, Any]]
 DescribeBatch = Callable[[Batch], Mapping[str, Any]]
@@ -66,6 +68,7 @@ class WebhookCollector:
         describe_job: Returns the ``data`` of a job at its end.
         describe_batch: Returns the ``data`` of a batch.
         urls: Receivers of every end, besides the URL that a job names.
+        subscriptions: Those with a URL receive every event that they want.
         waits_s: Seconds before the second try and so on.
     """
 
@@ -76,27 +79,30 @@ class WebhookCollector:
     describe_job: Describe
     describe_batch: DescribeBatch
     urls: tuple[str, ...] = ()
+    subscriptions: Subscriptions | None = None
     waits_s: tuple[float, ...] = SCHEDULE_S
 
     def collect(self, *, after: int) -> int:
-        """Store the webhooks of the next ends in the log.
+        """Store the webhooks of the next ends in the log, and those of subscriptions.
 
         Args:
-            after: Position of the last end that was read; may be above the position of the store.
+            after: Position of the last event that was read; may be above that of the store.
 
         Returns:
-            Position of the last end that was read now; ``after`` if there is none above it.
+            Position of the last event that was read now; ``after`` if there is none above it.
 
         Raises:
             LogUnavailable: Nothing was stored; call again.
         """
-        ends = self.log.read_all(after=after, limit=PAGE_EVENTS, types=_ENDS)
-        if not ends:
+        pushing = _pushing(self.subscriptions)
+        types = {*_ENDS, *(name for reader in pushing for name in reader.wanted.types)}
+        events = self.log.read_all(after=after, limit=PAGE_EVENTS, types=sorted(types))
+        if not events:
             return after
-        fresh = [webhook for end in ends for webhook in _webhooks_of(end, self)]
-        position = ends[-1].position
+        fresh = [webhook for event in events for webhook in _webhooks_of(event, pushing, self)]
+        position = events[-1].position
         # To read events without webhooks again is cheaper than a commit for every few jobs.
-        if fresh or len(ends) == PAGE_EVENTS:
+        if fresh or len(events) == PAGE_EVENTS:
             self.store.add(fresh, position=position)
         return position
 
@@ -178,7 +184,28 @@ class WebhookRetry:
         return revived
 
 
-def _webhooks_of(end: RecordedEvent, collector: WebhookCollector) -> Sequence[Webhook]:
+def _pushing(subscriptions: Subscriptions | None) -> Sequence[Subscription]:
+    readers = () if subscriptions is None else subscriptions.read_all()
+    return [reader for reader in readers if reader.created.url is not None]
+
+
+def _webhooks_of(
+    event: RecordedEvent, pushing: Sequence[Subscription], collector: WebhookCollector
+) -> Sequence[Webhook]:
+    found = list(_webhooks_of_end(event, collector)) if event.type in _ENDS else []
+    for reader in pushing:
+        created = reader.created
+        # What follows from webhooks themselves would never end.
+        is_wanted = event.type in reader.wanted.types and event.type not in _OF_WEBHOOKS
+        if created.url is not None and is_wanted and event.position > created.position:
+            name = f"{event.event_id}:{created.name}"
+            urls = {created.url: None}
+            data = event.envelope()
+            found += _messages(event.type, urls, event, data, collector, trace=None, name=name)
+    return found
+
+
+def _webhooks_of_end(end: RecordedEvent, collector: WebhookCollector) -> Sequence[Webhook]:
     events = [one for one in collector.log.load(end.stream) if one.version <= end.version]
     if not events or events[0].version != 1:
         return ()  # its first events are archived
@@ -240,13 +267,15 @@ def _messages(
     collector: WebhookCollector,
     *,
     trace: str | None,
+    name: str | None = None,
 ) -> Sequence[Webhook]:
+    """Return a message to each URL; ``name`` is that of the message, by default of its event."""
     message = {"type": what, "timestamp": end.recorded_at, "data": data}
     body = json.dumps(message, separators=(",", ":")).encode()
     now = rfc3339(collector.clock.now())
     return [
         Webhook(
-            id=webhook_id(end.event_id, url),
+            id=webhook_id(name or end.event_id, url),
             subject=end.stream,
             event=what,
             url=url,

@@ -90,6 +90,10 @@ class Keys:
         """Dramatiq's sorted set of consumers by the time of their last command."""
         return f"{self.prefix}:__heartbeats__"
 
+    def connection(self, broker_id: str) -> str:
+        """Name of the connections of a worker, by which others see whether its process lives."""
+        return f"{self.prefix}:worker:{broker_id}"
+
     @property
     def unacked_prefix(self) -> str:
         """Prefix of Dramatiq's sets of unacknowledged messages."""
@@ -151,16 +155,23 @@ def queue_name(priority: Priority, model: str | None = None) -> str:
     return f"{priority.value}@{quote(model, safe='').replace('.', '%2E')}"
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, *, name: str | None = None) -> redis.Redis:
     """Return a thread-safe client; it connects on first use.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
+        name: Name of its connections, without spaces.
     """
     commands = redis.BlockingConnectionPool.from_url(
-        url, **_options(COMMANDS_AT_ONCE), retry=_retry(), timeout=REPLY_TIMEOUT_S
+        url,
+        **_options(COMMANDS_AT_ONCE),
+        client_name=name,
+        retry=_retry(),
+        timeout=REPLY_TIMEOUT_S,
     )
-    blocking = redis.Redis.from_url(url, **_options(CONNECTIONS_MAX), retry=_retry())
+    blocking = redis.Redis.from_url(
+        url, **_options(CONNECTIONS_MAX), client_name=name, retry=_retry()
+    )
     return _Client(commands, blocking)
 
 

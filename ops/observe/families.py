@@ -344,6 +344,11 @@ _FRONT: Final = (
         "Replies by the route and the status; unrouted stands for paths without a route.",
     ),
     _log("webhooks_pending", "webhooks", "Webhooks that wait for a try."),
+    _log(
+        "subscription_lag_events{subscription,owner}",
+        "events",
+        "Events that a subscription has not acknowledged, up to 1,000; owner is its API key.",
+    ),
     _api(
         "webhook_attempts_total{outcome}",
         "tries",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.support.builders.log_files import verify
 from tests.support.clients.service_log import ended
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.machines import Machine
+from tests.support.processes.planted_constants import with_constants
 from tests.support.processes.postgres import new_database
 from tests.support.processes.scripted_serve import SCRIPTED_WORKER
 from tests.support.processes.scripted_service import (
@@ -28,9 +31,12 @@ from tests.support.processes.scripted_service import (
 )
 from tests.support.processes.service import free_port
 
+_log = logging.getLogger(__name__)
+
 WITHIN_S = 90.0
 #: Jobs are accepted in rounds until both workers have had one.
 ROUNDS_MAX = 20
+SILENCE_MAX_MS = 3_600_000
 STORY: dict[str, Any] = {
     "model": "semantic-demo",
     "max_tokens": 400,
@@ -57,7 +63,9 @@ class Site:
         write_script(
             directory, [line("?", None), line("Count for ever", ENDLESS, pace_s=ENDLESS_PACE_S)]
         )
-        script = {"SCRIPT_DIR": str(directory)}
+        # Only the end of its connections shows the others that a worker has died.
+        silence = {"ops.broker.dramatiq_queue.HEARTBEAT_TIMEOUT_MS": SILENCE_MAX_MS}
+        script = with_constants({"SCRIPT_DIR": str(directory)}, silence)
         self._api = Machine("api", directory / "api", shared)
         self.workers = [
             Machine("worker", directory / name, shared | script, command=("-m", SCRIPTED_WORKER))
@@ -178,22 +186,25 @@ def test_machine_that_dies_in_mid_stream_is_a_pause_and_the_other_one_says_the_r
     expected = site.ended(site.accept())["output"]["text"]
     job_id = site.accept()
     items: list[dict[str, Any]] = []
-    killed: list[tuple[str, Machine]] = []
+    killed: list[tuple[str, Machine, datetime]] = []
     with site.http.stream("GET", f"/v1/jobs/{job_id}/stream") as response:
         for line in response.iter_lines():
             if line.startswith("data: "):
                 items.append(json.loads(line.removeprefix("data: ")))
                 if len(items) == 20:
                     (worker,) = site.attempts(job_id)
-                    killed.append((worker, site.machine_of(worker)))
+                    killed.append((worker, site.machine_of(worker), datetime.now(UTC)))
                     killed[0][1].kill()
     assert [item["n"] for item in items] == list(range(len(items)))
     assert "".join(item.get("text", "") for item in items) == expected
     assert site.ended(job_id)["status"] == "completed"
-    ((first, dead),) = killed
+    ((first, dead, killed_at),) = killed
     attempts = site.attempts(job_id)
     assert len(attempts) == 2
     (second,) = set(attempts) - {first}
+    (began,) = (one for one in site.events(job_id) if one["data"].get("worker") == second)
+    gap = datetime.fromisoformat(began["recorded_at"]) - killed_at
+    _log.info("the other worker began after %.1f s", gap.total_seconds())
     # The machine comes back, says who died, and says nothing of the one that lives.
     dead.start()
     site.wait_ready()

@@ -138,6 +138,8 @@ def _fill(http: httpx.Client, url: str) -> Things:
 
 def _hold(http: httpx.Client, found: Things) -> None:
     """Let the first key make what the service holds for later requests."""
+    events = {"name": "events-ann", "after": 0}
+    found.add("subscription", made(http.post("/v1/subscriptions", json=events))["name"])
     thread = CHAT | {"thread": {"type": "create"}}
     found.add("message_id", made(http.post("/v1/messages", json=thread))["id"])
     chat = CHAT | {"session_id": "shared-session", "store": True}

@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 from api.operate.metrics import AgentTotals, LogMetrics
 from domain.engine.operate import EngineControls
+from domain.log.subscriptions import Subscriptions
 from domain.values import AgentId, StreamName
 from ops.clock import RandomIds, SystemClock
 from ops.log.migrate import upgrade
@@ -58,6 +59,7 @@ def metrics(path: Path) -> Iterator[tuple[SqlEventLog, LogMetrics, Steps]]:
                 queue=log.views,
                 webhooks=webhooks,
                 controls=controls,
+                subscriptions=Subscriptions(log, RandomIds()),
                 clock=SystemClock(),
             ),
             Steps(log._readers, webhooks._readers),

@@ -11,7 +11,9 @@ from domain.errors import LogUnavailable, WebhookNotFound
 from domain.events.batch import BatchCancelRequested, BatchEnded, BatchFailed, BatchSubmitted
 from domain.events.event import Event
 from domain.events.job import JobCancelled, JobExpired, JobFailed, JobRetried
+from domain.events.subscription import SubscriptionCreated
 from domain.job.state import Job
+from domain.log.subscriptions import Subscriptions
 from domain.log.trace import new_trace, parse_traceparent
 from domain.values import StreamName, Usage, digest_of
 from domain.webhook.delivery import (
@@ -43,6 +45,7 @@ class World:
     def __init__(self, *, urls: Sequence[str] = ()) -> None:
         self.clock, self.ids = FakeClock(), SequentialIds()
         self.log, self.store = InMemoryEventLog(self.clock), InMemoryWebhookStore()
+        self.subscriptions = Subscriptions(self.log, self.ids)
         self.collector = WebhookCollector(
             log=self.log,
             store=self.store,
@@ -51,6 +54,7 @@ class World:
             describe_job=_describe,
             describe_batch=lambda batch: {"id": batch.id, "state": batch.state},
             urls=tuple(urls),
+            subscriptions=self.subscriptions,
             waits_s=(5.0, 60.0),
         )
 
@@ -80,6 +84,34 @@ class World:
 
 def _describe(view: Job) -> dict[str, object]:
     return {"id": view.id, "status": view.status, "output": view.output}
+
+
+def test_a_subscription_with_a_url_receives_each_event_that_it_wants_once() -> None:
+    world = World()
+    world.happen("job-1", submitted())
+    created = SubscriptionCreated(
+        name="hook", owner=None, types=("AttemptStarted", "JobCompleted"), position=1, url=URL
+    )
+    world.subscriptions.create(created, correlation_id="req-1")
+    world.happen("job-1", started(), completed())
+    world.run("job-2", completed(), url=URL)
+    found = world.collect()
+    assert [one.event for one in found if one.event[0].isupper()] == [
+        "AttemptStarted",
+        "JobCompleted",
+        "AttemptStarted",
+        "JobCompleted",
+    ]
+    # Its message beside that of the end of the same job has another name.
+    assert [one.event for one in found if one.event[0].islower()] == ["job.completed"]
+    assert len({one.id for one in found}) == 5
+    first = json.loads(found[0].body)
+    assert (first["type"], first["data"]["stream"]) == ("AttemptStarted", "job-1")
+    world.store.rows.clear()
+    assert world.collect() == []
+    world.subscriptions.delete(None, "hook", correlation_id="req-1")
+    world.run("job-3", completed(), url=None)
+    assert world.collect() == []
 
 
 @pytest.mark.parametrize(

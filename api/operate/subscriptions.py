@@ -1,0 +1,263 @@
+"""``/v1/subscriptions``: named readers of the events, whose positions the service keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
+
+from api.app import App
+from api.http.bodies import INT64_MAX, Items, RequestBody, WebhookBody, parse_body
+from api.http.messages import Access, Reply, Request, json_reply
+from api.http.operation import Operation, page_size, path
+from api.operate.events import EventObject, event_object
+from domain.errors import InvalidRequest
+from domain.events.subscription import SubscriptionCreated
+from domain.log.subscriptions import BATCH_MAX, EVENT_TYPES, Subscription
+
+_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME: Final = path("subscription", pattern=_NAME_PATTERN, example="reader")
+_LIMIT: Final = page_size(default=100, most=BATCH_MAX, description="largest number of events")
+_TAKEN: Final = "A subscription of this name wants something else"
+
+
+class SubscriptionBody(RequestBody):
+    """A new subscription.
+
+    Without ``types`` it gets all events but those of subscriptions; without ``after``, those that
+    are recorded from now on. With ``webhook`` each event is sent there.
+    """
+
+    name: Annotated[str, Field(pattern=_NAME_PATTERN)]
+    types: Annotated[Items[str], Field(max_length=len(EVENT_TYPES))] = Field(default_factory=list)
+    after: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+    webhook: WebhookBody | None = None
+
+
+class PositionBody(RequestBody):
+    """The position of an event."""
+
+    position: Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+
+class ParkedObject(TypedDict):
+    """An event that the reader does not get any more."""
+
+    position: int
+    reason: Literal["deliveries", "nack"]
+    parked_at: str
+
+
+class SubscriptionObject(TypedDict):
+    """A subscription.
+
+    All its events up to ``position`` are acknowledged. ``deliveries`` counts those of the first
+    one behind it, and ``lag`` the events that are not acknowledged, up to 1,000. With a webhook
+    none is fetched, and these figures stay as they are.
+    """
+
+    object: Literal["subscription"]
+    name: str
+    types: list[str]
+    webhook: str | None
+    created_at: str
+    position: int
+    delivered: int
+    deliveries: int
+    lag: int
+    parked: list[ParkedObject]
+
+
+class SubscriptionList(TypedDict):
+    """All subscriptions of the caller, in the order of their creation."""
+
+    object: Literal["list"]
+    data: list[SubscriptionObject]
+
+
+class DeliveredEvents(TypedDict):
+    """The next events; acknowledge ``position`` once all of them are dealt with."""
+
+    object: Literal["list"]
+    data: list[EventObject]
+    position: int
+
+
+async def create_subscription(app: App, request: Request) -> Reply:
+    """Create a subscription; a repeat of the same one changes nothing."""
+    body = parse_body(SubscriptionBody, request.body)
+    url = None if body.webhook is None else app.webhook_policy.url_of(body.webhook)
+    owner = request.caller.sees
+    if url is not None and owner is not None:
+        msg = "a webhook of events needs a key that sees the events of all keys"
+        raise InvalidRequest(msg, field="webhook")
+    head = (await app.call(app.log.head)).position
+    wanted = SubscriptionCreated(
+        name=body.name,
+        owner=owner,
+        types=tuple(sorted(set(body.types))),
+        position=head if body.after is None else min(body.after, head),
+        url=url,
+    )
+    is_new = await app.call(app.subscriptions.create, wanted, correlation_id=request.id)
+    found = await app.call(app.subscriptions.get, owner, body.name)
+    shown = await app.call(_shown, app, found)
+    headers = {"location": f"/v1/subscriptions/{body.name}"}
+    return json_reply(shown, status=201 if is_new else 200, headers=headers)
+
+
+async def list_subscriptions(app: App, request: Request) -> Reply:
+    """List the subscriptions of the caller."""
+    readers = await app.call(app.subscriptions.read_all)
+    own = [one for one in readers if one.created.owner == request.caller.sees]
+    data = [await app.call(_shown, app, one) for one in own]
+    body: SubscriptionList = {"object": "list", "data": data}
+    return json_reply(body)
+
+
+async def get_subscription(app: App, request: Request) -> Reply:
+    """Return a subscription."""
+    found = await app.call(app.subscriptions.get, request.caller.sees, _NAME.read(request))
+    return json_reply(await app.call(_shown, app, found))
+
+
+async def delete_subscription(app: App, request: Request) -> Reply:
+    """Delete a subscription."""
+    name = _NAME.read(request)
+    await app.call(app.subscriptions.delete, request.caller.sees, name, correlation_id=request.id)
+    return Reply(status=204)
+
+
+async def fetch_events(app: App, request: Request) -> Reply:
+    """Return the events that follow the acknowledged ones, the same until these are."""
+    owner, name = request.caller.sees, _NAME.read(request)
+    events = await app.call(
+        app.subscriptions.deliver,
+        owner,
+        name,
+        limit=_LIMIT.read(request),
+        correlation_id=request.id,
+    )
+    reader = await app.call(app.subscriptions.get, owner, name)
+    body: DeliveredEvents = {
+        "object": "list",
+        "data": [event_object(event) for event in events],
+        "position": events[-1].position if events else reader.position,
+    }
+    return json_reply(body)
+
+
+async def acknowledge(app: App, request: Request) -> Reply:
+    """Acknowledge all events up to a position."""
+    position = parse_body(PositionBody, request.body).position
+    found = await app.call(
+        app.subscriptions.acknowledge,
+        request.caller.sees,
+        _NAME.read(request),
+        position,
+        correlation_id=request.id,
+    )
+    return json_reply(await app.call(_shown, app, found))
+
+
+async def park(app: App, request: Request) -> Reply:
+    """Park an event, which the reader does not get any more."""
+    position = parse_body(PositionBody, request.body).position
+    found = await app.call(
+        app.subscriptions.park,
+        request.caller.sees,
+        _NAME.read(request),
+        position,
+        correlation_id=request.id,
+    )
+    return json_reply(await app.call(_shown, app, found))
+
+
+def _shown(app: App, reader: Subscription) -> SubscriptionObject:
+    created = reader.created
+    return {
+        "object": "subscription",
+        "name": created.name,
+        "types": list(created.types),
+        "webhook": created.url,
+        "created_at": reader.created_at,
+        "position": reader.position,
+        "delivered": reader.delivered,
+        "deliveries": reader.deliveries,
+        "lag": 0 if created.url else app.subscriptions.lag_of(reader),
+        "parked": [
+            {"position": one.position, "reason": one.reason.value, "parked_at": one.parked_at}
+            for one in reader.parked
+        ],
+    }
+
+
+SUBSCRIPTION_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/subscriptions",
+        create_subscription,
+        id="createSubscription",
+        summary="Create a named reader of events, whose position the service keeps",
+        body=SubscriptionBody,
+        example={"name": "reader", "types": ["JobCompleted"]},
+        reply=SubscriptionObject,
+        status=201,
+        may_be_done=True,
+        responses={400: "An unknown type, or a webhook that may not be called", 409: _TAKEN},
+    ),
+    Operation(
+        "GET /v1/subscriptions",
+        list_subscriptions,
+        id="listSubscriptions",
+        summary="List the subscriptions",
+        reply=SubscriptionList,
+    ),
+    Operation(
+        "GET /v1/subscriptions/{subscription}",
+        get_subscription,
+        id="getSubscription",
+        summary="Return a subscription, with its lag and its parked events",
+        parameters=(_NAME,),
+        reply=SubscriptionObject,
+    ),
+    Operation(
+        "DELETE /v1/subscriptions/{subscription}",
+        delete_subscription,
+        id="deleteSubscription",
+        summary="Delete a subscription",
+        parameters=(_NAME,),
+        status=204,
+    ),
+    Operation(
+        "GET /v1/subscriptions/{subscription}/events",
+        fetch_events,
+        id="fetchSubscriptionEvents",
+        summary="Return the events behind the acknowledged ones, and count the delivery",
+        parameters=(_NAME, _LIMIT),
+        reply=DeliveredEvents,
+        access=Access.CHANGE,
+    ),
+    Operation(
+        "POST /v1/subscriptions/{subscription}/ack",
+        acknowledge,
+        id="acknowledgeEvents",
+        summary="Acknowledge all delivered events up to a position",
+        parameters=(_NAME,),
+        body=PositionBody,
+        example={"position": 0},
+        reply=SubscriptionObject,
+        responses={400: "No event at this position was delivered"},
+    ),
+    Operation(
+        "POST /v1/subscriptions/{subscription}/nack",
+        park,
+        id="parkEvent",
+        summary="Park a delivered event; the others are delivered again",
+        parameters=(_NAME,),
+        body=PositionBody,
+        example={"position": 0},
+        reply=SubscriptionObject,
+        responses={400: "No event at this position was delivered"},
+    ),
+)
