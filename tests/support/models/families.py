@@ -48,6 +48,10 @@ NOT_BUILT: Final = {
     "muse_spark": "needs Metal: its kernels have no other form",
     "olmo": "needs the package hf_olmo, which mlx-lm does not install",
 }
+#: Families whose tokens depend on the pieces in which a prompt is read, in mlx-lm too, and why.
+BY_PIECES: Final = {
+    "plamo3": "its mask of a window is one token wider than the cache that mlx-lm gives it"
+}
 #: Families whose networks overwrite foreign memory on the CPU: only their shapes are computed.
 SHAPES_ONLY: Final = frozenset({"phi3small"})
 
@@ -355,6 +359,7 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
             }
         ],
     },
+    "plamo3": {"sliding_window_pattern": 2},
     "qwen3_5": {"num_experts": 0},
     "qwen": {"kv_channels": _HEAD_DIM},
     "recurrent_gemma": {
@@ -438,11 +443,11 @@ FURTHER_ARCHITECTURES: Final = (
     # Three convolutions of 4 heads; 4 states of 8 by 8.
     _architecture("kimi_linear", *(state_layer(3 * 3 * 4 * 8 + 4 * 8 * 8),) * 3, _LATENT),
 )
-#: For ``parametrize``: a network of each kind of caches; ``make test`` leaves out the further ones.
-ALL_ARCHITECTURES: Final = (
-    *ARCHITECTURES,
-    *(pytest.param(one, marks=pytest.mark.nightly) for one in FURTHER_ARCHITECTURES),
+#: For ``parametrize``; ``make test`` leaves them out.
+NIGHTLY_ARCHITECTURES: Final = tuple(
+    pytest.param(one, marks=pytest.mark.nightly) for one in FURTHER_ARCHITECTURES
 )
+ALL_ARCHITECTURES: Final = (*ARCHITECTURES, *NIGHTLY_ARCHITECTURES)
 every_architecture = pytest.mark.parametrize(
     "architecture", ALL_ARCHITECTURES, ids=lambda architecture: architecture.name
 )

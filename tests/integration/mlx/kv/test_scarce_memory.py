@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models.disk_bench import DiskBench
+from tests.support.models.families import NIGHTLY_ARCHITECTURES
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, STEPS_MAX, Bench, Run
 from tests.support.models.tiny_architectures import (
@@ -34,7 +35,9 @@ SYSTEM = random_tokens(6 * BLOCK + 5, 1)
 KNOWN_SHARE_MIN = 0.98
 
 architectures = pytest.mark.parametrize(
-    "architecture", [LLAMA, GEMMA3, GPT_OSS, FALCON_H1], ids=lambda each: each.name
+    "architecture",
+    [LLAMA, GEMMA3, GPT_OSS, FALCON_H1, *NIGHTLY_ARCHITECTURES],
+    ids=lambda each: each.name,
 )
 #: Budgets: one context and a margin, most of all contexts, and more than enough.
 budgets = pytest.mark.parametrize("budget", ["1.05 of one", "1.35 of one", "0.8 of all", "all"])

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from domain.values import Degree
 from tests.support.models.families import (
+    BY_PIECES,
     FURTHER_ARCHITECTURES,
     NOT_BUILT,
     PAGE,
@@ -64,7 +65,7 @@ def test_shapes_alone_show_what_the_logits_show(family: str) -> None:
     "family",
     [
         pytest.param(name, marks=() if name in KINDS else pytest.mark.nightly)
-        for name in sorted(ON_PAGE.keys() - NOT_BUILT.keys() - SHAPES_ONLY)
+        for name in sorted(ON_PAGE.keys() - NOT_BUILT.keys() - BY_PIECES.keys() - SHAPES_ONLY)
     ],
 )
 def test_tokens_are_the_same_alone_together_and_after_reuse(family: str) -> None:
