@@ -211,6 +211,13 @@ def picture(seed: int, width: int = 90, height: int = 70, file: str = "PNG") -> 
     return ChatImage(base64.b64encode(buffer.getvalue()).decode())
 
 
+def blank(width: int, height: int) -> bytes:
+    """Return the file of a black picture, which is small for any size."""
+    buffer = BytesIO()
+    Image.new("1", (width, height)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def _write_tokenizer(
     directory: Path, special: tuple[str, ...], image: str, names: dict[str, str]
 ) -> None:

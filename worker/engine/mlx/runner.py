@@ -145,6 +145,7 @@ class BatchRunner:
             piece_tokens=self._prefill_step_tokens,
             ragged=self._ragged is RaggedKind.WHOLE,
             budget=self._budget,
+            tower_bytes=self._weights.tower_bytes,
         )
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes

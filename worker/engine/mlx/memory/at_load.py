@@ -509,6 +509,7 @@ def memory_at_load(
     piece_tokens: int,
     ragged: bool,
     budget: int | DeviceBudget | None,
+    tower_bytes: int = 0,
 ) -> LoadedMemory:
     """Probe the caches of a network, warm it up and return its memory.
 
@@ -517,6 +518,7 @@ def memory_at_load(
         piece_tokens: Most prompt tokens computed in one piece.
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
+        tower_bytes: Weights of what encodes images.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.
@@ -525,7 +527,7 @@ def memory_at_load(
     spec = _probed_spec(network, block_tokens)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
-        weights_bytes=parameter_bytes(network),
+        weights_bytes=parameter_bytes(network) + tower_bytes,
         step=StepMemory(fixed_bytes=0),
         live_bytes=sizes.live_bytes,
         context_length=card.context_length,

@@ -72,6 +72,7 @@ class LoadedWeights:
         model: Tokenizer, renderer and model card, for any thread.
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
         images: Gives the network images; ``None`` where it sees none.
+        tower_bytes: Weights of what encodes them.
     """
 
     network: Any
@@ -79,6 +80,7 @@ class LoadedWeights:
     model: LoadedModel
     ragged: RaggedKind | None = None
     images: ImageInputs | None = None
+    tower_bytes: int = 0
 
 
 _log = structlog.get_logger(__name__)
@@ -162,20 +164,20 @@ def load_weights(
         msg = f"the model in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
     card = _card(source, model_dir, config, digest.result())
-    encoder, images = _encoder_of(model_dir, network, tokens.images), None
+    encoder = _encoder_of(model_dir, network, tokens.images)
     if isinstance(encoder, str):
         tokens = replace(tokens, images=encoder)
-    else:
-        placeholder = encoder.reader.placeholder
-        images = ImageInputs(network, encoder.vectors, placeholder, sections_of(config))
     model = replace(
         _model_of(card, tokens, answers),
         sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
         vocabulary=_vocabulary_of(config),
     )
-    return LoadedWeights(
-        network=network, end_ids=tokens.end_ids, model=model, ragged=ragged, images=images
-    )
+    weights = LoadedWeights(network=network, end_ids=tokens.end_ids, model=model, ragged=ragged)
+    if isinstance(encoder, str):
+        return weights
+    placeholder = encoder.reader.placeholder
+    images = ImageInputs(network, encoder.vectors, placeholder, sections_of(config))
+    return replace(weights, images=images, tower_bytes=encoder.tower_bytes)
 
 
 def _model_of(card: ModelCard, tokens: _Tokens, answers: RecordedAnswers | None) -> LoadedModel:
