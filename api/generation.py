@@ -41,11 +41,10 @@ from domain.errors import (
     SemanticError,
     Unavailable,
 )
-from domain.events.job import Predecessor
 from domain.job.state import Job
 from domain.job.submit import Unique
 from domain.ports import IdSource
-from domain.values import AgentId, JobId, Priority, StopReason
+from domain.values import AgentId, JobId, Predecessor, Priority, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

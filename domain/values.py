@@ -401,3 +401,23 @@ def digest_of(payload: bytes) -> Digest:
 def rfc3339(moment: datetime) -> str:
     """Return a UTC moment in RFC 3339 with microseconds, as the log writes it; such texts sort."""
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+class AfterCondition(StrEnum):
+    """How an earlier job must have ended for a later one to run."""
+
+    COMPLETED = "completed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """An earlier job that a job waits for.
+
+    Attributes:
+        name: By which the prompt names its answer; its index in a list.
+    """
+
+    name: str
+    job: str
+    condition: AfterCondition = AfterCondition.COMPLETED

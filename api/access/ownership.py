@@ -24,11 +24,10 @@ from domain.errors import (
     ScheduleNotFound,
     WebhookNotFound,
 )
-from domain.events.job import Predecessor
 from domain.kv.owned_tokens import sharing_blocks
 from domain.log.ports import Owners
 from domain.log.record import AGENT_STREAM
-from domain.values import AgentId, Owner, StreamName, digest_of
+from domain.values import AgentId, Owner, Predecessor, StreamName, digest_of
 from domain.webhook.delivery import WebhookId, WebhookStore
 from ops.settings.api_keys import KeyScope
 

@@ -72,7 +72,7 @@ def is_new_work(event: Event) -> bool:
         | AgentRegistered
         | AgentChanged
         | AgentForked
-        | ScheduleAdded,
+        | ScheduleAdded
         | SubscriptionCreated,
     )
 

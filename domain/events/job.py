@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from domain.values import (
     AgentId,
     Digest,
     JobId,
     Owner,
+    Predecessor,
     Priority,
     PromptEncoding,
     Sampling,
@@ -19,26 +19,6 @@ from domain.values import (
     Usage,
     WorkerId,
 )
-
-
-class AfterCondition(StrEnum):
-    """How an earlier job must have ended for a later one to run."""
-
-    COMPLETED = "completed"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predecessor:
-    """An earlier job that a job waits for.
-
-    Attributes:
-        name: By which the prompt names its answer; its index in a list.
-    """
-
-    name: str
-    job: str
-    condition: AfterCondition = AfterCondition.COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

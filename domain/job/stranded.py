@@ -24,7 +24,7 @@ from domain.errors import (
     QueueUnavailable,
     SemanticError,
 )
-from domain.events.job import AfterCondition, AttemptFailed, JobReleased
+from domain.events.job import AttemptFailed, JobReleased
 from domain.job.cancel import JobCancellation
 from domain.job.commit import commit, load_job
 from domain.job.decisions import failed_attempt
@@ -34,7 +34,7 @@ from domain.job.ports import JobQueue
 from domain.job.state import DEADLINE, MODEL_ABSENT, Job
 from domain.job.terminal_item import read_emitted
 from domain.ports import Clock
-from domain.values import Digest, JobId, JobStatus, Priority, digest_of, rfc3339
+from domain.values import AfterCondition, Digest, JobId, JobStatus, Priority, digest_of, rfc3339
 
 #: Seconds for which a model must be absent before jobs that do not wait are ended: its worker may
 #: have crashed, and starts again.

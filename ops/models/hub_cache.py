@@ -104,7 +104,7 @@ def context_length_of(config: Mapping[str, Any]) -> int:
 
 
 #: Families whose images are read; the tests hold each against mlx-vlm.
-VISION_FAMILIES: Final = frozenset({"gemma3", "qwen2_5_vl", "qwen3_5"})
+VISION_FAMILIES: Final = frozenset({"gemma3", "mistral3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"})
 #: Why a model reads text only.
 READS_TEXT_ONLY: Final = "this model reads text only"
 VISION_EXTRA_MISSING: Final = (

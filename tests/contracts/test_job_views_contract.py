@@ -19,11 +19,10 @@ from domain.events.job import (
     JobHidden,
     JobReleased,
     JobRetried,
-    Predecessor,
 )
 from domain.job.eta import QueuedJob
 from domain.job.listing import JobFilter
-from domain.values import JobId, JobStatus, Owner, Priority, StreamName, digest_of
+from domain.values import JobId, JobStatus, Owner, Predecessor, Priority, StreamName, digest_of
 from ops.log.sql_event_log import open_log
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_stores import STORES, Store, new_log_of, opened_store

@@ -10,9 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from domain.events.job import AfterCondition, Predecessor
 from domain.job.request_dedup import Readership
-from domain.values import Priority
+from domain.values import AfterCondition, Predecessor, Priority
 from tests.simulation.engine import MODELS, OUTAGE_S_MAX, REFUSED
 from tests.simulation.follow_ups import HOOK
 from tests.simulation.steps import Order, Process

@@ -19,7 +19,6 @@ from domain.errors import (
     Unavailable,
 )
 from domain.events.job import (
-    AfterCondition,
     AttemptFailed,
     AttemptStarted,
     JobAttached,
@@ -31,10 +30,17 @@ from domain.events.job import (
     JobReleased,
     JobRetried,
     JobSubmitted,
-    Predecessor,
 )
 from domain.log.codec import decode_recorded
-from domain.values import Digest, JobId, Priority, StopReason, StreamName
+from domain.values import (
+    AfterCondition,
+    Digest,
+    JobId,
+    Predecessor,
+    Priority,
+    StopReason,
+    StreamName,
+)
 from ops.broker.items import _gapless
 from tests.simulation.broker import StoredItems
 from tests.simulation.engine import ITEM_TOKENS, answer_to, bodies_of, fingerprint_of

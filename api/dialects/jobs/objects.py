@@ -28,13 +28,12 @@ from domain.chat.divergence import PromptDivergence
 from domain.chat.generation import EmittedCall
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import JobNotFound
-from domain.events.job import Predecessor
 from domain.job.eta import Forecast, awaiting_model
 from domain.job.listing import metadata_of, tags_of
 from domain.job.state import Job
 from domain.job.stranded import awaits_model
 from domain.log.trace import trace_id_of
-from domain.values import JobId, JobStatus, Priority, Timings, Usage, WaitingFor
+from domain.values import JobId, JobStatus, Predecessor, Priority, Timings, Usage, WaitingFor
 from domain.webhook.delivery import (
     Webhook,
 )

@@ -17,10 +17,9 @@ from domain.chat.earlier_answers import require_known
 from domain.chat.items import Failed, StreamItem
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, SemanticError
-from domain.events.job import AfterCondition, Predecessor
 from domain.job.listing import labels_of
 from domain.log.codec import item_to_dict
-from domain.values import AgentId, Priority
+from domain.values import AfterCondition, AgentId, Predecessor, Priority
 
 
 def messages_of(wire: PromptBody) -> list[Message]:

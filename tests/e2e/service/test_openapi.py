@@ -35,7 +35,7 @@ REFUSALS = {
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
     "tuneEngine": "a value must be named",
-    "ollamaChat": "top_logprobs needs logprobs, and the question has no image",
+    "ollamaChat": "top_logprobs needs logprobs, and images have a known format",
     "ollamaGenerate": "raw and suffix exclude system, format and think",
     "ollamaEmbed": "the model must compute vectors",
     "ollamaEmbeddings": "the model must compute vectors",

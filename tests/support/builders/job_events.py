@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from domain.events.event import Event
-from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted, Predecessor
+from domain.events.job import AttemptStarted, JobCompleted, JobSubmitted
 from domain.events.worker import WorkerDraining
 from domain.job.state import Job
 from domain.log.record import GENESIS_HASH, Draft, LogHead, RecordedEvent
 from domain.values import (
     AgentId,
     EventId,
+    Predecessor,
     Priority,
     PromptEncoding,
     Sampling,

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_vlm.models import gemma3, qwen2_5_vl, qwen3_5
+from mlx_vlm.models import gemma3, mistral3, qwen2_5_vl, qwen3_5, qwen3_5_moe
 from mlx_vlm.utils import update_module_configs
 from PIL import Image
 
@@ -137,8 +137,77 @@ def make_tiny_qwen2_5_vl(directory: Path) -> Path:
 
 def make_tiny_qwen3_5(directory: Path) -> Path:
     """Write a random Qwen3.5 that sees: recurrent layers, and axes that take turns."""
+    return _write_qwen(directory, _qwen3_5("qwen3_5"), qwen3_5)
+
+
+def make_tiny_qwen3_5_moe(directory: Path) -> Path:
+    """Write the same with experts."""
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    }
+    return _write_qwen(directory, _qwen3_5("qwen3_5_moe", **experts), qwen3_5_moe)
+
+
+def make_tiny_mistral3(directory: Path) -> Path:
+    """Write a random Mistral Small that sees: a token ends each row of an image."""
+    marks = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    special = ("<pad>", "<s>", "[INST]", "[/INST]", *marks)
+    config = {
+        "model_type": "mistral3",
+        "text_config": {
+            "model_type": "mistral",
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "intermediate_size": 128,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "rms_norm_eps": 1e-6,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 2048,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": True,
+        },
+        "vision_config": {
+            "model_type": "pixtral",
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "intermediate_size": 64,
+            "num_attention_heads": 2,
+            "head_dim": 16,
+            "patch_size": 8,
+            "image_size": 96,
+            "rope_theta": 10000.0,
+        },
+        "vocab_size": VOCABULARY,
+        "image_token_index": 4,
+        "spatial_merge_size": 2,
+        "eos_token_id": 3,
+    }
+    _write_tokenizer(directory, special, marks[0], {})
+    processor = {
+        "image_processor_type": "PixtralImageProcessor",
+        "patch_size": 16,
+        "size": {"longest_edge": 96},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    _write(directory / "preprocessor_config.json", processor)
+    _write(
+        directory / "processor_config.json",
+        {"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2},
+    )
+    _write_weights(directory, config, mistral3)
+    return directory
+
+
+def _qwen3_5(model_type: str, **more: Any) -> dict[str, Any]:
     text = {
-        "model_type": "qwen3_5_text",
+        "model_type": f"{model_type}_text",
+        **more,
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 4,
@@ -163,19 +232,18 @@ def make_tiny_qwen3_5(directory: Path) -> Path:
             "partial_rotary_factor": 0.5,
         },
     }
-    config = {
-        "model_type": "qwen3_5",
+    return {
+        "model_type": model_type,
         "text_config": text,
         "vision_config": {
             **_QWEN_TOWER,
-            "model_type": "qwen3_5",
+            "model_type": model_type,
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [],
         },
         "vocab_size": VOCABULARY,
         **_QWEN_IDS,
     }
-    return _write_qwen(directory, config, qwen3_5)
 
 
 def _write_qwen(directory: Path, config: dict[str, Any], family: Any) -> Path:
@@ -198,6 +266,8 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "gemma3": make_tiny_gemma3,
     "qwen2_5_vl": make_tiny_qwen2_5_vl,
     "qwen3_5": make_tiny_qwen3_5,
+    "qwen3_5_moe": make_tiny_qwen3_5_moe,
+    "mistral3": make_tiny_mistral3,
 }
 
 
@@ -209,6 +279,13 @@ def picture(seed: int, width: int = 90, height: int = 70, file: str = "PNG") -> 
     buffer = BytesIO()
     image.save(buffer, file)
     return ChatImage(base64.b64encode(buffer.getvalue()).decode())
+
+
+def blank(width: int, height: int) -> bytes:
+    """Return the file of a black picture, which is small for any size."""
+    buffer = BytesIO()
+    Image.new("1", (width, height)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _write_tokenizer(

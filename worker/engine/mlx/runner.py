@@ -153,7 +153,7 @@ class BatchRunner:
             piece_tokens=self._prefill_step_tokens,
             ragged=self.support.kind is RaggedKind.WHOLE,
             budget=self._budget,
-            beside_bytes=self._draft_bytes(),
+            beside_bytes=self._draft_bytes() + self._weights.tower_bytes,
         )
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes

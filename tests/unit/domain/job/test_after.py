@@ -13,10 +13,10 @@ from domain.audit.timeline import build_timeline
 from domain.chat.earlier_answers import require_known, with_answers
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest
-from domain.events.job import AfterCondition, JobReleased, Predecessor
+from domain.events.job import JobReleased
 from domain.job.state import request_of
 from domain.log.codec import decode_recorded
-from domain.values import JobId, JobStatus, SamplingWish, StreamName
+from domain.values import AfterCondition, JobId, JobStatus, Predecessor, SamplingWish, StreamName
 from tests.support.builders.job_events import recorded_at, submitted
 from tests.support.builders.job_world import JobWorld
 

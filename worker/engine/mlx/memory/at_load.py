@@ -520,7 +520,7 @@ def memory_at_load(
         piece_tokens: Most prompt tokens computed in one piece.
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
-        beside_bytes: What a draft model takes.
+        beside_bytes: What a draft model and what encodes images take.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.

@@ -78,6 +78,7 @@ class LoadedWeights:
         model: Tokenizer, renderer and model card, for any thread.
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
         images: Gives the network images; ``None`` where it sees none.
+        tower_bytes: Weights of what encodes them.
     """
 
     network: Any
@@ -85,6 +86,7 @@ class LoadedWeights:
     model: LoadedModel
     ragged: RaggedRows | None = None
     images: ImageInputs | None = None
+    tower_bytes: int = 0
 
 
 _log = structlog.get_logger(__name__)
@@ -189,20 +191,27 @@ def load_weights(
         raise ModelLoadError(msg) from error
     network, config, tokens = base.network, base.config, base.tokens
     card = _card(source, model_dir, config, digest.result())
-    encoder, images = _encoder_of(model_dir, network, tokens.images), None
+    encoder = _encoder_of(model_dir, network, tokens.images)
     if isinstance(encoder, str):
         tokens = replace(tokens, images=encoder)
-    else:
-        placeholder = encoder.reader.placeholder
-        images = ImageInputs(network, encoder.vectors, placeholder, sections_of(config))
     model = replace(
         _model_of(card, tokens, answers),
         sampling=source.sampling.resolve(_sampling_defaults(model_dir)),
         vocabulary=vocabulary_of(config),
     )
-    return LoadedWeights(
-        network=network, end_ids=tokens.end_ids, model=model, ragged=base.ragged, images=images
+    weights = LoadedWeights(
+        network=network, end_ids=tokens.end_ids, model=model, ragged=base.ragged
     )
+    return weights if isinstance(encoder, str) else _seeing(weights, encoder, config)
+
+
+def _seeing(
+    weights: LoadedWeights, encoder: ImageEncoder, config: Mapping[str, Any]
+) -> LoadedWeights:
+    """Return a model that sees images."""
+    placeholder = encoder.reader.placeholder
+    images = ImageInputs(weights.network, encoder.vectors, placeholder, sections_of(config))
+    return replace(weights, images=images, tower_bytes=encoder.tower_bytes)
 
 
 def _model_of(card: ModelCard, tokens: _Tokens, answers: RecordedAnswers | None) -> LoadedModel:

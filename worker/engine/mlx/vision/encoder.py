@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_flatten
 
 from domain.chat.images import ChatImage, PromptImage, image_ids, image_positions
 from domain.chat.request import ChatRequest, images_of
@@ -31,6 +32,8 @@ _TEXTS_MAX, _INPUTS_MAX = 4096, 4
 #: Pixels of the largest image that is decoded: 32 megapixels take 100 MB.
 PIXELS_MAX: Final = 32 << 20
 
+#: The only formats whose code Pillow runs.
+_FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
 #: Texts around an image, to find what a chat template writes in its place.
 _BEFORE, _AFTER = "[[before an image]]", "[[after an image]]"
 #: Outputs of a processor that are no input of a tower.
@@ -154,10 +157,15 @@ class ImageEncoder:
 
     Args:
         tower: A model of mlx-vlm without weights of its language model.
+
+    Attributes:
+        tower_bytes: Size of its weights.
     """
 
     def __init__(self, tower: Any, reader: ImageReader) -> None:  # noqa: ANN401 - mlx-vlm ships no types
         self._tower = tower
+        named: Any = tree_flatten(tower.parameters())
+        self.tower_bytes = sum(array.nbytes for _, array in named)
         self.reader = reader
         self._vectors: OrderedDict[bytes, mx.array] = OrderedDict()
 
@@ -201,14 +209,14 @@ def _decoded(content: bytes) -> Any:  # noqa: ANN401 - Pillow is in an extra
     from PIL import Image, ImageOps  # noqa: PLC0415 - in an extra
 
     try:
-        with Image.open(BytesIO(content)) as file:
+        with Image.open(BytesIO(content), formats=_FORMATS) as file:
             if file.width * file.height > PIXELS_MAX:
                 msg = f"an image of {file.width} by {file.height} pixels is too large"
                 raise InvalidRequest(msg, field="messages")
             return ImageOps.exif_transpose(file).convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         # Pillow reports damaged files by these.
-        msg = f"an image cannot be decoded: {error}"
+        msg = "an image cannot be decoded: its file is damaged"
         raise InvalidRequest(msg, field="messages") from error
 
 
