@@ -96,9 +96,11 @@ def shell(hub: Hub, tmp_path: Path) -> Iterator[Shell]:
 
 def test_a_model_is_registered_downloaded_listed_and_removed(shell: Shell, hub: Hub) -> None:
     added = shell.run(
-        "add", "coder", "org/Coder", "--alias", "sonnet", "--revision", "v1", "--temperature", "0.2"
+        *("add", "coder", "org/Coder", "--alias", "sonnet", "--revision", "v1"),
+        *("--draft", "org/Small", "--temperature", "0.2"),
     )
     assert added == (0, f"added coder to {shell.config}\n", "")
+    assert 'draft = "org/Small"' in shell.config.read_text()
     assert shell.states() == {"semantic-demo": "available", "coder": "missing"}
     code, out, _ = shell.run("pull", "sonnet")
     assert (code, out.splitlines()[0]) == (

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ops.cli.service.config import origins
+from ops.models.registry import configured_models
 from ops.settings.places import user_config_file
 from ops.settings.settings import load_settings
 
@@ -38,6 +39,7 @@ source = "org/Coder-7B"
 aliases = ["sonnet"]
 context = 32768
 revision = "v1.0"
+draft = "org/Small"
 sampling = { temperature = 0.2, top_k = 20 }
 
 [models."org/Other"]
@@ -53,6 +55,8 @@ def test_scalars_and_tables_stand_in_one_table() -> None:
     coder = models.tables["coder"]
     assert (coder.source, coder.aliases, coder.context) == ("org/Coder-7B", ("sonnet",), 32768)
     assert (coder.revision, coder.sampling.temperature, coder.sampling.top_p) == ("v1.0", 0.2, None)
+    [entry] = [one for one in configured_models(load_settings()) if one.name == "coder"]
+    assert entry.draft == "org/Small"
 
 
 def test_the_environment_adds_tables_and_changes_fields(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
-from itertools import groupby
+from functools import cache, partial, wraps
+from itertools import accumulate, pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -45,34 +45,141 @@ _STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Consecutive rows with equally many new tokens."""
+class _Level:
+    """New tokens of rows that have them at the same places, and no others there.
 
-    first_row: int
+    Attributes:
+        tokens: Their places among all new tokens, row by row.
+        rows: How many rows have them.
+        length: How many each of those rows has.
+        going_on: How many of the rows, the first ones, have tokens after them.
+    """
+
+    tokens: mx.array
     rows: int
-    first_token: int
     length: int
-
-    def tokens_of(self, batch: mx.array) -> mx.array:
-        """Return its part of [new tokens, 1, …] as [rows, length, …]."""
-        last = self.first_token + self.rows * self.length
-        part = batch[self.first_token : last]
-        return part.reshape(self.rows, self.length, *batch.shape[2:])
-
-    def rows_of(self, held: mx.array) -> mx.array:
-        return held[self.first_row : self.first_row + self.rows]
+    going_on: int
 
 
-def _runs(lengths: Sequence[int]) -> Iterator[_Run]:
-    row = token = 0
-    for length, group in groupby(lengths):
-        rows = len(list(group))
-        yield _Run(row, rows, token, length)
-        row, token = row + rows, token + rows * length
+class _Layout:
+    """Some rows of a pass, with a number of new tokens of each.
+
+    A recurrence computes rows level by level: the tokens that all of them have, then those of the
+    rows that have more. So it takes as many steps as the longest row has tokens, without padding.
+
+    Args:
+        rows: The rows.
+        first: The place of the first new token of each row of the pass.
+        counts: How many new tokens of each of ``rows`` are computed.
+    """
+
+    def __init__(self, rows: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> None:
+        order = sorted(range(len(rows)), key=lambda at: -counts[at])
+        longest = [rows[at] for at in order]
+        #: The rows, the longest first, and the place of each of ``rows`` among them.
+        self._longest = mx.array(longest)
+        self._back = _sorting(order)
+        self.levels: list[_Level] = []
+        places: list[int] = []
+        for start, end in pairwise([0, *sorted(set(counts))]):
+            alive, going_on = (sum(one >= least for one in counts) for least in (end, end + 1))
+            level = [first[row] + at for row in longest[:alive] for at in range(start, end)]
+            self.levels.append(_Level(mx.array(level), alive, end - start, going_on))
+            places += level
+        self._tokens_back = _sorting(places)
+
+    def compute(
+        self, recurrence: _Recurrence, inputs: Mapping[str, mx.array], state: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        """Return the outputs for the new tokens, [new tokens, …], and the state of each row.
+
+        Args:
+            inputs: For each new token of the pass, [new tokens, …].
+            state: Of each row of the pass.
+        """
+        state = state[self._longest]
+        outputs, ends = [], []
+        for level in self.levels:
+            given = {
+                name: one[level.tokens].reshape(level.rows, level.length, *one.shape[1:])
+                for name, one in inputs.items()
+            }
+            output, state = recurrence(**given, state=state)
+            outputs.append(output.reshape(-1, *output.shape[2:]))
+            ends.append(state[level.going_on :])
+            state = state[: level.going_on]
+        return _joined(outputs)[self._tokens_back], _joined(ends[::-1])[self._back]
 
 
-#: From the first row, the one after the last, and new tokens of each to the state after them.
-_Chosen = Callable[[int, int, int], mx.array]
+def _sorting(places: Sequence[int]) -> mx.array:
+    """Return where the items of some places are, in the order of the places."""
+    return mx.array(sorted(range(len(places)), key=places.__getitem__))
+
+
+def _joined(parts: list[mx.array]) -> mx.array:
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+
+class _Pass:
+    """The new tokens of a pass over some rows. Layers of one kind share what is made for the first.
+
+    Attributes:
+        lengths: How many each row has.
+        tokens: How many there are.
+        whole: All of them.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = list(lengths)
+        self.tokens = sum(lengths)
+        self._first = [0, *accumulate(lengths)]
+        self.whole = _Layout(range(len(lengths)), self._first, lengths)
+        self.windows = cache(self._windows)
+        self.state_windows = cache(self._state_windows)
+        self.cut = cache(self._cut)
+
+    def _windows(self, kernel: int) -> mx.array:
+        """Return where the inputs of a convolution are, [new tokens, kernel]."""
+        ends = [(row, at + 1) for row, one in enumerate(self.lengths) for at in range(one)]
+        return self._last(ends, kernel, kernel - 1)
+
+    def _state_windows(self, counts: tuple[int, ...], kept: int) -> mx.array:
+        """Return where the inputs are that the state after some tokens has, [rows, kept]."""
+        return self._last(list(enumerate(counts)), kept, kept)
+
+    def _last(self, ends: Sequence[tuple[int, int]], size: int, kept: int) -> mx.array:
+        """Return where the last inputs before some places are.
+
+        Args:
+            ends: Rows, with the number of their new tokens before the place.
+            kept: Inputs of each row in its state; those of all rows come before the new ones.
+        """
+        found = []
+        for row, end in ends:
+            state, new = kept * row, kept * len(self.lengths) + self._first[row]
+            places = range(end - size, end)
+            found.append([new + at if at >= 0 else state + kept + at for at in places])
+        return mx.array(found)
+
+    def _cut(self, counts: tuple[int, ...]) -> tuple[_Layout, mx.array] | None:
+        """Return the rows that keep a part of their tokens, and how their states replace others.
+
+        ``None`` where each row keeps all of them.
+        """
+        rows = [row for row, one in enumerate(counts) if one < self.lengths[row]]
+        if not rows:
+            return None
+        layout = _Layout(rows, self._first, [counts[row] for row in rows])
+        places = list(range(len(counts)))
+        for at, row in enumerate(rows):
+            places[row] = len(counts) + at
+        return layout, mx.array(places)
+
+
+#: From inputs by name, [rows, new tokens, …], and ``state`` to the outputs and the state after.
+_Recurrence = Callable[..., tuple[mx.array, mx.array]]
+#: From the number of tokens of each row that are kept to a part of the state after them.
+_Chosen = Callable[[tuple[int, ...]], mx.array]
 
 
 class _Part(mx.array):
@@ -91,42 +198,33 @@ class RaggedState:
     """The state of one recurrent layer for one pass over several new tokens of some rows.
 
     Takes the place of an ``ArraysCache``, which keeps the state from before the pass until
-    ``keep_tokens`` is called.
+    ``keep_tokens`` is called. The tokens of one row come as [1, new tokens, …], those of several
+    as [new tokens, 1, …].
 
     Args:
         hooks: Finds the computations of the layer.
         held: The state of all rows, [rows, …] in each of its parts.
-        lengths: New tokens of each row.
-        is_flat: Whether the new tokens come as [new tokens, 1, …], else as [1, new tokens, …].
+        rows: The rows and their new tokens.
     """
 
     #: Names that mlx-lm's layers read of an ``ArraysCache``.
     lengths = left_padding = None
 
-    def __init__(
-        self,
-        hooks: StateHooks,
-        held: Any,  # noqa: ANN401 - mlx-lm ships no types
-        lengths: Sequence[int],
-        *,
-        is_flat: bool,
-    ) -> None:
-        assert is_flat or len(lengths) == 1, "several rows come one token after the other"
+    def __init__(self, hooks: StateHooks, held: Any, rows: _Pass) -> None:  # noqa: ANN401 - mlx-lm ships no types
         self._hooks = hooks
         self._held = held
-        self._runs = list(_runs(lengths))
-        self._tokens = sum(lengths)
-        self._is_flat = is_flat
-        #: What chooses each part of the state, run by run.
-        self._parts: list[list[_Chosen]] = []
+        self._pass = rows
+        self._is_alone = len(rows.lengths) == 1
+        #: What chooses each part of the state.
+        self._parts: list[_Chosen] = []
 
     def __getitem__(self, index: int) -> _Part:
         """Return a part of the state, of the shape that the layer expects."""
         self._hooks.current = self
         part: mx.array = self._held.cache[index]
-        if self._is_flat:
+        if not self._is_alone:
             # Not read: ``convolve`` and ``recur`` take the state of each row.
-            part = mx.broadcast_to(part[:1], (self._tokens, *part.shape[1:]))
+            part = mx.broadcast_to(part[:1], (self._pass.tokens, *part.shape[1:]))
         return _Part.of(part, self)
 
     def __setitem__(self, index: int, value: object) -> None:
@@ -145,21 +243,21 @@ class RaggedState:
 
         Args:
             inputs: [new tokens, kernel, channels], only the last column of which is right, or
-                [1, kernel - 1 + new tokens, channels].
+                [1, kernel - 1 + new tokens, channels] for one row.
         """
-        at = len(self._parts)
-        kept = inputs.shape[1] - (1 if self._is_flat else self._tokens)
-        outputs: list[mx.array] = []
-        chosen: list[_Chosen] = []
-        for run in self._runs:
-            window = inputs
-            if self._is_flat:
-                new, before = run.tokens_of(inputs[:, -1:]), run.rows_of(self._held.cache[at])
-                window = mx.concatenate([before, new], axis=1)
-            outputs.append(self._laid(compute(window)))
-            chosen.append(partial(_window, window, kept))
+        rows = self._pass
+        if self._is_alone:
+            size, known = inputs.shape[1] - rows.tokens + 1, inputs[0]
+        else:
+            size, held = inputs.shape[1], self._held.cache[len(self._parts)]
+            known = mx.concatenate([held.reshape(-1, held.shape[-1]), inputs[:, -1]])
+            inputs = known[rows.windows(size)]
+
+        def chosen(counts: tuple[int, ...]) -> mx.array:
+            return known[rows.state_windows(counts, size - 1)]
+
         self._parts.append(chosen)
-        return _joined(outputs)
+        return compute(inputs)
 
     def recur(self, function: Callable[..., Any], given: dict[str, Any]) -> tuple[mx.array, None]:
         """Compute a recurrence.
@@ -168,20 +266,21 @@ class RaggedState:
             function: Returns the outputs and the state after the last token.
             given: Its arguments.
         """
-        at, names = len(self._parts), _RECURRENCES[function]
-        outputs: list[mx.array] = []
-        chosen: list[_Chosen] = []
-        for run in self._runs:
-            new = {name: given[name] for name in names}
-            if self._is_flat:
-                new = {name: run.tokens_of(one) for name, one in new.items()}
-            before = run.rows_of(self._held.cache[at])
-            output, after = function(**{**given, **new, _STATE: before})
-            outputs.append(self._laid(output))
-            call = partial(function, **given)
-            chosen.append(partial(_recurred, call, new, before, after, run.length))
+        rows, before, names = self._pass, self._held.cache[len(self._parts)], _RECURRENCES[function]
+        shape = given[names[0]].shape[:2]
+        inputs = {name: given[name].reshape(-1, *given[name].shape[2:]) for name in names}
+        compute = partial(function, **given)
+        outputs, after = rows.whole.compute(compute, inputs, before)
+
+        def chosen(counts: tuple[int, ...]) -> mx.array:
+            cut = rows.cut(counts)
+            if cut is None:
+                return after
+            again = cut[0].compute(compute, inputs, before)[1]
+            return mx.concatenate([after, again])[cut[1]]
+
         self._parts.append(chosen)
-        return _joined(outputs), None
+        return outputs.reshape(*shape, *outputs.shape[1:]), None
 
     def keep_tokens(self, counts: Sequence[int]) -> None:
         """Set the state to that after some of the new tokens of each row.
@@ -190,46 +289,8 @@ class RaggedState:
             counts: How many of each row, at least one.
         """
         assert self.is_whole, "each part of a state is chosen"
-        self._held.cache = [
-            _joined(
-                [
-                    choose(part.first_row, part.first_row + part.rows, part.length)
-                    for run, choose in zip(self._runs, parts, strict=True)
-                    for part in _runs(counts[run.first_row : run.first_row + run.rows])
-                ]
-            )
-            for parts in self._parts
-        ]
+        self._held.cache = [choose(tuple(counts)) for choose in self._parts]
         self._parts = []
-
-    def _laid(self, output: mx.array) -> mx.array:
-        """Return [rows, length, …] as the layer expects it."""
-        return output.reshape(-1, 1, *output.shape[2:]) if self._is_flat else output
-
-
-def _window(window: mx.array, kept: int, first: int, stop: int, tokens: int) -> mx.array:
-    return window[first:stop, tokens : tokens + kept]
-
-
-def _recurred(
-    call: Callable[..., Any],
-    new: dict[str, mx.array],
-    before: mx.array,
-    after: mx.array,
-    length: int,
-    first: int,
-    stop: int,
-    tokens: int,
-) -> mx.array:
-    if tokens == length:
-        return after[first:stop]
-    inputs = {name: one[first:stop, :tokens] for name, one in new.items()}
-    state: mx.array = call(**inputs, state=before[first:stop])[1]
-    return state
-
-
-def _joined(parts: list[mx.array]) -> mx.array:
-    return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
 
 class StateHooks:
@@ -251,11 +312,9 @@ class StateHooks:
         Args:
             lengths: New tokens of each row.
         """
+        rows = _Pass(lengths)
         try:
-            yield {
-                index: RaggedState(self, held, lengths, is_flat=len(lengths) > 1)
-                for index, held in states.items()
-            }
+            yield {index: RaggedState(self, held, rows) for index, held in states.items()}
         finally:
             self.current = None
 
