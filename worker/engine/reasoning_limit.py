@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -151,6 +152,10 @@ class LimitedReasoning:
         both = bytes(left & right for left, right in zip(chosen, allowed, strict=False))
         # The inner constraint wins if it allows none of the choices.
         return both if any(both) else allowed
+
+    def ahead(self) -> AbstractContextManager[Constraint | None]:
+        """Return a copy of the inner constraint; ``None`` while reasoning may reach its limit."""
+        return nullcontext() if self._is_active or self._inner is None else self._inner.ahead()
 
     def _advance_ending(self, token: int) -> bool:
         """Advance in the ending; return whether more of it must follow."""

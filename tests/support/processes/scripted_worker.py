@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,9 @@ class Line:
     def accept(self, token: int) -> None:
         del token
         self.accepted_count += 1
+
+    def ahead(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def mask(self) -> bytes:
         while self.accepted_count == self._hold_at and not (_DIR / "go").exists():

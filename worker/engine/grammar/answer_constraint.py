@@ -8,7 +8,9 @@ alone, so a resumed answer continues in the same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -122,6 +124,14 @@ class AnswerConstraint:
     def mask(self) -> bytes | None:
         """Return the mask of allowed next tokens, ``None`` for any token."""
         return None if self._matcher is None else self._matcher.mask()
+
+    @contextmanager
+    def ahead(self) -> Iterator[AnswerConstraint]:
+        """Return a copy that accepts tokens which may come next, while its context is open."""
+        with nullcontext() if self._matcher is None else self._matcher.restored():
+            other = copy(self)
+            other._detokenizer = self._detokenizer.copied()  # noqa: SLF001 - it is a copy
+            yield other
 
     # -- parts without a grammar -----------------------------------------------------------------
 

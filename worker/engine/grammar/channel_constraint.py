@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -157,6 +159,15 @@ class ChannelConstraint:
     def mask(self) -> bytes | None:
         """Return the mask of allowed next tokens, ``None`` for any token."""
         return self._free if self._matcher is None else self._matcher.mask()
+
+    @contextmanager
+    def ahead(self) -> Iterator[ChannelConstraint]:
+        """Return a copy that accepts tokens which may come next, while its context is open."""
+        with nullcontext() if self._matcher is None else self._matcher.restored():
+            other = copy(self)
+            other._detokenizer = self._detokenizer.copied()  # noqa: SLF001 - it is a copy
+            other._header = None if self._header is None else self._header.copied()  # noqa: SLF001 - so too
+            yield other
 
     def _read_free_text(self, text: str) -> None:
         """Search free text for markers, and headers for a recipient."""

@@ -56,6 +56,7 @@ class GuidanceMatcher:
     def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._accepted = 0
 
     @property
     def is_over(self) -> bool:
@@ -64,7 +65,18 @@ class GuidanceMatcher:
 
     def accept(self, token: int) -> bool:
         """Accept a token; return whether it matches. After a mismatch no token matches."""
+        self._accepted += 1
         return self._matcher.consume_token(token)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Take back the tokens that are accepted inside the context; all of them must match."""
+        before = self._accepted
+        try:
+            yield
+        finally:
+            self._matcher.rollback(self._accepted - before)
+            self._accepted = before
 
     def accept_text(self, text: str) -> bool:
         """Accept text that the model did not sample, such as the end of the prompt."""

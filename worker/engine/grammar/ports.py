@@ -7,6 +7,8 @@ constraint for a mask before each token, and passes it the sampled token.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from domain.errors import EngineFailure
@@ -20,6 +22,21 @@ class ConstraintLost(EngineFailure):
 
 class GrammarRefused(ValueError):
     """The library cannot compile or follow a grammar; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """The tokens that a sequence may draw after its present one.
+
+    Attributes:
+        tokens: In order; each is allowed after those before it.
+        odds: Probability of each, given those before it; ``None`` for a token of the caller's.
+        masks: The mask before each of them, and after the last.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    odds: list[float | None] = field(default_factory=list)
+    masks: list[bytes | None] = field(default_factory=list)
 
 
 class Constraint(Protocol):
@@ -38,6 +55,14 @@ class Constraint(Protocol):
     @property
     def is_free(self) -> bool:
         """Whether all further tokens are unconstrained."""
+        ...
+
+    def ahead(self) -> AbstractContextManager[Constraint | None]:
+        """Return a copy that accepts tokens which may come next, while its context is open.
+
+        The constraint itself is not used meanwhile and is unchanged afterwards. ``None``: it cannot
+        look ahead now.
+        """
         ...
 
     def accept(self, token: int) -> None:

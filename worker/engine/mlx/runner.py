@@ -243,7 +243,9 @@ class BatchRunner:
         self._sampler, self._scored = BatchSampler(self._rows_of), PromptRows()
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
-        speculation = Speculation(self._draft_room, take_back, ends, self.drafts.record, times)
+        speculation = Speculation(
+            self._draft_room, take_back, ends, self.drafts.record, times, self._sampler.masks
+        )
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,
@@ -293,8 +295,6 @@ class BatchRunner:
 
         Memory is reserved for ``STEP_TOKENS_MAX``, of which the passes in flight take two.
         """
-        if self._sampler.is_restricted(uid):
-            return 0
         return min(self._remaining[uid] - 1, STEP_TOKENS_MAX - 2)
 
     def _preempt_for_memory(self) -> list[int]:

@@ -6,11 +6,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
+from operator import mul
 from statistics import median, median_low
 from typing import Protocol
 
 from domain.kv.hashing import common_tokens
+from worker.engine.grammar.ports import LookAhead
 
 #: Share of the decode time that drafts may lose; with what noise hides it stays below 2 %.
 LOSS_SHARE = 0.015
@@ -63,6 +65,9 @@ class PassTimes:
         self.cost: tuple[float, float] | None = None
         self._was_slow = False
         self._since: float | None = None
+        #: Rows of the last pass, if it was plain.
+        self._plain_rows = 0
+        self._waits = False
         #: Whether the pass that is read next was started before the last reading.
         self._is_ahead = False
 
@@ -100,11 +105,23 @@ class PassTimes:
         """Leave out the time until the next pass: something else runs in between."""
         self._since = None
 
-    def record_reading(self) -> None:
-        """Record that the tokens of the last pass are read; a pass with drafts may start."""
+    def record_reading(self, *, waits: bool = False) -> None:
+        """Record that the tokens of the last pass are read; a pass with drafts may start.
+
+        Args:
+            waits: Whether this happens before each pass, so that a plain one is measured from here.
+        """
         if self._is_ahead or self._since is None:
-            self._since = self._clock()
-        self._is_ahead = False
+            now = self._clock()
+            if waits and self._since is not None and self._plain_rows:
+                # The pass that is read now was plain.
+                self._plain[self._plain_rows].append(now - self._since)
+                self._untimed = 0
+                plain = self.plain_s(self._plain_rows)
+                if plain is not None:
+                    self._settle(plain, LOSS_SHARE * min(now - self._since, plain))
+            self._since = now
+        self._is_ahead, self._plain_rows, self._waits = False, 0, waits
 
     def record_plain(self, rows: int) -> None:
         """Record a plain pass."""
@@ -121,7 +138,9 @@ class PassTimes:
             # After a wrong guess the device has waited until the pass was prepared.
             has_waited = self._overlaps and since is not None and not self._is_ahead
             self._settle(plain, (LOSS_SHARE - has_waited) * seconds)
-        self._since, self._is_ahead = now, True
+        if since is None or self._is_ahead or self._overlaps or not self._waits:
+            self._since = now
+        self._is_ahead, self._plain_rows = True, rows
 
     def record_drafts(self, rows: int, drafted: int, accepted: int) -> None:
         """Record a pass with drafts.
@@ -273,6 +292,26 @@ class SpeculatedRow(Protocol):
         ...
 
 
+class Restrictions(Protocol):
+    """What the rows may draw, where grammars restrict them."""
+
+    def restricts(self, uid: int) -> bool:
+        """Return whether a row is restricted, now or later."""
+        ...
+
+    def is_masked(self, uid: int) -> bool:
+        """Return whether the last token of a row was drawn under a mask."""
+        ...
+
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead:
+        """Return at most ``limit`` tokens that a restricted row is expected to draw next.
+
+        Args:
+            guess: Expected tokens; followed as far as they are allowed.
+        """
+        ...
+
+
 #: Most tokens of a draft.
 DRAFT_TOKENS_MAX = 8
 #: Most tokens of the first draft.
@@ -300,6 +339,7 @@ class Speculation:
         on_draft: Called with the length of a draft that was verified, and how many of its tokens
             were drawn.
         times: Measures the passes.
+        restrictions: What the rows may draw; ``None`` where nothing restricts any.
     """
 
     def __init__(
@@ -309,7 +349,13 @@ class Speculation:
         end_ids: frozenset[int],
         on_draft: Callable[[int, int], None],
         times: PassTimes | None = None,
+        restrictions: Restrictions | None = None,
     ) -> None:
+        self._restrictions = restrictions
+        #: The probability of each guessed token of a restricted row, given those before it.
+        self._odds: dict[int, list[float]] = {}
+        #: Whether the present tokens are read before the next pass, whatever it drafts.
+        self._reads_first = False
         self._room = room
         self._take_back = take_back
         self._end_ids = end_ids
@@ -325,15 +371,19 @@ class Speculation:
         """Forget sequences; unknown uids are ignored."""
         for uid in uids:
             self._lookups.pop(uid, None)
+            self._odds.pop(uid, None)
             self._rejected.discard(uid)
 
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
 
+        A guess may be empty: what a grammar lets follow is known when the present token is read.
         No guess costs nothing but the look-up: the pass that draws the next tokens can be started
         before the present ones are read.
         """
         guesses: dict[int, list[int]] = {}
+        self._odds.clear()
+        masked: dict[int, list[int]] = {}
         for row in rows:
             lookup = self._lookups.get(row.uid)
             if lookup is None:
@@ -343,12 +393,22 @@ class Speculation:
             guess = lookup.propose(max(limit, 0) + 1)
             if limit > 0 and guess and row.uid not in self._rejected:
                 guesses[row.uid] = guess
+            restrictions = self._restrictions
+            if limit > 0 and restrictions is not None and restrictions.is_masked(row.uid):
+                masked[row.uid] = guess
         self._rejected.clear()
+        self._reads_first = bool(masked) and self._may_wait(len(rows))
+        read = masked if self._reads_first else {}
         if not guesses:
-            return {}
+            return read
         plan = self._plan(len(rows), guesses)
         self._refused += not plan
-        return {uid: guesses[uid] for uid in plan}
+        return read | {uid: guesses[uid] for uid in plan}
+
+    def _may_wait(self, rows: int) -> bool:
+        """Return whether the next pass may wait until the present tokens are read."""
+        times = self.times
+        return times.plain_s(rows) is not None and times.credit_s >= 0 and not times.is_retiming
 
     def _plan(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """Return the tokens to draft, by uid: each row as many as win more than they cost."""
@@ -376,8 +436,8 @@ class Speculation:
 
     def _wins(self, uid: int, guess: Sequence[int], token_value: float) -> list[float]:
         """Return what each drafted token of a row is expected to win, in seconds."""
-        agreement = self._lookups[uid].agreement
-        return [token_value * agreement**at for at in range(1, len(guess))]
+        odds = self._odds.get(uid) or [self._lookups[uid].agreement] * (len(guess) - 1)
+        return [token_value * one for one in accumulate(odds, mul)]
 
     def _probe(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """Return a draft that shows what drafts cost, if the credit pays for it.
@@ -408,14 +468,33 @@ class Speculation:
         guesses: Mapping[int, Sequence[int]],
     ) -> list[list[int]]:
         """Return the draft of each row, now that the drawn tokens are read; empty for none."""
-        self.times.record_reading()
+        self.times.record_reading(waits=self._reads_first)
         right = {
             row.uid: self._until_end(guesses[row.uid])
             for row, token in zip(rows, drawn, strict=True)
-            if row.uid in guesses and guesses[row.uid][0] == token
+            if row.uid in guesses and guesses[row.uid][:1] == [token]
         }
+        if self._restrictions is not None:
+            for row, token in zip(rows, drawn, strict=True):
+                if row.uid in guesses and self._restrictions.restricts(row.uid):
+                    self._restrict(self._restrictions, row, token, right)
         plan = self._plan(len(rows), right) if right else {}
         return [right[row.uid][1 : 1 + plan[row.uid]] if row.uid in plan else [] for row in rows]
+
+    def _restrict(
+        self,
+        restrictions: Restrictions,
+        row: SpeculatedRow,
+        token: int,
+        right: dict[int, list[int]],
+    ) -> None:
+        """Replace the guess of a row by what its grammar lets follow its present token."""
+        limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
+        found = restrictions.look_ahead(row.uid, right.pop(row.uid, [token])[1:], limit)
+        agreement = self._lookups[row.uid].agreement
+        if found.tokens:
+            right[row.uid] = [token, *found.tokens]
+            self._odds[row.uid] = [agreement if one is None else one for one in found.odds]
 
     def settle(
         self,

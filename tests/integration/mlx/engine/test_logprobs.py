@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import mlx.core as mx
@@ -97,6 +98,9 @@ class _OnlyEven:
     def accept(self, token: int) -> None:
         assert token % 2 == 0
         self.accepted_count += 1
+
+    def ahead(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def mask(self) -> bytes | None:
         return bytes([0b01010101]) * (VOCABULARY // 8)

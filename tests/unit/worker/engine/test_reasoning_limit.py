@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -177,6 +178,9 @@ class _Other:
 
     def accept(self, token: int) -> None:
         self.seen.append(token)
+
+    def ahead(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def mask(self) -> bytes | None:
         return b"\x80"
