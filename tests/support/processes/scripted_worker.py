@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import worker.demo_model
 import worker.main
 from domain.chat.generation import PreparedPrompt
 from tests.support.polling import pause
+from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel
 
@@ -32,7 +32,7 @@ _DIR = Path(os.environ["SCRIPT_DIR"])
 _MODEL = Path(worker.demo_model.__file__).parent
 
 
-class Line:
+class Line(Unlimited):
     """``Constraint`` that allows exactly one text."""
 
     is_free = False
@@ -53,9 +53,6 @@ class Line:
     def accept(self, token: int) -> None:
         del token
         self.accepted_count += 1
-
-    def ahead(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def mask(self) -> bytes:
         while self.accepted_count == self._hold_at and not (_DIR / "go").exists():

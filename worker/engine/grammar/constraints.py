@@ -235,6 +235,7 @@ class Constraints:
             return None
         plan = AnswerPlan(
             end_ids=grammars.end_ids,
+            max_tokens=prompt.max_tokens,
             tags=self.tags,
             thinking=thinking,
             opened=prompt.opened,

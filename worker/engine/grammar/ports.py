@@ -7,7 +7,6 @@ constraint for a mask before each token, and passes it the sampled token.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +38,21 @@ class LookAhead:
     masks: list[bytes | None] = field(default_factory=list)
 
 
+class Unlimited:
+    """The parts of a ``Constraint`` whose draws no limit of tokens changes."""
+
+    is_near_limit = False
+    is_cut = False
+
+    def within_limit(self, token: int) -> int:
+        """Return the token."""
+        return token
+
+    def ahead(self) -> Constraint | None:
+        """Return ``None``."""
+        return None
+
+
 class Constraint(Protocol):
     """The constraint of one answer: a pure function of its tokens. Used by one thread at a time."""
 
@@ -57,12 +71,26 @@ class Constraint(Protocol):
         """Whether all further tokens are unconstrained."""
         ...
 
-    def ahead(self) -> AbstractContextManager[Constraint | None]:
-        """Return a copy that accepts tokens which may come next, while its context is open.
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether the limit of tokens may change one of the next draws."""
+        ...
 
-        The constraint itself is not used meanwhile and is unchanged afterwards. ``None``: it cannot
-        look ahead now.
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit of tokens has changed a draw."""
+        ...
+
+    def within_limit(self, token: int) -> int:
+        """Return the token that comes in the place of a drawn one, usually the same.
+
+        Near the limit of tokens, it is one that begins the end of the answer where the drawn one
+        would open more than can be closed.
         """
+        ...
+
+    def ahead(self) -> Constraint | None:
+        """Return a copy, to follow tokens that may come; ``None`` if there can be none now."""
         ...
 
     def accept(self, token: int) -> None:

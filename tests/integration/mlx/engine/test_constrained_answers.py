@@ -350,6 +350,37 @@ def test_who_gives_way_and_comes_back_goes_on_the_same(
     assert _Watched.gave_way
 
 
+@pytest.mark.parametrize("max_tokens", [40, 46, 60, 75])
+def test_an_answer_that_its_limit_ends_is_whole(
+    model_dir: Path, sink: CollectingSink, monkeypatch: pytest.MonkeyPatch, max_tokens: int
+) -> None:
+    make_drafts_free(monkeypatch)
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "list": {"type": "array", "items": _POINT}},
+        "required": ["text", "list"],
+        "additionalProperties": False,
+    }
+    requests = [formed(schema, seed=seed, max_tokens=max_tokens) for seed in range(4)]
+    by_runner = []
+    for runner in (_Plain, _Drafting):
+        engine = start(model_dir, sink, runner=runner)
+        name = f"{runner.__name__}-{max_tokens}"
+        handles = [submit(engine, f"{name}-{n}", one) for n, one in enumerate(requests)]
+        outcomes = [finished(handle) for handle in handles]
+        # The same comes after a crash, also close to the end.
+        items = sink.numbered(f"{name}-0")
+        for cut in (1, len(items) // 2, len(items) - 1):
+            again = submit(engine, f"{name}-cut-{cut}", requests[0], attempt=2, emitted=items[:cut])
+            assert finished(again).token_ids == outcomes[0].token_ids
+        engine.close(0)
+        for outcome in outcomes:
+            jsonschema_rs.validator_for(schema).validate(json.loads(outcome.text))
+            assert outcome.stop_reason is StopReason.MAX_TOKENS
+        by_runner.append([outcome.token_ids for outcome in outcomes])
+    assert by_runner[0] == by_runner[1]
+
+
 class _Plain(BatchRunner):
     """Drafts nothing."""
 

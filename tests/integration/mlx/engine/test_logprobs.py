@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import mlx.core as mx
@@ -14,7 +13,7 @@ from domain.values import Sampling
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import ARCHITECTURES, LLAMA, VOCABULARY, Architecture
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, Unlimited
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
@@ -88,7 +87,7 @@ def test_values_are_the_same_for_whoever_goes_on_after_any_token(
     bench.close()
 
 
-class _OnlyEven:
+class _OnlyEven(Unlimited):
     """A constraint that rules out every other token."""
 
     accepted_count = 0
@@ -98,9 +97,6 @@ class _OnlyEven:
     def accept(self, token: int) -> None:
         assert token % 2 == 0
         self.accepted_count += 1
-
-    def ahead(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def mask(self) -> bytes | None:
         return bytes([0b01010101]) * (VOCABULARY // 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from tests.support.models.tiny_architectures import (
     VOCABULARY,
     Architecture,
 )
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, Unlimited
 from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.window_cache import leaves
 from worker.engine.ports import Finish
@@ -189,7 +188,7 @@ def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> No
     assert [run.tokens for run in runs] == [run.tokens for run in expected]
 
 
-class _OnlyEven:
+class _OnlyEven(Unlimited):
     """A constraint that rules out every other token."""
 
     accepted_count = 0
@@ -203,15 +202,15 @@ class _OnlyEven:
     def mask(self) -> bytes | None:
         return bytes([0b01010101]) * (VOCABULARY // 8)
 
-    def ahead(self) -> AbstractContextManager[Constraint | None]:
-        return nullcontext(copy(self))
+    def ahead(self) -> Constraint | None:
+        return copy(self)
 
 
 class _Blind(_OnlyEven):
     """One that cannot look ahead."""
 
-    def ahead(self) -> AbstractContextManager[Constraint | None]:
-        return nullcontext()
+    def ahead(self) -> None:
+        return None
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, PENALISED], ids=["sampled", "penalised"])

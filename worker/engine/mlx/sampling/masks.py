@@ -111,7 +111,8 @@ class LogitMasks:
             limit: Most tokens.
         """
         found = LookAhead()
-        with suppress(ConstraintLost), self._accepted(uid).ahead() as ahead:
+        ahead = self._accepted(uid).ahead()
+        with suppress(ConstraintLost):
             while ahead is not None:
                 mask, at = ahead.mask(), len(found.tokens)
                 found.masks.append(mask)
@@ -162,6 +163,39 @@ class LogitMasks:
         self._ahead.clear()
         renormalised = {row for row in masks if uids[row] not in self._unnormalised}
         return masked(logprobs, masks, renormalised) if masks else logprobs
+
+    def within_limits(
+        self, uids: Sequence[int], tokens: mx.array, read: mx.array | Sequence[int] | None
+    ) -> mx.array:
+        """Return the drawn tokens, [rows], replaced where a limit of tokens is near.
+
+        Args:
+            read: The token that each row has read.
+        """
+        near = [
+            uid
+            for uid in dict.fromkeys(uids)
+            if uid in self._constraints and self._constraints[uid].is_near_limit
+        ]
+        if not near:
+            return tokens
+        drawn = cast("list[int]", tokens.tolist())
+        for uid in near:
+            rows = [row for row, one in enumerate(uids) if one == uid]
+            following = (
+                [] if len(rows) == 1 or read is None else [int(read[row]) for row in rows[1:]]
+            )
+            if not following:
+                drawn[rows[0]] = self._constraints[uid].within_limit(drawn[rows[0]])
+                continue
+            ahead = self._constraints[uid].ahead()
+            assert ahead is not None, "only what looks ahead has drafts"
+            for row, draft in zip(rows, [*following, None], strict=True):
+                drawn[row] = ahead.within_limit(drawn[row])
+                if drawn[row] != draft:
+                    break
+                ahead.accept(drawn[row])
+        return mx.array(drawn, dtype=tokens.dtype)
 
     def note(self, uids: Sequence[int], tokens: mx.array) -> None:
         """Keep the drawn tokens, [rows], for the constraints to accept."""

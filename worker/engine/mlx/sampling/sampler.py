@@ -149,6 +149,7 @@ class BatchSampler:
         penalised = self._penalised(uids, logits, logprobs, read)
         self.drawn_from = self._masks.apply(uids, penalised, self.faults)
         tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
+        tokens = self._masks.within_limits(uids, tokens, read)
         self._masks.note(uids, tokens)
         self.logprob_rows.note(uids, logits, tokens)
         return tokens

@@ -364,14 +364,14 @@ def test_looking_ahead_shows_the_masks_to_come_and_changes_nothing(
             return
         one.accept(token)
         other.accept(token)
-    with one.ahead() as ahead:
-        assert ahead is not None
-        masks = [ahead.mask()]
-        for token in ids[cut:]:
-            if not _may(ahead, token):
-                break
-            ahead.accept(token)
-            masks.append(ahead.mask())
+    ahead = one.ahead()
+    assert ahead is not None
+    masks = [ahead.mask()]
+    for token in ids[cut:]:
+        if not _may(ahead, token):
+            break
+        ahead.accept(token)
+        masks.append(ahead.mask())
     for constraint in (one, other):
         assert constraint.mask() == masks[0]
         for token, mask in zip(ids[cut:], masks[1:], strict=False):

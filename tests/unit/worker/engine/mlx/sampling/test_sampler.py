@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
 from typing import cast
 
@@ -10,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
-from worker.engine.grammar.ports import Constraint, ConstraintLost
+from worker.engine.grammar.ports import Constraint, ConstraintLost, Unlimited
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 #: Likelihoods of the six tokens of a toy vocabulary.
@@ -126,7 +124,7 @@ def test_the_token_that_is_drawn_scored_best(sampling: Sampling) -> None:
     assert best == drawn(sampling, times=100)[0]
 
 
-class _Allows:
+class _Allows(Unlimited):
     """A constraint that allows the same tokens for ever."""
 
     def __init__(self, *tokens: int, size: int = 1) -> None:
@@ -147,11 +145,10 @@ class _Allows:
     def mask(self) -> bytes | None:
         return bytes(self._bits)
 
-    @contextmanager
-    def ahead(self) -> Iterator[_Allows]:
+    def ahead(self) -> _Allows:
         other = copy(self)
         other.seen = self.seen[:]
-        yield other
+        return other
 
 
 class _Lost(_Allows):
