@@ -8,6 +8,7 @@ from worker.engine.output.tool_calls.reader import (
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
+    MINICPM_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
@@ -45,6 +46,14 @@ FAMILIES = {
         opening='<tool_call>\n<invoke name="',
         opening_named='<tool_call>\n<invoke name="NAME">\n',
         syntax=MINIMAX_SYNTAX,
+    ),
+    "minicpm": ToolFormat(
+        start="<function name=",
+        end="</function>",
+        parse=_no_parser,
+        opening='<function name="',
+        opening_named='<function name="NAME">',
+        syntax=MINICPM_SYNTAX,
     ),
     "python": ToolFormat(
         start="<tool_call>",

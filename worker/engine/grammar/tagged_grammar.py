@@ -63,6 +63,9 @@ _NO_TERMINAL: Final = "none of its texts can be written"
 _OPTIONAL_TEXT: Final = frozenset({"string", "null"})
 #: Python's literals, which models write whose template prints Python values.
 _PYTHON: Final[Mapping[str, tuple[str, ...]]] = {"boolean": ("True", "False"), "null": ("None",)}
+#: A text that is not marked as CDATA, and one that is.
+_UNMARKED: Final = r"(?:[^<](?s:.)*)?"
+_MARKED: Final = r"<!\[CDATA\[(?s:.)*\]\]>"
 _NARROWING: Final = frozenset(
     {
         "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -223,6 +226,8 @@ class TaggedGrammar:
         if "string" not in types or self._syntax.is_quoted:
             return self._json(place, schema, root, types)
         plain = _length_bound(schema)
+        if self._syntax.has_cdata and plain is not None and any(lengths(plain)):
+            plain = None
         if plain is not None and types <= _OPTIONAL_TEXT:
             return self._any_string(plain, types)
         body, reason = self._string(schema, root, types)
@@ -252,6 +257,8 @@ class TaggedGrammar:
         """Return a terminal for a string or scalar, and why it allows more than the schema."""
         read_as = [_READ_AS[name] for name in sorted(types - STRING_ONLY)]
         forbidden = (containing(self._closing), *read_as)
+        if self._syntax.has_cdata:
+            forbidden += ("/<(?s:.*)/",)
         beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, types))
         if (excess := excess_of(schema, root)) is not None:
             return f"({without(ANY_TEXT, *forbidden)}){beside}", excess
@@ -280,16 +287,23 @@ class TaggedGrammar:
             body, reason = _sized(low, high, padded=self._syntax.is_padded), None
         except (TypeError, ValueError):
             low, high, body, reason = 0, None, "(?s:.)*", "its length"
-        if "null" in types:
+        if self._syntax.has_cdata:
+            body = _UNMARKED
+        elif "null" in types:
             body = f"(?:{body}|null)"
         end = self._pieces(self._syntax.after_value)
         if end[0][0] != '"':
             # A long count and a forbidden text exceed the library; the tag is one token anyway.
             forbidden = [containing(self._closing)] if max(low, high or 0) <= LENGTH_MAX else []
-            return " ".join([self._terminal(without(f"/{body}/", *forbidden)), *end]), reason
+            text = without(f"/{body}/", *forbidden)
+            if self._syntax.has_cdata:
+                text = f"({text}) | /{_MARKED}/"
+            return " ".join([self._terminal(text), *end]), reason
         padding = "\\n?" if self._syntax.is_padded else ""
-        lazy = f"/{body}{padding}{literal(self._closing)}/"
-        name = self._lazy.setdefault(lazy, f"t{len(self._lazy)}")
+        bodies = [body, _MARKED] if self._syntax.has_cdata else [body]
+        lazies = [f"/{one}{padding}{literal(self._closing)}/" for one in bodies]
+        names = [self._lazy.setdefault(lazy, f"t{len(self._lazy)}") for lazy in lazies]
+        name = names[0] if len(names) == 1 else f"({' | '.join(names)})"
         rest = self._syntax.after_value[
             self._syntax.after_value.index(self._closing) + len(self._closing) :
         ]

@@ -15,6 +15,7 @@ from worker.engine.output.tool_calls.reader import (
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
+    MINICPM_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
@@ -70,7 +71,12 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             ),
             json=JsonCallStyle.NUMBERED,
         ),
-        "minicpm5": ToolFormat(argument_tags=("<param ", "</param>")),
+        "minicpm5": ToolFormat(
+            argument_tags=("<param ", "</param>"),
+            opening='<function name="',
+            opening_named='<function name="NAME">',
+            syntax=MINICPM_SYNTAX,
+        ),
         "pythonic": ToolFormat(
             opening="<|tool_call_start|>[",
             opening_named="<|tool_call_start|>[NAME(",

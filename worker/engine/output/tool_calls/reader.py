@@ -140,6 +140,8 @@ class ToolSyntax:
         is_repeated: Whether several calls may stand between the start tag and the end tag.
         is_quoted: Whether strings are written as in JSON, so that no tag can stand in one.
         separator: Text between two arguments, and between two calls.
+        has_cdata: Whether strings with markup are written as ``<![CDATA[…]]>``. Another one does
+            not begin with ``<``.
     """
 
     after_key: str
@@ -151,6 +153,7 @@ class ToolSyntax:
     is_repeated: bool = False
     is_quoted: bool = False
     separator: str = ""
+    has_cdata: bool = False
 
     @property
     def is_padded(self) -> bool:
@@ -190,6 +193,15 @@ MINIMAX_SYNTAX: Final = ToolSyntax(
     after_value="</parameter>\n",
     after_call="</invoke>\n",
     is_repeated=True,
+)
+#: The start tag is ``<function name=``.
+MINICPM_SYNTAX: Final = ToolSyntax(
+    before_name='"',
+    after_name='">',
+    before_key='<param name="',
+    after_key='">',
+    after_value="</param>",
+    has_cdata=True,
 )
 #: LFM and other families that write Python: ``[f(a="x", b=2)]``.
 PYTHON_SYNTAX: Final = ToolSyntax(

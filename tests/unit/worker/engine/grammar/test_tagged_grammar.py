@@ -255,6 +255,11 @@ _CALLS = {
         '</parameter>\n<parameter name="edits">["</parameter>"]</parameter>\n'
         '<parameter name="tag">null</parameter>\n</invoke>\n</tool_call>'
     ),
+    "minicpm": (
+        '<function name="Read"><param name="limit">3</param><param name="all">true</param>'
+        '<param name="path"><![CDATA[\n a</tool_call>\n]]></param>'
+        '<param name="edits">["</parameter>"]</param><param name="tag">null</param></function>'
+    ),
     "python": (
         '<tool_call>[Read(limit=3, all=True, path="\\n a</tool_call>\\n", '
         'edits=["</parameter>"], tag=None)]</tool_call>'
