@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from worker.engine.output.tool_calls.reader import (
+    GEMMA_SYNTAX,
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
@@ -14,6 +15,7 @@ from worker.engine.output.tool_calls.reader import (
     QWEN_SYNTAX,
     JsonCallStyle,
     ToolFormat,
+    parse_bare_calls,
     parse_keyword_calls,
     parse_numbered_calls,
 )
@@ -54,6 +56,14 @@ FAMILIES = {
         opening='<function name="',
         opening_named='<function name="NAME">',
         syntax=MINICPM_SYNTAX,
+    ),
+    "gemma": ToolFormat(
+        start="<tool_call>",
+        end="</tool_call>",
+        parse=lambda text, _tools: parse_bare_calls(text),
+        opening="<tool_call>call:",
+        opening_named="<tool_call>call:NAME{",
+        syntax=GEMMA_SYNTAX,
     ),
     "python": ToolFormat(
         start="<tool_call>",

@@ -94,7 +94,7 @@ class TaggedGrammar:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
-        self._closing = syntax.after_value.strip()
+        self._closing = syntax.quote or syntax.after_value.strip()
         #: Why the grammar of a tool allows more than its schema, by the tool's name.
         self.wider: dict[str, str] = {}
 
@@ -111,13 +111,16 @@ class TaggedGrammar:
             if not self._syntax.after_name and not self._syntax.separator:
                 others.append(self._written(f"{opening}\n"))
             schema = function.get("parameters") or {}
-            named.append(f"({' | '.join(others)}) {self._arguments(number, function, schema)}")
+            arguments, reasons = self._arguments(str(number), schema, schema)
+            named.append(f"({' | '.join(others)}) {arguments}")
+            if reasons:
+                self.wider[function["name"]] = ", ".join(reasons)
         if not named:
             msg = "no tool has a name that can be written"
             raise GrammarRefused(msg)
         one_call = " | ".join(named)
         calls = "one+" if self._syntax.is_repeated else "one"
-        if self._syntax.separator:
+        if self._syntax.separator and self._syntax.is_repeated:
             calls = f'"[" one ({quoted(self._syntax.separator)} one)* "]"'
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         terminals += [f"{name}[lazy]: {body}" for body, name in self._lazy.items()]
@@ -131,9 +134,13 @@ class TaggedGrammar:
     # -- arguments -------------------------------------------------------------------------------
 
     def _arguments(
-        self, number: int, function: Mapping[str, Any], schema: Mapping[str, Any]
-    ) -> str:
-        """Write the rule for the arguments of a tool and return a reference to it."""
+        self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any]
+    ) -> tuple[str, list[str]]:
+        """Write the rule for the arguments of a tool.
+
+        Returns:
+            A reference to it, and why it allows more than the schema.
+        """
         reasons = [keyword for keyword in _UNSUPPORTED if keyword in schema]
         properties = schema.get("properties")
         known = dict(properties) if isinstance(properties, Mapping) else {}
@@ -141,13 +148,12 @@ class TaggedGrammar:
         required = (
             [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         )
-        regular = _KEYWORD if self._syntax.is_quoted else _NAME
+        regular = _KEYWORD if self._syntax.is_quoted or self._syntax.quote else _NAME
         odd = [name for name in {**known, **dict.fromkeys(required)} if not regular.fullmatch(name)]
         wanted = {name: known.get(name, schema.get("additionalProperties", True))
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
         reasons += [f"the name {name!r}" for name in odd]
         values: dict[str, str] = {}
-        root = schema
         if not _is_affordable(schema, wanted.values()):
             root, reasons = {}, [*reasons, "its references lead to too much"]
         for place, (name, inner) in enumerate(wanted.items()):
@@ -155,11 +161,9 @@ class TaggedGrammar:
             reasons += [f"{name}: {inner_reason}"] if inner_reason else []
             if value is not None:
                 values[name] = value
-        if reasons:
-            self.wider[function["name"]] = ", ".join(reasons)
         other = self._other(number, schema, root, (*known, *required))
         needed = [name for name in required if name in values]
-        return self._in_any_order(f"args{number}", values, needed, other)
+        return self._in_any_order(f"args{number}", values, needed, other), reasons
 
     def _in_any_order(
         self, rule: str, values: Mapping[str, str], required: Sequence[str], other: str | None
@@ -172,6 +176,8 @@ class TaggedGrammar:
             wanted = written if not comma else {name: written[name] for name in required}
             parts = [part if name in required else f"({part})?" for name, part in wanted.items()]
             more = f"({other})*" if other is not None and not comma else ""
+            if other is not None and not written:
+                more = f"({other} ({comma} {other})*)?"
             self._rules.append(f"{rule}: {f' {comma} '.join(parts)} {more} {done}")
             return rule
         places = {name: bit for bit, name in enumerate(written)}
@@ -195,7 +201,7 @@ class TaggedGrammar:
         return self._written(self._syntax.before_key + name + self._syntax.after_key)
 
     def _other(
-        self, number: int, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]
+        self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]
     ) -> str | None:
         """Return the rule for an argument that the schema does not name, if it allows one."""
         wanted = schema.get("additionalProperties", True)
