@@ -347,7 +347,9 @@ class Emitter:
             return
         if finish is Finish.END:
             sequence.assembler.score_end(token, likelihood)
-            self._end(sequence, at, StopReason.END_TURN)
+            constraint = sequence.admission.constraint
+            is_cut = constraint is not None and constraint.is_cut
+            self._end(sequence, at, StopReason.MAX_TOKENS if is_cut else StopReason.END_TURN)
             return
         sequence.token_ids.append(token)
         piece = sequence.assembler.feed(token, likelihood)

@@ -152,6 +152,24 @@ class LimitedReasoning:
         # The inner constraint wins if it allows none of the choices.
         return both if any(both) else allowed
 
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether the limit of all tokens may change one of the next draws."""
+        return self._forced is None and self._inner is not None and self._inner.is_near_limit
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit of all tokens has changed a draw."""
+        return self._inner is not None and self._inner.is_cut
+
+    def within_limit(self, token: int) -> int:
+        """Return the token that comes in the place of a drawn one, usually the same."""
+        return token if self._inner is None else self._inner.within_limit(token)
+
+    def ahead(self) -> Constraint | None:
+        """Return a copy of the inner constraint; ``None`` while reasoning may reach its limit."""
+        return None if self._is_active or self._inner is None else self._inner.ahead()
+
     def _advance_ending(self, token: int) -> bool:
         """Advance in the ending; return whether more of it must follow."""
         tokens = self._ending.tokens

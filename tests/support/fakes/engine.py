@@ -46,6 +46,9 @@ class _Characters:
     def flush(self) -> str:
         return ""
 
+    def copied(self) -> _Characters:
+        return self
+
 
 class ScriptedRunner:
     """``ModelRunner`` whose answer depends on the last message alone.

@@ -18,6 +18,7 @@ SPECIAL = (
     "</arg_key>",
     "<arg_value>",
     "</arg_value>",
+    '<|"|>',
 )
 ENDS = frozenset({0, 1})
 

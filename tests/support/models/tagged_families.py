@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from worker.engine.output.tool_calls.reader import (
+    GEMMA_SYNTAX,
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
+    MINICPM_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
     JsonCallStyle,
     ToolFormat,
+    parse_bare_calls,
     parse_keyword_calls,
     parse_numbered_calls,
 )
@@ -45,6 +48,22 @@ FAMILIES = {
         opening='<tool_call>\n<invoke name="',
         opening_named='<tool_call>\n<invoke name="NAME">\n',
         syntax=MINIMAX_SYNTAX,
+    ),
+    "minicpm": ToolFormat(
+        start="<function name=",
+        end="</function>",
+        parse=_no_parser,
+        opening='<function name="',
+        opening_named='<function name="NAME">',
+        syntax=MINICPM_SYNTAX,
+    ),
+    "gemma": ToolFormat(
+        start="<tool_call>",
+        end="</tool_call>",
+        parse=lambda text, _tools: parse_bare_calls(text),
+        opening="<tool_call>call:",
+        opening_named="<tool_call>call:NAME{",
+        syntax=GEMMA_SYNTAX,
     ),
     "python": ToolFormat(
         start="<tool_call>",

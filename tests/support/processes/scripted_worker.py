@@ -23,6 +23,7 @@ import worker.demo_model
 import worker.main
 from domain.chat.generation import PreparedPrompt
 from tests.support.polling import pause
+from worker.engine.grammar.ports import Unlimited
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import LoadedModel
 
@@ -31,7 +32,7 @@ _DIR = Path(os.environ["SCRIPT_DIR"])
 _MODEL = Path(worker.demo_model.__file__).parent
 
 
-class Line:
+class Line(Unlimited):
     """``Constraint`` that allows exactly one text."""
 
     is_free = False

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 import structlog
 
+from worker.engine.grammar.closing import Closing
 from worker.engine.grammar.guidance import GuidanceMatcher
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
@@ -42,9 +44,12 @@ class AnswerPlan:
         is_bare: Whether an answer that begins with a brace may be a call without a start tag.
         free_tags: Tags with which an answer may begin instead of following its schema; the rest of
             the answer is free then.
+        max_tokens: Most tokens of the answer. An answer with a schema ends within them; calls do
+            not, because a client would run them with half of their arguments.
     """
 
     end_ids: frozenset[int]
+    max_tokens: int
     tags: ThinkTags | None = None
     thinking: bool = False
     opened: str = ""
@@ -78,6 +83,7 @@ class AnswerConstraint:
         self._detokenizer = detokenizer
         self.accepted_count = 0
         self._matcher: GuidanceMatcher | None = None
+        self._limit: Closing | None = None
         #: Text of a free part that may contain the beginning of a tag, or the answer's beginning.
         self._buffer = ""
         self._has_begun = False
@@ -122,6 +128,30 @@ class AnswerConstraint:
     def mask(self) -> bytes | None:
         """Return the mask of allowed next tokens, ``None`` for any token."""
         return None if self._matcher is None else self._matcher.mask()
+
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether the limit of tokens may change one of the next draws."""
+        closing = None if self._matcher is None else self._matcher.closing
+        return closing is not None and closing.is_near
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit of tokens has changed a draw."""
+        return self._limit is not None and self._limit.is_cut
+
+    def within_limit(self, token: int) -> int:
+        """Return the token that comes in the place of a drawn one, usually the same."""
+        closing = None if self._matcher is None else self._matcher.closing
+        return token if closing is None else closing.within(token)
+
+    def ahead(self) -> AnswerConstraint:
+        """Return a copy, to follow tokens that may come."""
+        other = copy(self)
+        other._detokenizer = self._detokenizer.copied()  # noqa: SLF001 - a copy of this one
+        if self._matcher is not None:
+            other._matcher = self._matcher.copied()  # noqa: SLF001 - a copy of this one
+        return other
 
     # -- parts without a grammar -----------------------------------------------------------------
 
@@ -182,6 +212,8 @@ class AnswerConstraint:
     def _start_matcher(self, part: _Part, matcher: GuidanceMatcher, text: str) -> None:
         """Continue with a matcher that first accepts ``text``."""
         self._part, self._matcher = part, matcher
+        if part is _Part.ANSWER:
+            self._limit = matcher.limit(self._plan.max_tokens - self.accepted_count)
         if text and not matcher.accept_text(text):
             self._give_up()
             return
@@ -201,6 +233,9 @@ class AnswerConstraint:
             return
         self._buffer += text
         text, tags = self._buffer.strip(), self._plan.tags
+        is_bare_call = self._plan.is_bare and _BARE_CALL.match(text) is not None
+        if is_bare_call or text.startswith(tuple(filter(None, self._call_prefixes))):
+            self._matcher.closing = None
         if not self._matcher.is_over:
             self._has_begun = len(text) > _BARE_CHARS_MAX
         elif tags is not None and text == tags.start:

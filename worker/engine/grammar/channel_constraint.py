@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,7 +14,7 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from worker.engine.grammar.constraints import GrammarWriter, answer_rule, require_exact_schemas
 from worker.engine.grammar.guidance import GuidanceGrammars, GuidanceMatcher
-from worker.engine.grammar.ports import Constraint, GrammarRefused
+from worker.engine.grammar.ports import Constraint, GrammarRefused, Unlimited
 from worker.engine.grammar.text_grammar import quoted
 from worker.engine.output.channel_parser import ChannelFormat, ChannelHeader
 from worker.engine.output.detokenizer import Detokenizer
@@ -113,7 +114,7 @@ class ChannelPlan:
     call: Callable[[], GuidanceMatcher] | None = None
 
 
-class ChannelConstraint:
+class ChannelConstraint(Unlimited):
     """``Constraint`` that follows a ``ChannelPlan``.
 
     Args:
@@ -157,6 +158,16 @@ class ChannelConstraint:
     def mask(self) -> bytes | None:
         """Return the mask of allowed next tokens, ``None`` for any token."""
         return self._free if self._matcher is None else self._matcher.mask()
+
+    def ahead(self) -> ChannelConstraint:
+        """Return a copy, to follow tokens that may come."""
+        other = copy(self)
+        other._detokenizer = self._detokenizer.copied()  # noqa: SLF001 - a copy of this one
+        if self._matcher is not None:
+            other._matcher = self._matcher.copied()  # noqa: SLF001 - a copy of this one
+        if self._header is not None:
+            other._header = self._header.copied()  # noqa: SLF001 - a copy of this one
+        return other
 
     def _read_free_text(self, text: str) -> None:
         """Search free text for markers, and headers for a recipient."""

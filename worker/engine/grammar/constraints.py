@@ -13,13 +13,14 @@ import structlog
 from domain.chat.generation import PreparedPrompt
 from domain.errors import InvalidRequest
 from worker.engine.grammar.answer_constraint import AnswerConstraint, AnswerPlan
+from worker.engine.grammar.bare_grammar import BareGrammar
 from worker.engine.grammar.guidance import GuidanceGrammars, GuidanceMatcher
 from worker.engine.grammar.ports import Constraint, GrammarRefused
 from worker.engine.grammar.tagged_grammar import TaggedGrammar
 from worker.engine.grammar.text_grammar import SchemaRules, quoted
 from worker.engine.output.detokenizer import Detokenizer
 from worker.engine.output.output_parser import ThinkTags
-from worker.engine.output.tool_calls.reader import JsonCallStyle, Tool, ToolFormat
+from worker.engine.output.tool_calls.reader import JsonCallStyle, Tool, ToolFormat, ToolSyntax
 
 _log = structlog.get_logger(__name__)
 
@@ -86,15 +87,19 @@ class GrammarWriter:
         """
         if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
-        grammar = TaggedGrammar(tool_format.syntax, self.schemas, self._tag)
+        grammar = self._tagged(tool_format.syntax)
         grammar.rules([tool], tool_format.end)
         return grammar.wider.get(tool["function"]["name"])
+
+    def _tagged(self, syntax: ToolSyntax) -> TaggedGrammar:
+        kind = BareGrammar if syntax.quote else TaggedGrammar
+        return kind(syntax, self.schemas, self._tag)
 
     def _calls(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
         assert tools, "there are no tools"
         if tool_format.syntax is None:
             return self._json_calls(tool_format, tools)
-        grammar = TaggedGrammar(tool_format.syntax, self.schemas, self._tag)
+        grammar = self._tagged(tool_format.syntax)
         rules = grammar.rules(tools, tool_format.end)
         if grammar.wider:
             _log.info("arguments_wider_than_schema", tools=len(grammar.wider), of=len(tools))
@@ -235,6 +240,7 @@ class Constraints:
             return None
         plan = AnswerPlan(
             end_ids=grammars.end_ids,
+            max_tokens=prompt.max_tokens,
             tags=self.tags,
             thinking=thinking,
             opened=prompt.opened,

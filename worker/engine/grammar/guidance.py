@@ -20,6 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 from domain.chat.generation import Claim
 from domain.errors import GenerationCancelled
 from domain.values import Digest, Owner, digest_of
+from worker.engine.grammar.closing import Closing, EndSearch
 from worker.engine.grammar.grammar_probe import GrammarProbe, TrialVerdict, compiled
 from worker.engine.grammar.ports import ConstraintLost, GrammarRefused
 from worker.engine.grammar.text_grammar import quoted
@@ -51,11 +52,20 @@ class GuidanceMatcher:
 
     Args:
         matcher: A fresh one.
+
+    Attributes:
+        closing: Keeps the text within its limit of tokens, if it has one.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: LLTokenizer) -> None:
+    def __init__(self, matcher: LLMatcher, search: EndSearch) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._search = search
+        self.closing: Closing | None = None
+
+    def limit(self, left: int) -> Closing:
+        """Let the text open nothing that it cannot close with ``left`` tokens."""
+        self.closing = Closing(self._matcher, self._search, left)
+        return self.closing
 
     @property
     def is_over(self) -> bool:
@@ -64,12 +74,27 @@ class GuidanceMatcher:
 
     def accept(self, token: int) -> bool:
         """Accept a token; return whether it matches. After a mismatch no token matches."""
+        if self.closing is not None:
+            self.closing.accept(token)
         return self._matcher.consume_token(token)
+
+    def copied(self) -> GuidanceMatcher:
+        """Return one that continues from the same tokens by itself.
+
+        A roll-back would cost less. But after one, rows of the text that was taken back can stay in
+        the library's parser (1.9.1), and a mask allows what the grammar does not.
+        """
+        other = GuidanceMatcher(self._matcher.deep_copy(), self._search)
+        if self.closing is not None:
+            other.closing = self.closing.copied(other._matcher)
+        return other
 
     def accept_text(self, text: str) -> bool:
         """Accept text that the model did not sample, such as the end of the prompt."""
         return self._matcher.consume_tokens(
-            self._vocabulary.tokenize_bytes(text.encode(errors="replace"), parse_special=True)
+            self._search.vocabulary.tokenize_bytes(
+                text.encode(errors="replace"), parse_special=True
+            )
         )
 
     def mask(self) -> bytes:
@@ -90,11 +115,11 @@ class _Compiled:
 
     matcher: LLMatcher
     size_bytes: int
-    vocabulary: LLTokenizer
+    search: EndSearch
 
     def __call__(self) -> GuidanceMatcher:
         """Return a fresh matcher; takes microseconds."""
-        return GuidanceMatcher(self.matcher.deep_copy(), self.vocabulary)
+        return GuidanceMatcher(self.matcher.deep_copy(), self.search)
 
 
 class GuidanceGrammars:
@@ -110,6 +135,7 @@ class GuidanceGrammars:
         self.vocabulary = vocabulary
         self.end_ids = end_ids
         self._probe = probe
+        self._search = EndSearch(vocabulary)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[Digest, _Compiled] = OrderedDict()
         self._verdicts: OrderedDict[Digest, TrialVerdict] = OrderedDict()
@@ -167,7 +193,7 @@ class GuidanceGrammars:
         with self._turn(claim):
             if (found := self._kept(name)) is not None:
                 return found
-            made = _Compiled(compiled(self.vocabulary, grammar), size_bytes, self.vocabulary)
+            made = _Compiled(compiled(self.vocabulary, grammar), size_bytes, self._search)
             with self._lock:
                 self._compiled[name] = made
                 total = sum(one.size_bytes for one in self._compiled.values())

@@ -7,6 +7,7 @@ constraint for a mask before each token, and passes it the sampled token.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from domain.errors import EngineFailure
@@ -20,6 +21,36 @@ class ConstraintLost(EngineFailure):
 
 class GrammarRefused(ValueError):
     """The library cannot compile or follow a grammar; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """The tokens that a sequence may draw after its present one.
+
+    Attributes:
+        tokens: In order; each is allowed after those before it.
+        odds: Probability of each, given those before it; ``None`` for a token of the caller's.
+        masks: The mask before each of them, and after the last.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    odds: list[float | None] = field(default_factory=list)
+    masks: list[bytes | None] = field(default_factory=list)
+
+
+class Unlimited:
+    """The parts of a ``Constraint`` whose draws no limit of tokens changes."""
+
+    is_near_limit = False
+    is_cut = False
+
+    def within_limit(self, token: int) -> int:
+        """Return the token."""
+        return token
+
+    def ahead(self) -> Constraint | None:
+        """Return ``None``."""
+        return None
 
 
 class Constraint(Protocol):
@@ -38,6 +69,28 @@ class Constraint(Protocol):
     @property
     def is_free(self) -> bool:
         """Whether all further tokens are unconstrained."""
+        ...
+
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether the limit of tokens may change one of the next draws."""
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit of tokens has changed a draw."""
+        ...
+
+    def within_limit(self, token: int) -> int:
+        """Return the token that comes in the place of a drawn one, usually the same.
+
+        Near the limit of tokens, it is one that begins the end of the answer where the drawn one
+        would open more than can be closed.
+        """
+        ...
+
+    def ahead(self) -> Constraint | None:
+        """Return a copy, to follow tokens that may come; ``None`` if there can be none now."""
         ...
 
     def accept(self, token: int) -> None:

@@ -63,6 +63,9 @@ _NO_TERMINAL: Final = "none of its texts can be written"
 _OPTIONAL_TEXT: Final = frozenset({"string", "null"})
 #: Python's literals, which models write whose template prints Python values.
 _PYTHON: Final[Mapping[str, tuple[str, ...]]] = {"boolean": ("True", "False"), "null": ("None",)}
+#: A text that is not marked as CDATA, and one that is.
+_UNMARKED: Final = r"(?:[^<](?s:.)*)?"
+_MARKED: Final = r"<!\[CDATA\[(?s:.)*\]\]>"
 _NARROWING: Final = frozenset(
     {
         "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -91,7 +94,7 @@ class TaggedGrammar:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._lazy: dict[str, str] = {}
-        self._closing = syntax.after_value.strip()
+        self._closing = syntax.quote or syntax.after_value.strip()
         #: Why the grammar of a tool allows more than its schema, by the tool's name.
         self.wider: dict[str, str] = {}
 
@@ -108,13 +111,16 @@ class TaggedGrammar:
             if not self._syntax.after_name and not self._syntax.separator:
                 others.append(self._written(f"{opening}\n"))
             schema = function.get("parameters") or {}
-            named.append(f"({' | '.join(others)}) {self._arguments(number, function, schema)}")
+            arguments, reasons = self._arguments(str(number), schema, schema)
+            named.append(f"({' | '.join(others)}) {arguments}")
+            if reasons:
+                self.wider[function["name"]] = ", ".join(reasons)
         if not named:
             msg = "no tool has a name that can be written"
             raise GrammarRefused(msg)
         one_call = " | ".join(named)
         calls = "one+" if self._syntax.is_repeated else "one"
-        if self._syntax.separator:
+        if self._syntax.separator and self._syntax.is_repeated:
             calls = f'"[" one ({quoted(self._syntax.separator)} one)* "]"'
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         terminals += [f"{name}[lazy]: {body}" for body, name in self._lazy.items()]
@@ -128,9 +134,13 @@ class TaggedGrammar:
     # -- arguments -------------------------------------------------------------------------------
 
     def _arguments(
-        self, number: int, function: Mapping[str, Any], schema: Mapping[str, Any]
-    ) -> str:
-        """Write the rule for the arguments of a tool and return a reference to it."""
+        self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any]
+    ) -> tuple[str, list[str]]:
+        """Write the rule for the arguments of a tool.
+
+        Returns:
+            A reference to it, and why it allows more than the schema.
+        """
         reasons = [keyword for keyword in _UNSUPPORTED if keyword in schema]
         properties = schema.get("properties")
         known = dict(properties) if isinstance(properties, Mapping) else {}
@@ -138,13 +148,12 @@ class TaggedGrammar:
         required = (
             [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         )
-        regular = _KEYWORD if self._syntax.is_quoted else _NAME
+        regular = _KEYWORD if self._syntax.is_quoted or self._syntax.quote else _NAME
         odd = [name for name in {**known, **dict.fromkeys(required)} if not regular.fullmatch(name)]
         wanted = {name: known.get(name, schema.get("additionalProperties", True))
                   for name in dict.fromkeys((*required, *known)) if name not in odd}  # fmt: skip
         reasons += [f"the name {name!r}" for name in odd]
         values: dict[str, str] = {}
-        root = schema
         if not _is_affordable(schema, wanted.values()):
             root, reasons = {}, [*reasons, "its references lead to too much"]
         for place, (name, inner) in enumerate(wanted.items()):
@@ -152,11 +161,9 @@ class TaggedGrammar:
             reasons += [f"{name}: {inner_reason}"] if inner_reason else []
             if value is not None:
                 values[name] = value
-        if reasons:
-            self.wider[function["name"]] = ", ".join(reasons)
         other = self._other(number, schema, root, (*known, *required))
         needed = [name for name in required if name in values]
-        return self._in_any_order(f"args{number}", values, needed, other)
+        return self._in_any_order(f"args{number}", values, needed, other), reasons
 
     def _in_any_order(
         self, rule: str, values: Mapping[str, str], required: Sequence[str], other: str | None
@@ -169,6 +176,8 @@ class TaggedGrammar:
             wanted = written if not comma else {name: written[name] for name in required}
             parts = [part if name in required else f"({part})?" for name, part in wanted.items()]
             more = f"({other})*" if other is not None and not comma else ""
+            if other is not None and not written:
+                more = f"({other} ({comma} {other})*)?"
             self._rules.append(f"{rule}: {f' {comma} '.join(parts)} {more} {done}")
             return rule
         places = {name: bit for bit, name in enumerate(written)}
@@ -192,7 +201,7 @@ class TaggedGrammar:
         return self._written(self._syntax.before_key + name + self._syntax.after_key)
 
     def _other(
-        self, number: int, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]
+        self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]
     ) -> str | None:
         """Return the rule for an argument that the schema does not name, if it allows one."""
         wanted = schema.get("additionalProperties", True)
@@ -223,6 +232,8 @@ class TaggedGrammar:
         if "string" not in types or self._syntax.is_quoted:
             return self._json(place, schema, root, types)
         plain = _length_bound(schema)
+        if self._syntax.has_cdata and plain is not None and any(lengths(plain)):
+            plain = None
         if plain is not None and types <= _OPTIONAL_TEXT:
             return self._any_string(plain, types)
         body, reason = self._string(schema, root, types)
@@ -252,6 +263,8 @@ class TaggedGrammar:
         """Return a terminal for a string or scalar, and why it allows more than the schema."""
         read_as = [_READ_AS[name] for name in sorted(types - STRING_ONLY)]
         forbidden = (containing(self._closing), *read_as)
+        if self._syntax.has_cdata:
+            forbidden += ("/<(?s:.*)/",)
         beside = "".join(f" | /{scalar}/" for scalar in _scalars(schema, types))
         if (excess := excess_of(schema, root)) is not None:
             return f"({without(ANY_TEXT, *forbidden)}){beside}", excess
@@ -280,16 +293,23 @@ class TaggedGrammar:
             body, reason = _sized(low, high, padded=self._syntax.is_padded), None
         except (TypeError, ValueError):
             low, high, body, reason = 0, None, "(?s:.)*", "its length"
-        if "null" in types:
+        if self._syntax.has_cdata:
+            body = _UNMARKED
+        elif "null" in types:
             body = f"(?:{body}|null)"
         end = self._pieces(self._syntax.after_value)
         if end[0][0] != '"':
             # A long count and a forbidden text exceed the library; the tag is one token anyway.
             forbidden = [containing(self._closing)] if max(low, high or 0) <= LENGTH_MAX else []
-            return " ".join([self._terminal(without(f"/{body}/", *forbidden)), *end]), reason
+            text = without(f"/{body}/", *forbidden)
+            if self._syntax.has_cdata:
+                text = f"({text}) | /{_MARKED}/"
+            return " ".join([self._terminal(text), *end]), reason
         padding = "\\n?" if self._syntax.is_padded else ""
-        lazy = f"/{body}{padding}{literal(self._closing)}/"
-        name = self._lazy.setdefault(lazy, f"t{len(self._lazy)}")
+        bodies = [body, _MARKED] if self._syntax.has_cdata else [body]
+        lazies = [f"/{one}{padding}{literal(self._closing)}/" for one in bodies]
+        names = [self._lazy.setdefault(lazy, f"t{len(self._lazy)}") for lazy in lazies]
+        name = names[0] if len(names) == 1 else f"({' | '.join(names)})"
         rest = self._syntax.after_value[
             self._syntax.after_value.index(self._closing) + len(self._closing) :
         ]

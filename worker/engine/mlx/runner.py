@@ -287,9 +287,8 @@ class BatchRunner:
         ends, take_back = self._weights.end_ids, self._sampler.take_back
         times = PassTimes(overlaps=is_on_gpu())
         drafter = None if self._draft is None else ModelDrafter(self._draft)
-        speculation = Speculation(
-            self._draft_room, take_back, ends, self.drafts.record, times, drafter
-        )
+        masks, drafted = self._sampler.masks, self.drafts.record
+        speculation = Speculation(self._draft_room, take_back, ends, drafted, times, drafter, masks)
         self._sequences = RunningSequences(
             self._weights.network,
             self._sampler,
@@ -340,8 +339,6 @@ class BatchRunner:
 
         Memory is reserved for ``STEP_TOKENS_MAX``, of which the passes in flight take two.
         """
-        if self._sampler.is_restricted(uid):
-            return 0
         return min(self._remaining[uid] - 1, STEP_TOKENS_MAX - 2)
 
     def _preempt_for_memory(self) -> list[int]:

@@ -7,12 +7,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
+from operator import mul
 from statistics import median, median_low
 from typing import Protocol
 
 from domain.chat.images import IMAGE_ID_MIN
 from domain.kv.hashing import common_tokens
+from worker.engine.grammar.ports import LookAhead
 
 #: Share of the decode time that drafts may lose; with what noise hides it stays below 2 %.
 LOSS_SHARE = 0.015
@@ -72,6 +74,9 @@ class PassTimes:
         self._drafted_s = 0.0
         self._was_slow = False
         self._since: float | None = None
+        #: Rows of the last pass, if it was plain.
+        self._plain_rows = 0
+        self._waits = False
         #: Whether the pass that is read next was started before the last reading.
         self._is_ahead = False
 
@@ -109,11 +114,23 @@ class PassTimes:
         """Leave out the time until the next pass: something else runs in between."""
         self._since = None
 
-    def record_reading(self) -> None:
-        """Record that the tokens of the last pass are read; a pass with drafts may start."""
+    def record_reading(self, *, waits: bool = False) -> None:
+        """Record that the tokens of the last pass are read; a pass with drafts may start.
+
+        Args:
+            waits: Whether this happens before each pass, so that a plain one is measured from here.
+        """
         if self._is_ahead or self._since is None:
-            self._since = self._clock()
-        self._is_ahead = False
+            now = self._clock()
+            if waits and self._since is not None and self._plain_rows:
+                # The pass that is read now was plain.
+                self._plain[self._plain_rows].append(now - self._since)
+                self._untimed = 0
+                plain = self.plain_s(self._plain_rows)
+                if plain is not None:
+                    self._settle(plain, LOSS_SHARE * min(now - self._since, plain))
+            self._since = now
+        self._is_ahead, self._plain_rows, self._waits = False, 0, waits
 
     def record_plain(self, rows: int) -> None:
         """Record a plain pass."""
@@ -130,7 +147,9 @@ class PassTimes:
             # After a wrong guess the device has waited until the pass was prepared.
             has_waited = self._overlaps and since is not None and not self._is_ahead
             self._settle(plain, (LOSS_SHARE - has_waited) * seconds)
-        self._since, self._is_ahead = now, True
+        if since is None or self._is_ahead or self._overlaps or not self._waits:
+            self._since = now
+        self._is_ahead, self._plain_rows = True, rows
 
     @contextmanager
     def drafting(self, tokens: int) -> Generator[None]:
@@ -317,6 +336,26 @@ class Drafter(Protocol):
         ...
 
 
+class Restrictions(Protocol):
+    """What the rows may draw, where grammars restrict them."""
+
+    def restricts(self, uid: int) -> bool:
+        """Return whether a row is restricted, now or later."""
+        ...
+
+    def is_masked(self, uid: int) -> bool:
+        """Return whether the last token of a row was drawn under a mask."""
+        ...
+
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead:
+        """Return at most ``limit`` tokens that a restricted row is expected to draw next.
+
+        Args:
+            guess: Expected tokens; followed as far as they are allowed.
+        """
+        ...
+
+
 #: Most tokens of a draft.
 DRAFT_TOKENS_MAX = 8
 #: Most tokens of the first draft.
@@ -345,6 +384,7 @@ class Speculation:
             were drawn.
         times: Measures the passes.
         drafter: Drafts for rows without a guess of their own; ``None`` for no others.
+        restrictions: What the rows may draw; ``None`` where nothing restricts any.
     """
 
     def __init__(
@@ -355,7 +395,13 @@ class Speculation:
         on_draft: Callable[[int, int], None],
         times: PassTimes | None = None,
         drafter: Drafter | None = None,
+        restrictions: Restrictions | None = None,
     ) -> None:
+        self._restrictions = restrictions
+        #: The probability of each guessed token of a restricted row, given those before it.
+        self._odds: dict[int, list[float]] = {}
+        #: Whether the present tokens are read before the next pass, whatever it drafts.
+        self._reads_first = False
         self._room = room
         self._take_back = take_back
         self._end_ids = end_ids
@@ -378,6 +424,7 @@ class Speculation:
         """Forget sequences; unknown uids are ignored."""
         for uid in uids:
             self._lookups.pop(uid, None)
+            self._odds.pop(uid, None)
             self._rejected.discard(uid)
         if self._drafter is not None:
             self._drafter.drop(uids)
@@ -385,11 +432,14 @@ class Speculation:
     def guess(self, rows: Sequence[SpeculatedRow]) -> dict[int, list[int]]:
         """Return guesses by uid: the token that is drawn but not read yet, and a draft after it.
 
-        An empty one is left to the drafter. No guess costs nothing but the look-up: the pass that
-        draws the next tokens can be started before the present ones are read.
+        An empty one is left to the drafter, or to what a grammar lets follow the present token. No
+        guess costs nothing but the look-up: the pass that draws the next tokens can be started
+        before the present ones are read.
         """
         guesses: dict[int, list[int]] = {}
         self._limits = {}
+        self._odds.clear()
+        masked: dict[int, list[int]] = {}
         for row in rows:
             lookup = self._lookups.get(row.uid)
             if lookup is None:
@@ -400,17 +450,33 @@ class Speculation:
             guess = lookup.propose(max(limit, 0) + 1)
             if limit > 0 and guess and row.uid not in self._rejected:
                 guesses[row.uid] = guess
+            restrictions = self._restrictions
+            if limit > 0 and restrictions is not None and restrictions.is_masked(row.uid):
+                masked[row.uid] = guess
         self._rejected.clear()
+        self._reads_first = bool(masked) and self._may_wait(len(rows))
         plan = self._plan(len(rows), guesses) if guesses else {}
         opened = {uid: guesses[uid] for uid in plan}
-        left = [uid for uid, limit in self._limits.items() if limit > 0 and uid not in plan]
+        left = [
+            uid
+            for uid, limit in self._limits.items()
+            if limit > 0 and uid not in plan and not self._restricts(uid)
+        ]
         if self._drafter is not None and left:
             if self._drafter_tokens(len(rows), len(left)):
                 opened.update((uid, []) for uid in left)
             self._refused += not opened
         else:
             self._refused += bool(guesses) and not plan
-        return opened
+        return masked | opened if self._reads_first else opened
+
+    def _restricts(self, uid: int) -> bool:
+        return self._restrictions is not None and self._restrictions.restricts(uid)
+
+    def _may_wait(self, rows: int) -> bool:
+        """Return whether the next pass may wait until the present tokens are read."""
+        times = self.times
+        return times.plain_s(rows) is not None and times.credit_s >= 0 and not times.is_retiming
 
     def _plan(self, rows: int, guesses: Mapping[int, Sequence[int]]) -> dict[int, int]:
         """Return the tokens to draft, by uid: each row as many as win more than they cost."""
@@ -438,8 +504,8 @@ class Speculation:
 
     def _wins(self, uid: int, guess: Sequence[int], token_value: float) -> list[float]:
         """Return what each drafted token of a row is expected to win, in seconds."""
-        agreement = self._lookups[uid].agreement
-        return [token_value * agreement**at for at in range(1, len(guess))]
+        odds = self._odds.get(uid) or [self._lookups[uid].agreement] * (len(guess) - 1)
+        return [token_value * one for one in accumulate(odds, mul)]
 
     def _drafter_tokens(self, rows: int, drafting: int) -> int:
         """Return how many tokens the drafter should draft of some of the rows; 0 for none."""
@@ -487,12 +553,16 @@ class Speculation:
         guesses: Mapping[int, Sequence[int]],
     ) -> list[list[int]]:
         """Return the draft of each row, now that the drawn tokens are read; empty for none."""
-        self.times.record_reading()
+        self.times.record_reading(waits=self._reads_first)
         right = {
             row.uid: self._until_end(guesses[row.uid])
             for row, token in zip(rows, drawn, strict=True)
             if guesses.get(row.uid) and guesses[row.uid][0] == token
         }
+        if self._restrictions is not None:
+            for row, token in zip(rows, drawn, strict=True):
+                if row.uid in guesses and self._restrictions.restricts(row.uid):
+                    self._restrict(self._restrictions, row, token, right)
         plan = self._plan(len(rows), right) if right else {}
         drafts = {uid: right[uid][1 : 1 + count] for uid, count in plan.items()}
         self._drafted = set()
@@ -510,6 +580,7 @@ class Speculation:
             for row, token in zip(rows, drawn, strict=True)
             if row.uid not in drafts
             and self._limits.get(row.uid, 0) > 0
+            and not self._restricts(row.uid)
             and token not in self._end_ids
         ]
         count = self._drafter_tokens(len(rows), len(left)) if left else 0
@@ -524,6 +595,21 @@ class Speculation:
             cut = self._until_end([token, *draft])[1 : 1 + self._limits[row.uid]]
             drafts[row.uid] = cut
             self._drafted.add(row.uid)
+
+    def _restrict(
+        self,
+        restrictions: Restrictions,
+        row: SpeculatedRow,
+        token: int,
+        right: dict[int, list[int]],
+    ) -> None:
+        """Replace the guess of a row by what its grammar lets follow its present token."""
+        limit = min(DRAFT_TOKENS_MAX, self._room(row.uid, len(row.tokens)))
+        found = restrictions.look_ahead(row.uid, right.pop(row.uid, [token])[1:], limit)
+        agreement = self._lookups[row.uid].agreement
+        if found.tokens:
+            right[row.uid] = [token, *found.tokens]
+            self._odds[row.uid] = [agreement if one is None else one for one in found.odds]
 
     def settle(
         self,

@@ -145,6 +145,12 @@ class ChannelHeader:
             and all(_WORD.fullmatch(word) for word in words)
         )
 
+    def copied(self) -> ChannelHeader:
+        """Return one that continues from the same text by itself."""
+        other = ChannelHeader(self._format, is_started=False)
+        other._parts = self._parts[:]
+        return other
+
     def add_marker(self, marker: str) -> None:
         """Append a marker that belongs inside a header."""
         self._parts.append((marker, ""))

@@ -22,6 +22,10 @@ class Detokenizer(Protocol):
         """Return the rest of the text at the end; an incomplete character becomes U+FFFD."""
         ...
 
+    def copied(self) -> Detokenizer:
+        """Return one that continues from the same tokens by itself."""
+        ...
+
 
 class ByteDetokenizer:
     """``Detokenizer`` for vocabularies of byte strings: byte-level BPE, SentencePiece with bytes.
@@ -48,6 +52,12 @@ class ByteDetokenizer:
     def flush(self) -> str:
         """Return the rest of the text at the end."""
         return self._stripped(self._decoder.decode(b"", final=True))
+
+    def copied(self) -> ByteDetokenizer:
+        """Return one that continues from the same tokens by itself."""
+        other = ByteDetokenizer(self._table, strip_first_space=self._strip)
+        other._decoder.setstate(self._decoder.getstate())
+        return other
 
     def _stripped(self, text: str) -> str:
         if self._strip and text:
@@ -82,3 +92,9 @@ class WindowDetokenizer:
         before, now = self._decode(self._ids[: self._decoded]), self._decode(self._ids)
         self._decoded = len(self._ids)
         return now[len(before) :]
+
+    def copied(self) -> WindowDetokenizer:
+        """Return one that continues from the same tokens by itself."""
+        other = WindowDetokenizer(self._decode)
+        other._ids, other._decoded = self._ids[:], self._decoded
+        return other

@@ -294,6 +294,7 @@ class SectionParser(AnswerParser):
 
 
 def _reader_for(rules: CallRules) -> Callable[[CallRules, str], CallReader]:
-    if rules.format.syntax is not None and not rules.format.syntax.is_quoted:
+    syntax = rules.format.syntax
+    if syntax is not None and not syntax.is_quoted and not syntax.quote:
         return TaggedReader
     return JsonReader if rules.format.parse is None else WholeReader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from domain.errors import InvalidRequest
 from domain.values import Sampling, SamplingWish, StopReason
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
+from tests.support.models.runner_probe import make_drafts_free
 from tests.support.models.tiny_models import TEMPLATE, make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
-from worker.engine.ports import StepResult
+from worker.engine.ports import LoadedModel, StepResult
 
 _CALLS = (
     "{%- for message in messages if message.tool_calls -%}"
@@ -346,6 +348,101 @@ def test_who_gives_way_and_comes_back_goes_on_the_same(
     finally:
         tight.close(0)
     assert _Watched.gave_way
+
+
+@pytest.mark.parametrize("max_tokens", [40, 46, 60, 75])
+def test_an_answer_that_its_limit_ends_is_whole(
+    model_dir: Path, sink: CollectingSink, monkeypatch: pytest.MonkeyPatch, max_tokens: int
+) -> None:
+    make_drafts_free(monkeypatch)
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "list": {"type": "array", "items": _POINT}},
+        "required": ["text", "list"],
+        "additionalProperties": False,
+    }
+    requests = [formed(schema, seed=seed, max_tokens=max_tokens) for seed in range(4)]
+    by_runner = []
+    for runner in (_Plain, _Drafting):
+        engine = start(model_dir, sink, runner=runner)
+        name = f"{runner.__name__}-{max_tokens}"
+        handles = [submit(engine, f"{name}-{n}", one) for n, one in enumerate(requests)]
+        outcomes = [finished(handle) for handle in handles]
+        # The same comes after a crash, also close to the end.
+        items = sink.numbered(f"{name}-0")
+        for cut in (1, len(items) // 2, len(items) - 1):
+            again = submit(engine, f"{name}-cut-{cut}", requests[0], attempt=2, emitted=items[:cut])
+            assert finished(again).token_ids == outcomes[0].token_ids
+        engine.close(0)
+        for outcome in outcomes:
+            jsonschema_rs.validator_for(schema).validate(json.loads(outcome.text))
+            assert outcome.stop_reason is StopReason.MAX_TOKENS
+        by_runner.append([outcome.token_ids for outcome in outcomes])
+    assert by_runner[0] == by_runner[1]
+
+
+class _Plain(BatchRunner):
+    """Drafts nothing."""
+
+    def load(self) -> LoadedModel:
+        self.speculates = False
+        return super().load()
+
+
+class _Drafting(BatchRunner):
+    """Counts drafts over all instances."""
+
+    accepted = 0
+
+    def close(self) -> None:
+        _Drafting.accepted += self.drafts.accepted_tokens
+        super().close()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_drafts_and_forced_tokens_change_no_token(
+    model_dir: Path,
+    sink: CollectingSink,
+    monkeypatch: pytest.MonkeyPatch,
+    temperature: float,
+) -> None:
+    make_drafts_free(monkeypatch)
+    wish = partial(SamplingWish, temperature=temperature)
+    points = {"type": "array", "items": _POINT, "minItems": 4}
+    requests = [
+        *(replace(formed(points, max_tokens=160), sampling=wish(seed=n)) for n in range(3)),
+        *(
+            replace(
+                formed(None, tools=functions("Place", "Wait"), tool_choice=choice),
+                sampling=wish(seed=n),
+            )
+            for n, choice in enumerate((ToolChoice(mode="any"), ToolChoice()))
+        ),
+        replace(formed(_POINT, tools=functions("Place")), sampling=wish(seed=9)),
+        ask("tell me", max_tokens=60, sampling=Sampling(temperature=temperature, seed=5)),
+    ]
+    plain = start(model_dir, sink, runner=_Plain)
+    before = [
+        finished(submit(plain, f"plain-{temperature}-{n}", request)).token_ids
+        for n, request in enumerate(requests)
+    ]
+    plain.close(0)
+    drafting = start(model_dir, sink, runner=_Drafting)
+    try:
+        alone = [
+            finished(submit(drafting, f"drafts-{temperature}-{n}", request)).token_ids
+            for n, request in enumerate(requests)
+        ]
+        handles = [
+            submit(drafting, f"together-{temperature}-{n}", request)
+            for n, request in enumerate(requests)
+        ]
+        together = [finished(handle).token_ids for handle in handles]
+    finally:
+        drafting.close(0)
+    assert alone == before
+    assert together == before
+    assert _Drafting.accepted
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_if_the_caller_is_strict(

@@ -14,7 +14,7 @@ from tests.support.models.families import every_architecture
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import LLAMA, VOCABULARY, Architecture
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, Unlimited
 from worker.engine.mlx.kv.window_cache import make_row_caches
 
 #: Largest difference between a batch that is read in pieces and one plain pass, in fp32, with the
@@ -88,7 +88,7 @@ def test_values_are_the_same_for_whoever_goes_on_after_any_token(
     bench.close()
 
 
-class _OnlyEven:
+class _OnlyEven(Unlimited):
     """A constraint that rules out every other token."""
 
     accepted_count = 0

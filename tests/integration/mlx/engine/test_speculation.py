@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tests.support.models.tiny_architectures import (
     VOCABULARY,
     Architecture,
 )
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, Unlimited
 from worker.engine.mlx import speculation as module
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.ports import Finish
@@ -198,7 +199,7 @@ def test_a_preempted_sequence_goes_on_with_the_same_tokens(oracle: Oracle) -> No
     assert [run.tokens for run in runs] == [run.tokens for run in expected]
 
 
-class _OnlyEven:
+class _OnlyEven(Unlimited):
     """A constraint that rules out every other token."""
 
     accepted_count = 0
@@ -212,25 +213,48 @@ class _OnlyEven:
     def mask(self) -> bytes | None:
         return bytes([0b01010101]) * (VOCABULARY // 8)
 
+    def ahead(self) -> Constraint | None:
+        return copy(self)
 
-def test_a_restricted_sequence_gets_no_drafts_beside_one_that_does(oracle: Oracle) -> None:
+
+class _Blind(_OnlyEven):
+    """One that cannot look ahead."""
+
+    def ahead(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, PENALISED], ids=["sampled", "penalised"])
+def test_a_restricted_sequence_draws_the_same_with_drafts_alone_and_beside_a_free_one(
+    oracle: Oracle, sampling: Sampling
+) -> None:
     cold, bench = without_drafts(LLAMA), Bench(LLAMA)
     first, second = random_tokens(12, 3), random_tokens(30, 4)
-    pairs = []
-    for one in (cold, bench):
-        form: Constraint = _OnlyEven()
-        restricted = asked(one, first, TOKENS, SAMPLED, constraint=form)
-        if one is bench:
-            one.finish()
-            assert one.runner.drafts.drafts == 0
-            form = _OnlyEven()
-            restricted = asked(one, first, TOKENS, SAMPLED, constraint=form)
-        free = one.join(second, TOKENS, SAMPLED)
-        one.finish()
-        oracle.learn(restricted, free)
-        pairs.append((restricted.tokens, free.tokens))
-    assert pairs[0] == pairs[1]
-    assert bench.runner.drafts.accepted_tokens
+    restricted = asked(cold, first, TOKENS, sampling, constraint=_OnlyEven())
+    free = cold.join(second, TOKENS, SAMPLED)
+    cold.finish()
+    oracle.learn(restricted, free)
+    alone = asked(bench, first, TOKENS, sampling, constraint=_OnlyEven())
+    bench.finish()
+    assert alone.tokens == restricted.tokens
+    # The oracle errs, and a wrong token that is not allowed is not verified.
+    assert bench.runner.drafts.accepted_tokens > TOKENS // 2
+    beside = asked(bench, first, TOKENS, sampling, constraint=_OnlyEven())
+    other = bench.join(second, TOKENS, SAMPLED)
+    bench.finish()
+    assert (beside.tokens, other.tokens) == (restricted.tokens, free.tokens)
+
+
+def test_a_constraint_that_cannot_look_ahead_gets_no_drafts(oracle: Oracle) -> None:
+    cold, bench = without_drafts(LLAMA), Bench(LLAMA)
+    prompt = random_tokens(12, 3)
+    expected = asked(cold, prompt, TOKENS, SAMPLED, constraint=_Blind())
+    cold.finish()
+    oracle.learn(expected)
+    run = asked(bench, prompt, TOKENS, SAMPLED, constraint=_Blind())
+    bench.finish()
+    assert run.tokens == expected.tokens
+    assert bench.runner.drafts.drafts == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)

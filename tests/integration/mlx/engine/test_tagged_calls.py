@@ -25,6 +25,8 @@ _FAMILIES = {
     "minimax": "{# <minimax:tool_call> #}",
     "kimi": "{# <|tool_calls_section_begin|> #}",
     "lfm": "{# <|tool_call_start|> #}",
+    "gemma4": "{# <|tool_call>call:f{}<tool_call|> #}",
+    "minicpm": '{# <function name=""><param name=""> #}',
 }
 _POINT: dict[str, Any] = {
     "type": "object",

@@ -47,6 +47,8 @@ _FAMILIES = {
     "minimax": "<minimax:tool_call>{{ call.function.name }}</minimax:tool_call>",
     "kimi": "<|tool_calls_section_begin|>{{ call.function.name }}<|tool_calls_section_end|>",
     "lfm": "<|tool_call_start|>[{{ call.function.name }}()]<|tool_call_end|>",
+    "minicpm": '<function name="{{ call.function.name }}"><param name="a">b</param></function>',
+    "gemma4": "<|tool_call>call:{{ call.function.name }}{}<tool_call|>",
     "gemma": "<start_function_call>call:{{ call.function.name }}{}<end_function_call>",
     "none": "",
 }
@@ -110,6 +112,8 @@ def _ask(*messages: Message, choice: ToolChoice | None = None, thinking: bool = 
                 "<|tool_call_argument_begin|>"
             ),
         ),
+        ("gemma4", "<|tool_call>call:", "<|tool_call>call:Bash{"),
+        ("minicpm", '<function name="', '<function name="Bash">'),
         ("lfm", "<|tool_call_start|>[", "<|tool_call_start|>[Bash("),
         ("llama", '{"name": "', '{"name": "Bash", "parameters":'),
     ],

@@ -25,6 +25,9 @@ class _Characters:
     def flush(self) -> str:
         return ""
 
+    def copied(self) -> _Characters:
+        return self
+
 
 @pytest.fixture
 def sink() -> CollectingSink:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from domain.chat.generation import GenerationTask, PreparedPrompt
 from domain.values import JobId, Sampling
 from tests.support.fakes.engine import ScriptedRunner
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, Unlimited
 from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK
 from worker.engine.output.tool_calls.reader import ToolFormat
 from worker.engine.ports import LoadedModel
@@ -165,7 +165,7 @@ def test_tokens_that_do_not_decode_to_the_tag_disable_the_limit() -> None:
     assert with_reasoning_limit(blind, coded, frozenset()) is blind
 
 
-class _Other:
+class _Other(Unlimited):
     """What the answer is held to besides: it forbids all but one token."""
 
     is_over = False

@@ -12,9 +12,11 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokeni
 from worker.engine.output.channel_parser import HARMONY, MUSE_SPARK, ChannelFormat
 from worker.engine.output.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from worker.engine.output.tool_calls.reader import (
+    GEMMA_SYNTAX,
     GLM_LINES_SYNTAX,
     GLM_SYNTAX,
     LONGCAT_SYNTAX,
+    MINICPM_SYNTAX,
     MINIMAX_SYNTAX,
     PYTHON_SYNTAX,
     QWEN_SYNTAX,
@@ -22,6 +24,7 @@ from worker.engine.output.tool_calls.reader import (
     Parse,
     Tool,
     ToolFormat,
+    parse_bare_calls,
     parse_keyword_calls,
     parse_numbered_calls,
 )
@@ -70,7 +73,17 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
             ),
             json=JsonCallStyle.NUMBERED,
         ),
-        "minicpm5": ToolFormat(argument_tags=("<param ", "</param>")),
+        "minicpm5": ToolFormat(
+            argument_tags=("<param ", "</param>"),
+            opening='<function name="',
+            opening_named='<function name="NAME">',
+            syntax=MINICPM_SYNTAX,
+        ),
+        "gemma4": ToolFormat(
+            opening="<|tool_call>call:",
+            opening_named="<|tool_call>call:NAME{",
+            syntax=GEMMA_SYNTAX,
+        ),
         "pythonic": ToolFormat(
             opening="<|tool_call_start|>[",
             opening_named="<|tool_call_start|>[NAME(",
@@ -96,7 +109,11 @@ _KNOWN: Final[Mapping[str, ToolFormat]] = MappingProxyType(
 _LINES_MARK: Final = "</arg_key>\n<arg_value>"
 #: Tried before mlx-lm's parsers, which decode some JSON values differently.
 _OWN_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"pythonic": parse_keyword_calls, "kimi_k2": parse_numbered_calls}
+    {
+        "gemma4": parse_bare_calls,
+        "pythonic": parse_keyword_calls,
+        "kimi_k2": parse_numbered_calls,
+    }
 )
 _IN_JSON: Final = frozenset({"json_tools", "mistral"})
 #: Llama 3.1 and later; mlx-lm has no parser for it.

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import cast
 
 import mlx.core as mx
 
-from worker.engine.grammar.ports import Constraint
+from worker.engine.grammar.ports import Constraint, ConstraintLost, LookAhead
 
 _BITS = 8
+#: Most tokens that a mask allows where one of them is expected, and the masks that are remembered.
+FEW_ALLOWED, HABITS_MAX = 64, 4096
+#: Probability of the token that was drawn last under a mask, at first; weight of the newest draw.
+_FIRST_ODDS, _NEWEST = 0.7, 0.2
+
+
+class _Habits:
+    """What was drawn last under each mask that allows few tokens: the usual form of the text."""
+
+    def __init__(self) -> None:
+        #: By the hash of the mask; a collision makes a wrong draft at most.
+        self._drawn: dict[int, tuple[int, float]] = {}
+
+    def expected(self, mask: bytes) -> tuple[int, float] | None:
+        """Return the token that is expected under a mask, and its probability."""
+        bits = int.from_bytes(mask, "little")
+        if (allowed := bits.bit_count()) == 1:
+            return bits.bit_length() - 1, 1.0
+        return self._drawn.get(hash(mask)) if allowed <= FEW_ALLOWED else None
+
+    def learn(self, mask: bytes, token: int) -> None:
+        """Record what was drawn under a mask."""
+        if not 1 < int.from_bytes(mask, "little").bit_count() <= FEW_ALLOWED:
+            return
+        before, odds = self._drawn.get(hash(mask), (token, _FIRST_ODDS))
+        if len(self._drawn) >= HABITS_MAX:
+            self._drawn.clear()
+        self._drawn[hash(mask)] = token, odds + _NEWEST * ((before == token) - odds)
 
 
 class _Drawn:
@@ -34,8 +64,13 @@ class LogitMasks:
 
     def __init__(self) -> None:
         self._constraints: dict[int, Constraint] = {}
-        self._drawn: dict[int, tuple[_Drawn, int]] = {}
+        #: The draws that the constraint has not accepted yet, each with its row and mask.
+        self._drawn: defaultdict[int, list[tuple[_Drawn, int, bytes | None]]] = defaultdict(list)
         self._unnormalised: set[int] = set()
+        self._habits = _Habits()
+        self._ahead: dict[int, LookAhead] = {}
+        #: The masks of the rows of the last call.
+        self._masks: dict[int, bytes] = {}
 
     def add(self, uid: int, constraint: Constraint, *, is_renormalised: bool = True) -> None:
         """Restrict a sequence.
@@ -55,10 +90,47 @@ class LogitMasks:
         self._constraints.pop(uid, None)
         self._unnormalised.discard(uid)
         self._drawn.pop(uid, None)
+        self._ahead.pop(uid, None)
 
     def restricts(self, uid: int) -> bool:
         """Return whether a sequence has a constraint that is not free yet."""
         return uid in self._constraints
+
+    def is_masked(self, uid: int) -> bool:
+        """Return whether the last token of a sequence was drawn under a mask."""
+        drawn = self._drawn.get(uid, [])
+        return bool(drawn) and drawn[-1][2] is not None
+
+    def look_ahead(self, uid: int, guess: Sequence[int], limit: int) -> LookAhead:
+        """Return the tokens that a restricted sequence is expected to draw next.
+
+        The next call of ``apply`` may have a row for each of the first of them.
+
+        Args:
+            guess: Expected tokens; followed as far as they are allowed.
+            limit: Most tokens.
+        """
+        found = LookAhead()
+        ahead = self._accepted(uid).ahead()
+        with suppress(ConstraintLost):
+            while ahead is not None:
+                mask, at = ahead.mask(), len(found.tokens)
+                found.masks.append(mask)
+                expected = _guessed(guess, at, mask) or (mask and self._habits.expected(mask))
+                if at >= limit or ahead.is_over or not expected:
+                    break
+                ahead.accept(expected[0])
+                found.tokens.append(expected[0])
+                found.odds.append(expected[1])
+        # Without the token after which the grammar is lost.
+        del found.tokens[max(0, len(found.masks) - 1) :]
+        self._ahead[uid] = found
+        return found
+
+    def take_back(self, uid: int, draws: int) -> None:
+        """Forget the last draws of a sequence."""
+        if uid in self._drawn:
+            del self._drawn[uid][-draws:]
 
     def apply(
         self, uids: Sequence[int], logprobs: mx.array, faults: dict[int, Exception]
@@ -66,26 +138,64 @@ class LogitMasks:
         """Return the rows with forbidden tokens at minus infinity, renormalised where needed.
 
         Args:
-            uids: The sequences of the rows.
+            uids: The sequences of the rows. A sequence has several, in order, if it reads tokens of
+                its last ``look_ahead``.
             logprobs: Log-probabilities, [rows, vocabulary].
             faults: Receives the error of each sequence whose constraint failed.
         """
+        self._masks = {}
         if self._constraints.keys().isdisjoint(uids):
             return logprobs
         # The device computes the rows while the masks are built.
         mx.async_eval(logprobs)  # type: ignore[no-untyped-call]  # mlx ships it without types
-        masks: dict[int, bytes] = {}
+        masks, places = self._masks, dict.fromkeys(uids, 0)
         for row, uid in enumerate(uids):
+            place = places[uid]
+            places[uid] += 1
             try:
-                mask = self._next_mask(uid)
+                mask = self._mask_at(uid, place)
             except Exception as error:  # noqa: BLE001 - one row's fault must not end the whole batch
                 faults[uid] = error
                 self.drop(uid)
                 continue
             if mask is not None:
                 masks[row] = mask
+        self._ahead.clear()
         renormalised = {row for row in masks if uids[row] not in self._unnormalised}
         return masked(logprobs, masks, renormalised) if masks else logprobs
+
+    def within_limits(
+        self, uids: Sequence[int], tokens: mx.array, read: mx.array | Sequence[int] | None
+    ) -> mx.array:
+        """Return the drawn tokens, [rows], replaced where a limit of tokens is near.
+
+        Args:
+            read: The token that each row has read.
+        """
+        near = [
+            uid
+            for uid in dict.fromkeys(uids)
+            if uid in self._constraints and self._constraints[uid].is_near_limit
+        ]
+        if not near:
+            return tokens
+        drawn = cast("list[int]", tokens.tolist())
+        for uid in near:
+            rows = [row for row, one in enumerate(uids) if one == uid]
+            following = (
+                [] if len(rows) == 1 or read is None else [int(read[row]) for row in rows[1:]]
+            )
+            if not following:
+                drawn[rows[0]] = self._constraints[uid].within_limit(drawn[rows[0]])
+                continue
+            ahead = self._constraints[uid].ahead()
+            assert ahead is not None, "only what looks ahead has drafts"
+            for row, draft in zip(rows, [*following, None], strict=True):
+                drawn[row] = ahead.within_limit(drawn[row])
+                if drawn[row] != draft:
+                    break
+                ahead.accept(drawn[row])
+        return mx.array(drawn, dtype=tokens.dtype)
 
     def note(self, uids: Sequence[int], tokens: mx.array) -> None:
         """Keep the drawn tokens, [rows], for the constraints to accept."""
@@ -94,19 +204,42 @@ class LogitMasks:
         drawn = _Drawn(tokens)
         for row, uid in enumerate(uids):
             if uid in self._constraints:
-                self._drawn[uid] = (drawn, row)
+                self._drawn[uid].append((drawn, row, self._masks.get(row)))
 
-    def _next_mask(self, uid: int) -> bytes | None:
-        constraint = self._constraints.get(uid)
-        if constraint is None:
+    def _mask_at(self, uid: int, place: int) -> bytes | None:
+        """Return the mask of a row: the ``place``-th of its sequence."""
+        if uid not in self._constraints:
             return None
-        if uid in self._drawn:
-            drawn, row = self._drawn.pop(uid)
-            constraint.accept(drawn.of(row))
+        ahead = self._ahead.get(uid)
+        if ahead is not None and place < len(ahead.masks):
+            return ahead.masks[place]
+        constraint = self._accepted(uid)
         if constraint.is_free:
             self.drop(uid)
             return None
         return constraint.mask()
+
+    def _accepted(self, uid: int) -> Constraint:
+        """Return the constraint of a sequence after all of its drawn tokens."""
+        constraint = self._constraints[uid]
+        for drawn, row, mask in self._drawn.pop(uid, ()):
+            token = drawn.of(row)
+            if mask is not None:
+                self._habits.learn(mask, token)
+            constraint.accept(token)
+        return constraint
+
+
+def _guessed(guess: Sequence[int], at: int, mask: bytes | None) -> tuple[int, None] | None:
+    """Return a guessed token if it is allowed."""
+    if at >= len(guess):
+        return None
+    token = guess[at]
+    if mask is None:
+        return token, None
+    byte = token // _BITS
+    is_allowed = byte < len(mask) and mask[byte] >> token % _BITS & 1
+    return (token, None) if is_allowed else None
 
 
 def masked(logprobs: mx.array, masks: dict[int, bytes], renormalised: Collection[int]) -> mx.array:

@@ -113,9 +113,10 @@ class BatchSampler:
         self._masks.drop(uid)
         self.logprob_rows.drop(uid)
 
-    def is_restricted(self, uid: int) -> bool:
-        """Return whether a constraint still restricts what a sequence may draw."""
-        return self._masks.restricts(uid)
+    @property
+    def masks(self) -> LogitMasks:
+        """Return the constraints of the sequences."""
+        return self._masks
 
     def take_back(self, uid: int, draws: int) -> None:
         """Forget the last draws of a sequence in the last call; they are drawn again."""
@@ -123,13 +124,13 @@ class BatchSampler:
             self._rows[uid].index -= draws
         if uid in self._counts:
             self._counts[uid].take_back(draws)
+        self._masks.take_back(uid, draws)
         self.logprob_rows.take_back(uid, draws)
 
     def __call__(self, logits: mx.array, read: mx.array | Sequence[int] | None = None) -> mx.array:
         """Return one token id per row.
 
-        Several rows may belong to one sequence: its next tokens, in order. Such a sequence has no
-        constraint.
+        Several rows may belong to one sequence: its next tokens, in order.
 
         Args:
             logits: [rows, vocabulary].
@@ -148,6 +149,7 @@ class BatchSampler:
         penalised = self._penalised(uids, logits, logprobs, read)
         self.drawn_from = self._masks.apply(uids, penalised, self.faults)
         tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
+        tokens = self._masks.within_limits(uids, tokens, read)
         self._masks.note(uids, tokens)
         self.logprob_rows.note(uids, logits, tokens)
         return tokens

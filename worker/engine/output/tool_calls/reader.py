@@ -18,6 +18,9 @@ _NUMBERED: Final = re.compile(
     r"\s*<\|tool_call_begin\|>\s*functions\.([^\s<>]+):\d+\s*<\|tool_call_argument_begin\|>\s*"
 )
 _NUMBERED_END: Final = re.compile(r"\s*<\|tool_call_end\|>\s*")
+_QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
+_BARE_HEADER: Final = re.compile(r"\s*call:([^\s{}]+)(?=\{)")
+_BARE_KEY: Final = re.compile(r'\s*(?:<\|"\|>(.*?)<\|"\|>|([\w.-]+))\s*:', re.DOTALL)
 _WORDS: Final = {"True": True, "False": False, "None": None}
 
 
@@ -68,6 +71,47 @@ def parse_numbered_calls(text: str) -> list[dict[str, Any]]:
         calls.append({"name": header[1], "arguments": arguments})
         at = end.end()
     return calls
+
+
+def parse_bare_calls(text: str) -> list[dict[str, Any]]:
+    """Return the calls in a text of the form ``call:f{a:<|"|>x<|"|>,b:{c:[1]}}``.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    at, calls = 0, list[dict[str, Any]]()
+    while at < len(text) or not calls:
+        header = _BARE_HEADER.match(text, at)
+        if header is None:
+            raise MalformedJson
+        arguments, at = _bare_value(text, header.end())
+        calls.append({"name": header[1], "arguments": arguments})
+        at = _skip_space(text, at)
+    return calls
+
+
+def _bare_value(text: str, at: int) -> tuple[Any, int]:
+    at = _skip_space(text, at)
+    if quote := _QUOTED.match(text, at):
+        return quote[1], quote.end()
+    closing = {"{": "}", "[": "]"}.get(text[at : at + 1])
+    if closing is None:
+        return _DECODER.raw_decode(text, at)
+    members, items = dict[str, Any](), list[Any]()
+    at = _skip_space(text, at + 1)
+    while text[at : at + 1] != closing:
+        if members or items:
+            at = _expect(text, at, ",")
+        if closing == "}":
+            key = _BARE_KEY.match(text, at)
+            if key is None:
+                raise MalformedJson
+            members[key[1] or key[2]], at = _bare_value(text, key.end())
+        else:
+            item, at = _bare_value(text, at)
+            items.append(item)
+        at = _skip_space(text, at)
+    return members if closing == "}" else items, at + 1
 
 
 def is_inside_string(text: str) -> bool:
@@ -140,6 +184,9 @@ class ToolSyntax:
         is_repeated: Whether several calls may stand between the start tag and the end tag.
         is_quoted: Whether strings are written as in JSON, so that no tag can stand in one.
         separator: Text between two arguments, and between two calls.
+        quote: Tag around strings where values within values are written in the same way.
+        has_cdata: Whether strings with markup are written as ``<![CDATA[…]]>``. Another one does
+            not begin with ``<``.
     """
 
     after_key: str
@@ -151,6 +198,8 @@ class ToolSyntax:
     is_repeated: bool = False
     is_quoted: bool = False
     separator: str = ""
+    quote: str = ""
+    has_cdata: bool = False
 
     @property
     def is_padded(self) -> bool:
@@ -190,6 +239,23 @@ MINIMAX_SYNTAX: Final = ToolSyntax(
     after_value="</parameter>\n",
     after_call="</invoke>\n",
     is_repeated=True,
+)
+#: The start tag is ``<function name=``.
+MINICPM_SYNTAX: Final = ToolSyntax(
+    before_name='"',
+    after_name='">',
+    before_key='<param name="',
+    after_key='">',
+    after_value="</param>",
+    has_cdata=True,
+)
+GEMMA_SYNTAX: Final = ToolSyntax(
+    before_name="call:",
+    after_name="{",
+    after_key=":",
+    after_call="}",
+    separator=",",
+    quote='<|"|>',
 )
 #: LFM and other families that write Python: ``[f(a="x", b=2)]``.
 PYTHON_SYNTAX: Final = ToolSyntax(
@@ -392,6 +458,8 @@ class WholeReader:
 
     def _is_inside_argument(self, text: str) -> bool:
         syntax = self._rules.format.syntax
+        if syntax is not None and syntax.quote:
+            return text.count(syntax.quote) % 2 == 1
         if syntax is not None and syntax.is_quoted:
             return is_inside_string(text)
         tags = self._rules.format.argument_tags

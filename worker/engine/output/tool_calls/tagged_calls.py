@@ -31,6 +31,7 @@ from worker.engine.output.tool_calls.reader import (
 
 _CONTAINERS = frozenset({"object", "array"})
 _QUOTES = "\"'"
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class TaggedReader:
@@ -60,7 +61,8 @@ class TaggedReader:
         values = (
             (self._value_end, f"\n{self._value_end}") if syntax.is_padded else (self._value_end,)
         )
-        self._value_ends = TagScanner(values)
+        self._plain_ends = self._value_ends = TagScanner(values)
+        self._cdata_ends = TagScanner([_CDATA_END + self._value_end])
         ends = {tag for tag in (self._call_end, rules.format.end) if tag}
         self._name_ends = TagScanner(
             [self._name_end] if self._name_end else [self._key_start, *ends]
@@ -173,7 +175,13 @@ class TaggedReader:
             if not self._buffer:
                 return False
             self._buffer = self._buffer.removeprefix("\n")
-        if self._types <= STRING_ONLY:
+        is_marked = self._syntax.has_cdata and self._buffer.startswith(_CDATA)
+        if self._syntax.has_cdata and not is_marked and _CDATA.startswith(self._buffer):
+            return False
+        self._value_ends = self._cdata_ends if is_marked else self._plain_ends
+        if is_marked:
+            self._buffer = self._buffer.removeprefix(_CDATA)
+        if self._types <= STRING_ONLY or (is_marked and "string" in self._types):
             self._emit_arguments('"')
             self._step = self._stream_string
         else:

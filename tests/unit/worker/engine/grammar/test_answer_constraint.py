@@ -335,3 +335,45 @@ def test_a_grammar_is_compiled_once(grammars: GuidanceGrammars) -> None:
     assert other.accept_text("once")
     assert other.is_over
     assert not one.is_over
+
+
+_WORDS = (
+    "<think>hm</think>I wait.",
+    '<tool_call>\n{"name": "Wait", "arguments": {"seconds": 3}}\n</tool_call>',
+    '{"a": 12}',
+    "<tool_call>",
+    "x",
+)
+
+
+@given(
+    texts=st.lists(st.sampled_from(_WORDS), min_size=1, max_size=3),
+    cut=st.integers(0, 40),
+    schema=st.sampled_from([None, _FORM]),
+)
+def test_looking_ahead_shows_the_masks_to_come_and_changes_nothing(
+    grammars: GuidanceGrammars, texts: list[str], cut: int, schema: dict[str, Any] | None
+) -> None:
+    asked: Any = {"tools": (_READ, _WAIT), "answer_schema": schema}
+    one, other = (_constraint(grammars, _HERMES, **asked) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    ids = TOKENIZER.encode("".join(texts), add_special_tokens=False).ids
+    for token in ids[:cut]:
+        if not _may(one, token):
+            return
+        one.accept(token)
+        other.accept(token)
+    ahead = one.ahead()
+    assert ahead is not None
+    masks = [ahead.mask()]
+    for token in ids[cut:]:
+        if not _may(ahead, token):
+            break
+        ahead.accept(token)
+        masks.append(ahead.mask())
+    for constraint in (one, other):
+        assert constraint.mask() == masks[0]
+        for token, mask in zip(ids[cut:], masks[1:], strict=False):
+            constraint.accept(token)
+            assert constraint.mask() == mask

@@ -294,3 +294,25 @@ def test_a_call_after_any_output_is_constrained_or_free_and_never_an_error(
         constraint.accept(token)
         constraint.mask()
     assert constraint.accepted_count == len(_ids(output))
+
+
+@pytest.mark.parametrize("form", [None, _FORM], ids=["free", "schema"])
+def test_looking_ahead_changes_nothing(
+    grammars: GuidanceGrammars, form: dict[str, Any] | None
+) -> None:
+    text = "analysis<|message|>hm<|end|><|start|>assistant<|channel|>"
+    text += 'commentary to=functions.Wait <|constrain|>json<|message|>{"seconds": 3}<|call|>'
+    ids = _TOKENIZER.encode("<|channel|>" + text, add_special_tokens=False).ids
+    one, other = (_constraint(grammars, tools=_TOOLS, answer_schema=form) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    for at, token in enumerate(ids):
+        ahead = one.ahead()
+        assert ahead is not None
+        for later in ids[at : at + 9]:
+            ahead.accept(later)
+        assert one.mask() == other.mask()
+        one.accept(token)
+        other.accept(token)
+    assert one.is_over
+    assert other.is_over

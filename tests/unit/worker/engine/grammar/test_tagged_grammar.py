@@ -255,6 +255,15 @@ _CALLS = {
         '</parameter>\n<parameter name="edits">["</parameter>"]</parameter>\n'
         '<parameter name="tag">null</parameter>\n</invoke>\n</tool_call>'
     ),
+    "minicpm": (
+        '<function name="Read"><param name="limit">3</param><param name="all">true</param>'
+        '<param name="path"><![CDATA[\n a</tool_call>\n]]></param>'
+        '<param name="edits">["</parameter>"]</param><param name="tag">null</param></function>'
+    ),
+    "gemma": (
+        '<tool_call>call:Read{limit:3,all:true,path:<|"|>\n a</tool_call>\n<|"|>,'
+        'edits:[<|"|></parameter><|"|>],tag:null}</tool_call>'
+    ),
     "python": (
         '<tool_call>[Read(limit=3, all=True, path="\\n a</tool_call>\\n", '
         'edits=["</parameter>"], tag=None)]</tool_call>'
@@ -377,3 +386,73 @@ def test_a_strict_tool_that_cannot_be_kept_is_refused_by_its_name_and_the_keywor
     assert caught.value.field == "tools"
     # Kept, or not asked to be.
     _constraint(tool_format, _READ, odd, strict=("Read",))
+
+
+_NESTED = _tool(
+    {
+        "type": "object",
+        "properties": {
+            "edits": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 3,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "text": {"type": "string"},
+                        "at": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                        "kind": {"enum": ["add", "remove"]},
+                        "tree": {"$ref": "#/$defs/tree"},
+                    },
+                    "required": ["text", "kind"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+        "required": ["edits"],
+        "additionalProperties": False,
+        "$defs": {
+            "tree": {
+                "type": "object",
+                "properties": {"in": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+                "additionalProperties": False,
+            }
+        },
+    },
+    "Edit",
+)
+
+
+def test_values_within_values_have_bare_names_and_marked_strings() -> None:
+    lead = "<tool_call>call:Edit{edits:["
+    first = '{kind:<|"|>add<|"|>,text:<|"|>{"a": [},<|"|>,at:null,tree:{in:[{},{in:[]}]}}'
+    whole = f'{lead}{first},{{text:<|"|><|"|>,kind:<|"|>remove<|"|>}}]}}</tool_call>'
+    assert _allowed_part(_constraint(FAMILIES["gemma"], _NESTED, strict=("Edit",)), whole) == whole
+    _, (call,) = _read(FAMILIES["gemma"], [_NESTED], TOKENIZER.encode(whole).ids)
+    tree: dict[str, Any] = {"in": [{}, {"in": []}]}
+    assert json.loads(call.arguments) == {
+        "edits": [
+            {"kind": "add", "text": '{"a": [},', "at": None, "tree": tree},
+            {"text": "", "kind": "remove"},
+        ]
+    }
+    for wrong, allowed in (
+        ("]", ""),
+        ('{kind:<|"|>move', '{kind:<|"|>'),
+        ('{text:"', "{text:"),
+        ('{"text"', "{"),
+        ("{at:1}", "{at:1"),
+    ):
+        constraint = _constraint(FAMILIES["gemma"], _NESTED)
+        assert _allowed_part(constraint, lead + wrong) == lead + allowed
+
+
+def test_any_object_may_be_an_argument() -> None:
+    tool = _tool({"type": "object", "properties": {"any": {}, "map": {"type": "object"}}})
+    text = '<tool_call>call:Try{map:{a:1,b:{c:[<|"|>x<|"|>,-2.5e3]}},any:[[],true]}</tool_call>'
+    assert _allowed_part(_constraint(FAMILIES["gemma"], tool), text) == text
+    _, (call,) = _read(FAMILIES["gemma"], [tool], TOKENIZER.encode(text).ids)
+    assert json.loads(call.arguments) == {
+        "map": {"a": 1, "b": {"c": ["x", -2500.0]}},
+        "any": [[], True],
+    }

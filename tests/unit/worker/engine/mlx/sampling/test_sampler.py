@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from typing import cast
 
 import mlx.core as mx
 import pytest
 
 from domain.values import Sampling
-from worker.engine.grammar.ports import Constraint, ConstraintLost
+from worker.engine.grammar.ports import Constraint, ConstraintLost, Unlimited
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
 
 #: Likelihoods of the six tokens of a toy vocabulary.
@@ -123,7 +124,7 @@ def test_the_token_that_is_drawn_scored_best(sampling: Sampling) -> None:
     assert best == drawn(sampling, times=100)[0]
 
 
-class _Allows:
+class _Allows(Unlimited):
     """A constraint that allows the same tokens for ever."""
 
     def __init__(self, *tokens: int, size: int = 1) -> None:
@@ -143,6 +144,11 @@ class _Allows:
 
     def mask(self) -> bytes | None:
         return bytes(self._bits)
+
+    def ahead(self) -> _Allows:
+        other = copy(self)
+        other.seen = self.seen[:]
+        return other
 
 
 class _Lost(_Allows):
@@ -223,3 +229,64 @@ def test_a_constraint_that_holds_nothing_more_is_not_asked_again() -> None:
         sampler(logprobs)
     # The token that was drawn before it was free is the last that it sees.
     assert constraint.seen == [first, second]
+
+
+class _Spells(_Allows):
+    """Allows one token after the other, then any of the last two."""
+
+    def __init__(self, *tokens: int) -> None:
+        super().__init__(4, 5)
+        self._word = tokens
+
+    def mask(self) -> bytes | None:
+        at = len(self.seen)
+        return bytes([1 << self._word[at]]) if at < len(self._word) else super().mask()
+
+
+def test_what_a_grammar_forces_is_looked_ahead_and_rejected_draws_are_taken_back() -> None:
+    sampler = BatchSampler(lambda size: [0] * size)
+    constraint = _Spells(1, 3, 2, 5)
+    sampler.add(0, SamplerRow(Sampling(seed=1), 0, constraint))
+    first = sampler(mx.log(mx.array([MASS])))
+    assert first.tolist() == [1]
+    assert sampler.masks.is_masked(0)
+    ahead = sampler.masks.look_ahead(0, [3, 0], 8)
+    # The guess is followed as far as it is allowed, and the grammar goes on.
+    assert (ahead.tokens, ahead.odds) == ([3, 2, 5], [None, 1.0, 1.0])
+    assert constraint.seen == [1]
+    draws = sampler(mx.log(mx.array([MASS] * 3)), [1, 3, 2])
+    assert draws.tolist() == [3, 2, 5]
+    sampler.take_back(0, 1)
+    assert sampler.masks.look_ahead(0, [], 8).tokens == [5]
+    assert constraint.seen == [1, 3, 2]
+    assert sampler(mx.log(mx.array([MASS])))[0].item() == 5
+
+
+def test_what_was_drawn_under_a_mask_is_expected_under_it_again() -> None:
+    sampler = BatchSampler(lambda size: [0] * size)
+    sampler.add(0, SamplerRow(Sampling(temperature=0), 0, _Spells(1)))
+    assert sampler(mx.log(mx.array([MASS])))[0].item() == 1
+    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    assert sampler(mx.log(mx.array([MASS])))[0].item() == 4
+    ahead = sampler.masks.look_ahead(0, [], 2)
+    assert ahead.tokens == [4, 4]
+    assert len(ahead.masks) == 3
+
+
+def test_a_grammar_that_is_lost_ahead_costs_only_the_draft() -> None:
+    class LostLater(_Spells):
+        def mask(self) -> bytes | None:
+            if len(self.seen) == 2:
+                msg = "too much to follow"
+                raise ConstraintLost(msg)
+            return super().mask()
+
+    sampler = BatchSampler(lambda size: [0] * size)
+    sampler.add(0, SamplerRow(Sampling(seed=1), 0, LostLater(1, 3, 2)))
+    sampler(mx.log(mx.array([MASS])))
+    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    assert sampler(mx.log(mx.array([MASS])))[0].item() == 3
+    assert sampler.faults == {}
+    assert sampler.masks.look_ahead(0, [], 8).tokens == []
+    sampler(mx.log(mx.array([MASS])))
+    assert set(sampler.faults) == {0}
