@@ -28,13 +28,15 @@ from domain.job.submit import (
     UNSEALED,
     Accepted,
     NewJob,
+    asked_of,
+    asking,
     idempotency_digest,
     is_repeat,
     require_hold,
     require_room,
     require_share,
 )
-from domain.values import AgentId, Digest, JobId, JobStatus, Owner, Priority, digest_of, rfc3339
+from domain.values import AgentId, JobId, JobStatus, Owner, Priority, digest_of, rfc3339
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +54,6 @@ class _PreparedRequest:
     repeat: RequestRepeat
     alike: Sequence[Job] = ()
     accepted: Accepted | None = None
-
-
-def asked_of(command: NewJob, *, seeded: bool) -> Digest:
-    """Return a digest that is equal for requests with the same question and answer format."""
-    agent = command.submitted.agent
-    asked = command.request.asked(protocol=command.submitted.protocol, agent=agent, seeded=seeded)
-    if command.submitted.webhook is not None:
-        # A request with a webhook must not join a job that notifies another receiver, or none.
-        asked = digest_of(f"{asked}\n{command.submitted.webhook}".encode())
-    if command.wire is not None:
-        # The answer shows parts of its request, so these must be equal too.
-        asked = digest_of(f"{asked}\n".encode() + command.wire)
-    if command.submitted.after:
-        # Its prompt may say the same about other jobs.
-        asked = digest_of(f"{asked}\nafter {command.submitted.after}".encode())
-    if command.keyspace:
-        asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())
-    return asked
-
-
-def asking(command: NewJob, asked: Digest) -> NewJob:
-    """Return the job of a request with the digest by which its repeats find it."""
-    return replace(command, submitted=replace(command.submitted, asked=asked))
 
 
 #: Jobs with the same digest, newest first, that a repeat may join.
@@ -144,7 +123,6 @@ def job_of(
         ModelNotFound: There is no model of that name.
         RateLimited: The agent sends too many requests.
     """
-    client = request.headers.get("user-agent")
     key = IDEMPOTENCY_KEY.read(request)
     ignored = require_bounded_schemas(parsed.chat)
     request.marks.warning = "; ".join(ignored) or None
@@ -181,23 +159,28 @@ def job_of(
         labels=parsed.labels,
         urgency=parsed.urgency,
     )
-    if (unique := parsed.unique) is not None:
-        if key is not None:
-            # The key of a request that got an earlier job would belong to none.
-            raise InvalidRequest("exclude the header Idempotency-Key", field="unique")
-        submitted = replace(
-            submitted,
-            unique=unique.digest(submitted, parsed.chat, identity.keyspace),
-            unique_until=_instant_in(app.clock.now(), unique.seconds),
-        )
+    if parsed.unique is not None and key is not None:
+        # The key of a request that got an earlier job would belong to none.
+        raise InvalidRequest("exclude the header Idempotency-Key", field="unique")
     return NewJob(
-        submitted=submitted,
+        submitted=_only_one(submitted, parsed, identity.keyspace, now),
         request=parsed.chat,
         correlation_id=request.id,
-        client=client[:CLIENT_CHARS_MAX] if client else None,
+        client=(request.headers.get("user-agent") or "")[:CLIENT_CHARS_MAX] or None,
         wire=parsed.wire,
         keyspace=identity.keyspace,
     )
+
+
+def _only_one(
+    submitted: JobSubmitted, parsed: ParsedRequest, keyspace: str, now: datetime
+) -> JobSubmitted:
+    """Return the job as the only one of its kind, if the request wants that."""
+    if (unique := parsed.unique) is None:
+        return submitted
+    digest = unique.digest(submitted, parsed.chat, keyspace)
+    until = _instant_in(now, unique.seconds)
+    return replace(submitted, unique=digest, unique_until=until)
 
 
 def _instant_in(since: datetime, seconds: float | None) -> str | None:

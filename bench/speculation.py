@@ -24,10 +24,11 @@ from mlx_lm.models import qwen3_5
 from bench.experiments.report import print_conditions, table_lines
 from tests.support.models.tiny_architectures import random_network
 from worker.engine.mlx.cpu import use_openblas
+from worker.engine.mlx.drafting.pass_times import PassTimes
+from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
-from worker.engine.mlx.speculation import PassTimes, Speculation
 
 _VOCABULARY: Final = 4096
 _SHAPE: Final = {

@@ -33,7 +33,7 @@ from ops.settings.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.draft_model import load_draft
+from worker.engine.mlx.drafting.draft_model import load_draft
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
 from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget

@@ -383,3 +383,26 @@ class NewJob:
 def text_bytes(text: str) -> bytes:
     """Return a short text of a client as the payload that keeps it."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def asked_of(command: NewJob, *, seeded: bool) -> Digest:
+    """Return a digest that is equal for requests with the same question and answer format."""
+    agent = command.submitted.agent
+    asked = command.request.asked(protocol=command.submitted.protocol, agent=agent, seeded=seeded)
+    if command.submitted.webhook is not None:
+        # A request with a webhook must not join a job that notifies another receiver, or none.
+        asked = digest_of(f"{asked}\n{command.submitted.webhook}".encode())
+    if command.wire is not None:
+        # The answer shows parts of its request, so these must be equal too.
+        asked = digest_of(f"{asked}\n".encode() + command.wire)
+    if command.submitted.after:
+        # Its prompt may say the same about other jobs.
+        asked = digest_of(f"{asked}\nafter {command.submitted.after}".encode())
+    if command.keyspace:
+        asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())
+    return asked
+
+
+def asking(command: NewJob, asked: Digest) -> NewJob:
+    """Return the job of a request with the digest by which its repeats find it."""
+    return replace(command, submitted=replace(command.submitted, asked=asked))

@@ -10,12 +10,12 @@ from api.dialects.jobs.bodies import JobForkBody
 from api.dialects.parsing import clamp_max_tokens
 from api.generation import ParsedRequest
 from api.http.messages import Request
-from api.submit import asked_of, asking, job_of, submit_job
+from api.submit import job_of, submit_job
 from domain.chat.request import ChatRequest
 from domain.chat.stored_answer import StoredAnswer
 from domain.errors import InvalidRequest, JobNotFound, NotForkable
 from domain.job.state import Job
-from domain.job.submit import Accepted
+from domain.job.submit import Accepted, asked_of, asking
 from domain.values import SEED_MAX, JobId, digest_of
 
 

@@ -32,8 +32,8 @@ from tests.support.models.tiny_architectures import (
     random_network,
     state_layer,
 )
-from worker.engine.mlx.abilities import abilities_of
 from worker.engine.mlx.memory.at_load import probed_spec
+from worker.engine.mlx.model.abilities import abilities_of
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support
 

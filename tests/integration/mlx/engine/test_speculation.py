@@ -32,7 +32,7 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 from worker.engine.grammar.ports import Constraint, Unlimited
-from worker.engine.mlx import speculation as module
+from worker.engine.mlx.drafting import speculation as module
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.ports import Finish
 

@@ -18,11 +18,11 @@ from mlx.nn.layers.quantized import quantize
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint
 from ops.models.hub_cache import context_length_of
-from worker.engine.mlx.abilities import abilities_of
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
+from worker.engine.mlx.model.abilities import abilities_of
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support
 

@@ -2,7 +2,7 @@
 
 As in mlx-lm, the pass that computes the next tokens is started before the present ones are read, so
 that the device computes while the host handles tokens. A pass that verifies drafts
-(``worker.engine.mlx.speculation``) needs the present tokens first.
+(``worker.engine.mlx.drafting.speculation``) needs the present tokens first.
 
 A row starts in the pass of the others: its present token is the last one of its prompt. Pieces of
 prompts are computed in that pass too, so that it reads the weights once for all of them.
@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
+from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.kv.window_cache import is_state, leaves
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, nest, pass_caches
 from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
-from worker.engine.mlx.speculation import Speculation
 from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn

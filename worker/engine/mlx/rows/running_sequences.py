@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -16,72 +16,17 @@ from mlx_lm.generate import generation_stream
 from domain.chat.images import PromptImage
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import is_on_gpu
+from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
+from worker.engine.mlx.rows.opening_rows import Opening, OpeningRows
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
-from worker.engine.mlx.speculation import Speculation
 from worker.engine.mlx.vision.row_images import ImageInputs, images_of_row
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
-
-#: Yields ``True`` after a step of work and ``False`` where it waits; returns the tokens restored.
-Opening: TypeAlias = Generator[bool, None, int]
-
-
-class OpeningRows:
-    """Takes turns among the rows that are being opened."""
-
-    def __init__(self) -> None:
-        self._openings: dict[int, Opening] = {}
-
-    def __len__(self) -> int:
-        return len(self._openings)
-
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._openings
-
-    def add(self, uid: int, opening: Opening) -> None:
-        """Add a row."""
-        self._openings[uid] = opening
-
-    def remove(self, uid: int) -> None:
-        """Remove a row; an unknown uid is ignored."""
-        opening = self._openings.pop(uid, None)
-        if opening is not None:
-            opening.close()
-
-    def advance(
-        self, is_due: Callable[[], bool], failed: Callable[[int, Exception], None]
-    ) -> dict[int, int]:
-        """Open rows until other work is due, or until all of them wait.
-
-        Args:
-            is_due: Whether other work is due.
-            failed: Receives the rows that cannot be opened; they are removed.
-
-        Returns:
-            The restored tokens of the rows that are ready, by uid.
-        """
-        ready: dict[int, int] = {}
-        waiting: set[int] = set()
-        while len(waiting) < len(self._openings):
-            for uid in [one for one in self._openings if one not in waiting]:
-                try:
-                    if not next(self._openings[uid]):
-                        waiting.add(uid)
-                except StopIteration as end:
-                    del self._openings[uid]
-                    ready[uid] = end.value
-                except Exception as error:  # noqa: BLE001 - the other rows go on
-                    del self._openings[uid]
-                    failed(uid, error)
-                if is_due():
-                    return ready
-        return ready
-
 
 _log = structlog.get_logger(__name__)
 

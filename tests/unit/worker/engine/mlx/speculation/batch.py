@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from worker.engine.mlx.speculation import PassTimes, SpeculatedRow, Speculation
+from worker.engine.mlx.drafting.pass_times import PassTimes
+from worker.engine.mlx.drafting.speculation import SpeculatedRow, Speculation
 
 
 @dataclass

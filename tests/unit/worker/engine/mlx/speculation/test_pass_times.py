@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.worker.engine.mlx.speculation.batch import Clock
-from worker.engine.mlx.speculation import (
+from worker.engine.mlx.drafting.pass_times import (
     CREDIT_PASSES,
     LOSS_SHARE,
     OUTLIER,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.mlx import speculation
-from worker.engine.mlx.speculation import PromptLookup
+from worker.engine.mlx.drafting import prompt_lookup
+from worker.engine.mlx.drafting.prompt_lookup import PromptLookup
 
 
 def entries(lookup: PromptLookup) -> int:
@@ -54,24 +54,24 @@ def test_a_repetition_goes_on_over_its_own_end() -> None:
 
 def test_a_long_prompt_is_indexed_in_pieces() -> None:
     rng = random.Random(1)
-    tokens = [rng.randrange(50_000) for _ in range(2 * speculation.GRAMS_PER_CALL)]
+    tokens = [rng.randrange(50_000) for _ in range(2 * prompt_lookup.GRAMS_PER_CALL)]
     copied = tokens[-20:-10]
     tokens += copied
     lookup = PromptLookup(tokens)
     assert lookup.propose(1) == []
-    assert entries(lookup) == speculation.GRAMS_PER_CALL
+    assert entries(lookup) == prompt_lookup.GRAMS_PER_CALL
     lookup.propose(1)
     assert lookup.propose(2) == tokens[-20:-18]
 
 
 def test_the_index_forgets_its_oldest_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "GRAMS_MAX", 100)
+    monkeypatch.setattr(prompt_lookup, "GRAMS_MAX", 100)
     tokens = list(range(1000))
     lookup = PromptLookup(tokens)
     for token in range(1000, 1500):
         tokens.append(token)
         lookup.propose(0)
-        assert entries(lookup) <= 2 * (100 + speculation.GRAMS_PER_CALL)
+        assert entries(lookup) <= 2 * (100 + prompt_lookup.GRAMS_PER_CALL)
     for token in range(1500, 1700):
         tokens.append(token)
         lookup.propose(0)

@@ -17,12 +17,10 @@ from tests.unit.worker.engine.mlx.speculation.batch import (
     edit,
     prose,
 )
-from worker.engine.mlx.speculation import (
+from worker.engine.mlx.drafting.pass_times import LOSS_SHARE, OUTLIER, OUTLIER_AGAIN
+from worker.engine.mlx.drafting.speculation import (
     BASELINE_PASSES,
     FIRST_DRAFT_TOKENS_MAX,
-    LOSS_SHARE,
-    OUTLIER,
-    OUTLIER_AGAIN,
     PROBE_PASSES,
 )
 

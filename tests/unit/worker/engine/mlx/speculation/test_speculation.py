@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.unit.worker.engine.mlx.speculation.batch import Clock
-from worker.engine.mlx.speculation import (
-    CREDIT_PASSES,
+from worker.engine.mlx.drafting.pass_times import CREDIT_PASSES, PassTimes
+from worker.engine.mlx.drafting.speculation import (
     DRAFT_TOKENS_MAX,
     FIRST_DRAFT_TOKENS_MAX,
     PROBE_PASSES,
-    PassTimes,
     SpeculatedRow,
     Speculation,
 )

@@ -13,6 +13,7 @@ import mlx_lm.utils
 
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
+from worker.engine.mlx.drafting.speculation import DRAFT_TOKENS_MAX, SpeculatedRow
 from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.window_cache import (
     UnsupportedCache,
@@ -29,7 +30,6 @@ from worker.engine.mlx.rows.ragged_cache import (
     pass_caches,
 )
 from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
-from worker.engine.mlx.speculation import DRAFT_TOKENS_MAX, SpeculatedRow
 from worker.engine.ports import ModelLoadError
 
 #: Last tokens of a row that the network reads when a row is new to it. It starts anew at twice as
