@@ -33,13 +33,13 @@ from ops.settings.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.drafting.draft_model import load_draft
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
 from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
+from worker.engine.mlx.model.draft_model import load_draft
 from worker.engine.mlx.model.loader import (
     ModelSource,
     check_weight_files,

@@ -16,9 +16,9 @@ from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier, Storage
-from worker.engine.mlx.drafting.draft_model import DraftNetwork
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.memory.at_load import DeviceBudget
+from worker.engine.mlx.model.draft_model import DraftNetwork
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.runner import BatchRunner

@@ -66,8 +66,8 @@ def test_usage_adds_every_count() -> None:
 
 
 @pytest.mark.parametrize("status", JobStatus)
-def test_two_states_of_a_job_can_still_change(status: JobStatus) -> None:
-    assert status.is_terminal is (status.value not in {"queued", "running"})
+def test_three_states_of_a_job_can_still_change(status: JobStatus) -> None:
+    assert status.is_terminal is (status.value not in {"held", "queued", "running"})
 
 
 def test_fill_of_the_memory_is_what_cannot_be_freed() -> None:

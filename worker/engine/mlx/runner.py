@@ -21,11 +21,11 @@ from worker.cachestore.tier import DiskTier, Storage
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
-from worker.engine.mlx.drafting.draft_model import DraftNetwork, ModelDrafter
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.abilities import abilities_of, report_abilities
+from worker.engine.mlx.model.draft_model import DraftNetwork, ModelDrafter
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.output_head import OutputHead, find_output_head

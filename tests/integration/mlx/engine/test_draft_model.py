@@ -15,10 +15,10 @@ from tests.support.models.networks_with_states import LFM2, MAMBA, QWEN3_5
 from tests.support.models.runner_probe import Bench, make_drafts_free
 from tests.support.models.tiny_architectures import GEMMA3, LLAMA, VOCABULARY, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
-from worker.engine.mlx.drafting import draft_model
 from worker.engine.mlx.drafting import speculation as module
-from worker.engine.mlx.drafting.draft_model import DraftNetwork, ModelDrafter, load_draft
 from worker.engine.mlx.kv.window_cache import make_row_caches
+from worker.engine.mlx.model import draft_model
+from worker.engine.mlx.model.draft_model import DraftNetwork, ModelDrafter, load_draft
 from worker.engine.mlx.model.loader import ModelSource
 from worker.engine.mlx.rows.ragged_cache import install_ragged_attention
 from worker.engine.mlx.rows.ragged_states import find_row_support

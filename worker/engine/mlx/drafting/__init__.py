@@ -1,1 +1,1 @@
-"""Drafted tokens: from a row's own text or a small model, verified in the pass of the rows."""
+"""Drafted tokens: guesses, what a pass over them takes, and how many are worth it."""
