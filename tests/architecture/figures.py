@@ -63,11 +63,11 @@ class Figures:
 #: The figures of today, lines and statements rounded up to a hundred. Lower what has fallen; a
 #: change that must raise one states why.
 CEILINGS: Final = Figures(
-    files=457,
-    lines=92_100,
-    statements=44_600,
+    files=484,
+    lines=99_500,
+    statements=48_200,
     message_files=38,
-    jobs_files=15,
+    jobs_files=16,
 )
 
 
