@@ -37,7 +37,7 @@ SHARED_BIT = 1 << 31
 #: Rises whenever a block holds something else than before, so that no old block is found again.
 LAYOUT_VERSION = 2
 
-_ID_MASK = (1 << ID_BITS) - 1
+ID_MASK = (1 << ID_BITS) - 1
 _TAG = b"semantic-kv\0" + struct.pack("<I", LAYOUT_VERSION)
 _COUNT = struct.Struct("<I")
 _NO_PARENT = b"\0"
@@ -89,12 +89,12 @@ class BlockHasher:
         assert name, "a block always belongs to something"
         self._prefix = hashlib.sha256(_TAG + _COUNT.pack(len(name)) + name)
         self._block_tokens = block_tokens
-        self._plain_mask = int.from_bytes(_COUNT.pack(_ID_MASK) * block_tokens, "little")
+        self._plain_mask = int.from_bytes(_COUNT.pack(ID_MASK) * block_tokens, "little")
 
     def covered(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Return the ids that the name of a block covers: plain ones in a shared whole block."""
         if len(token_ids) == self._block_tokens > 0 and token_ids[0] & SHARED_BIT:
-            return tuple(one & _ID_MASK for one in token_ids)
+            return tuple(one & ID_MASK for one in token_ids)
         return tuple(token_ids)
 
     def of_packed(self, parent: BlockHash | None, packed: bytes) -> BlockHash:

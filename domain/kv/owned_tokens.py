@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import SupportsIndex
 
-from domain.kv.hashing import ID_BITS, SHARED_BIT
+from domain.kv.hashing import ID_BITS, ID_MASK, SHARED_BIT
 from domain.values import Owner
 
 _TAG_BITS = 11
@@ -115,6 +115,11 @@ def extended(token_ids: Sequence[int], more: Iterable[int]) -> tuple[int, ...]:
 def cache_ids(token_ids: Sequence[int]) -> Sequence[int]:
     """Return the ids under which the cache knows tokens; for one object always the same."""
     return token_ids.cache_ids if isinstance(token_ids, OwnedTokens) else token_ids
+
+
+def plain_ids(held: Iterable[int]) -> list[int]:
+    """Return the ids that a model knows, of ids in the cache."""
+    return [one & ID_MASK for one in held]
 
 
 def context_of(token_ids: Sequence[int], held: list[int]) -> list[int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from domain.kv.hashing import ID_BITS, ID_MASK
+from domain.kv.owned_tokens import plain_ids
+
 #: Tokens that two places must share for one to continue as the other did.
 GRAM_TOKENS = 3
 #: N-grams in the younger of two indexes; the older one holds as many.
@@ -12,15 +15,14 @@ GRAMS_MAX = 32_768
 GRAMS_PER_CALL = 512
 #: Share of guesses that are drawn after one that was, before any is known; weight of the newest.
 FIRST_AGREEMENT, _NEWEST = 0.8, 0.1
-#: Bits of a token id in a key. Longer ids may collide, which is checked.
-_ID_BITS = 21
 
 
 class PromptLookup:
     """The places of the n-grams of one sequence, the latest of each.
 
     Args:
-        tokens: The tokens of the sequence. The caller appends to them between calls and never
+        tokens: The tokens of the sequence under their ids in the cache, of which the plain ones
+            count. The caller appends to them between calls and never
             changes them.
 
     Attributes:
@@ -55,7 +57,7 @@ class PromptLookup:
         if source is None:
             return []
         period = self._length - source
-        return [self._tokens[source + at % period] for at in range(count)]
+        return plain_ids(self._tokens[source + at % period] for at in range(count))
 
     def _index(self) -> None:
         # The last n-gram is left out: nothing follows it yet.
@@ -73,7 +75,7 @@ class PromptLookup:
             return None
         new = len(self._tokens) - self._length
         for at in range(new):
-            is_right = self._tokens[source + at] == self._tokens[self._length + at]
+            is_right = self._are_equal(source + at, self._length + at)
             if self._is_confirmed:
                 self.agreement += _NEWEST * (is_right - self.agreement)
             if not is_right:
@@ -90,9 +92,12 @@ class PromptLookup:
         end = self._young.get(key) or self._old.get(key)
         if end is None:
             return None
-        same = all(self._tokens[end - at] == self._tokens[length - at] for at in (1, 2, 3))
+        same = all(self._are_equal(end - at, length - at) for at in (1, 2, 3))
         return end if same else None
 
+    def _are_equal(self, one: int, other: int) -> bool:
+        return not (self._tokens[one] ^ self._tokens[other]) & ID_MASK
+
     def _key(self, end: int) -> int:
-        first, second, third = self._tokens[end - GRAM_TOKENS : end]
-        return (first << _ID_BITS | second) << _ID_BITS | third
+        first, second, third = plain_ids(self._tokens[end - GRAM_TOKENS : end])
+        return (first << ID_BITS | second) << ID_BITS | third

@@ -11,6 +11,8 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm.utils
 
+from domain.chat.images import IMAGE_ID_MIN
+from domain.kv.owned_tokens import plain_ids
 from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
 from worker.engine.mlx.drafting.speculation import DRAFT_TOKENS_MAX, SpeculatedRow
@@ -154,7 +156,9 @@ class ModelDrafter:
         for row, token in zip(rows, drawn, strict=True):
             mine = self._row_of(row)
             held.append(mine)
-            pieces.append(self._read(mine, [*row.tokens[mine.end :], token]))
+            last = (self._vocabulary or IMAGE_ID_MIN) - 1
+            new = [min(one, last) for one in plain_ids(row.tokens[mine.end :])]
+            pieces.append(self._read(mine, [*new, token]))
             mine.end = len(row.tokens) + 1
         caches = [one.caches for one in held]
         flat = [leaves(one) for one in caches]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.kv.owned_tokens import cache_ids, context_of, owned
 from worker.engine.mlx.drafting import prompt_lookup
-from worker.engine.mlx.drafting.prompt_lookup import PromptLookup
+from worker.engine.mlx.drafting.prompt_lookup import FIRST_AGREEMENT, PromptLookup
 
 
 def entries(lookup: PromptLookup) -> int:
@@ -24,6 +25,19 @@ def test_a_copy_is_continued() -> None:
     assert lookup.propose(4) == [103, 104, 105, 106]
     tokens += [103, 104]
     assert lookup.propose(2) == [105, 106]
+
+
+def test_a_copy_of_an_owner_is_continued_with_plain_ids() -> None:
+    prompt = owned((*range(100, 120), 7, 8, 100, 101), "key:a")
+    tokens = context_of(prompt, list(cache_ids(prompt)))
+    assert tokens[0] != 100
+    lookup = PromptLookup(tokens)
+    assert lookup.propose(1) == []
+    tokens.append(102)
+    assert lookup.propose(4) == [103, 104, 105, 106]
+    tokens.extend([103, 104])
+    assert lookup.propose(2) == [105, 106]
+    assert lookup.agreement > FIRST_AGREEMENT
 
 
 def test_after_an_edit_the_copy_is_found_again() -> None:
