@@ -58,6 +58,7 @@ EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "models.coder.source": "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit",
         "models.coder.context": 32768,
         "models.coder.revision": "main",
+        "models.coder.kv_bits": 8,
         "models.coder.kind": "chat",
         "models.coder.pooling": "last",
         "models.coder.sampling.temperature": 0.7,

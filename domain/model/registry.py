@@ -45,6 +45,7 @@ class ModelEntry:
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
         pooling: Of an embedding model, where its files name none.
+        kv_bits: Bits of the keys and values of contexts; 0 for the type of the model.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ModelEntry:
     revision: str | None = None
     kind: ModelKind = ModelKind.CHAT
     pooling: Pooling | None = None
+    kv_bits: int = 0
 
 
 #: Claude Code's picker of models shows only names that begin so.

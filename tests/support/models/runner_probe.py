@@ -15,7 +15,7 @@ from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -79,7 +79,7 @@ class Bench:
         network: In place of the usual one.
         tier: Where blocks outlive the runner.
         on_context: Receives the runner's context reports.
-        ram_storage: The form of contexts that nothing uses.
+        kv_bits: Of keys and values; by default those of the architecture.
     """
 
     def __init__(
@@ -93,11 +93,12 @@ class Bench:
         tier: DiskTier | None = None,
         on_context: OnContext = ignore,
         reuse: bool = True,
-        ram_storage: Storage = Storage.EXACT,
+        kv_bits: int | None = None,
     ) -> None:
         self.network = _network(architecture) if network is None else network
+        bits = architecture.kv_bits if kv_bits is None else kv_bits
         self.runner = BatchRunner(
-            load_weights=lambda: LoadedWeights(self.network, ends, _model()),
+            load_weights=lambda: LoadedWeights(self.network, ends, _model(), kv_bits=bits),
             prefill_step_tokens=step_tokens,
             kv_budget_bytes=budget_bytes,
             reuse=reuse,
@@ -105,7 +106,6 @@ class Bench:
             tier=tier,
             on_context=on_context,
         )
-        self.runner.ram_storage = ram_storage
         self.model = self.runner.load()
         self.runs: dict[int, Run] = {}
         self.waiting: list[Run] = []

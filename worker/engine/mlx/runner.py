@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 import structlog
@@ -16,10 +17,11 @@ from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.prefix_cache import PrefixCache
@@ -69,7 +71,6 @@ class BatchRunner:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.
         drafts: What speculation has done so far; read from any thread.
         last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
-        ram_storage: Form of parked contexts where memory is short, as of ``load``.
     """
 
     def __init__(
@@ -95,7 +96,6 @@ class BatchRunner:
         self._tier = tier
         self._on_context = on_context
         self.speculates = True
-        self.ram_storage = Storage.EXACT
         self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
         self.drafts = DraftFigures()
         self.prefix_cache: PrefixCache | None = None
@@ -144,6 +144,7 @@ class BatchRunner:
             piece_tokens=self._prefill_step_tokens,
             ragged=self._ragged is RaggedKind.WHOLE,
             budget=self._budget,
+            kv_bits=self._weights.kv_bits,
         )
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes
@@ -152,9 +153,8 @@ class BatchRunner:
                 network,
                 model.card.fingerprint,
                 memory.kv_bytes,
-                self._block_tokens,
+                memory.spec,
                 tier=self._tier,
-                ram_storage=self.ram_storage,
                 on_context=self._on_context,
             )
         cache = self.prefix_cache
@@ -249,7 +249,9 @@ class BatchRunner:
             self._sampler,
             self._memory.row_bytes,
             ragged=self._ragged,
-            block_tokens=self._block_tokens,
+            new_caches=partial(
+                make_row_caches, self._weights.network, self._block_tokens, self._spec
+            ),
             speculation=speculation if self.speculates else None,
             head=self._head,
             scored=self._scored,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 
@@ -15,7 +16,8 @@ from domain.errors import EngineFailure
 from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
-from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.kv.probe import checked_spec, probe_spec
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
@@ -57,7 +59,11 @@ class SoloRun:
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
         self._sequences = RunningSequences(
-            weights.network, self._draw, row_bytes=lambda _: 0, ragged=RaggedKind.NONE
+            weights.network,
+            self._draw,
+            row_bytes=lambda _: 0,
+            ragged=RaggedKind.NONE,
+            new_caches=_new_caches(weights),
         )
 
     def tokens(
@@ -116,6 +122,15 @@ class SoloRun:
         return rows[index]
 
 
+def _new_caches(weights: LoadedWeights) -> Callable[[], list[Any]] | None:
+    """Return what makes caches in the form of the engine's; ``None`` where they are exact."""
+    if not weights.kv_bits:
+        return None
+    network, is_whole = weights.network, weights.ragged is RaggedKind.WHOLE
+    spec = checked_spec(network, probe_spec(network), ragged=is_whole)
+    return partial(make_row_caches, network, spec=spec)
+
+
 _FINGERPRINT_CHARS = len("sha256:") + 12
 
 
@@ -161,7 +176,7 @@ class ModelHandles:
         seen: list[str] = []
         for source in dict.fromkeys((self.source, self.source if self.only else self._of(model))):
             try:
-                here = self._fingerprint(find_model(source.id, source.revision))
+                here = source.fingerprint(find_model(source.id, source.revision))
                 if here == wanted:
                     return load_weights(source, self.answers)
             except ModelLoadError as error:
@@ -174,10 +189,7 @@ class ModelHandles:
         entry = self.registry.get(model)
         if entry is None:
             return replace(self.source, id=model, revision=None)
-        return replace(self.source, id=entry.source, revision=entry.revision)
-
-    def _fingerprint(self, directory: Path) -> str:
-        return fingerprint(directory, cache_file=self.source.digest_cache)
+        return replace(self.source, id=entry.source, revision=entry.revision, kv_bits=entry.kv_bits)
 
 
 def _refusal(model: str, wanted: str, seen: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from tests.support.models.tiny_architectures import (
     GEMMA3,
     GPT_OSS,
     LLAMA,
+    QWEN3_8_BITS,
     Architecture,
 )
 
@@ -34,7 +35,7 @@ SYSTEM = random_tokens(6 * BLOCK + 5, 1)
 KNOWN_SHARE_MIN = 0.98
 
 architectures = pytest.mark.parametrize(
-    "architecture", [LLAMA, GEMMA3, GPT_OSS, FALCON_H1], ids=lambda each: each.name
+    "architecture", [LLAMA, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_8_BITS], ids=lambda each: each.name
 )
 #: Budgets: one context and a margin, most of all contexts, and more than enough.
 budgets = pytest.mark.parametrize("budget", ["1.05 of one", "1.35 of one", "0.8 of all", "all"])

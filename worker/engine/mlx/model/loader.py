@@ -30,7 +30,7 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
-from worker.engine.mlx.fingerprint import fingerprint
+from worker.engine.mlx.fingerprint import fingerprint, fingerprint_in_form
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.tool_families import (
     channel_format_of,
@@ -56,12 +56,14 @@ class LoadedWeights:
         network: An mlx-lm model; only the thread that loaded it may use it.
         model: Tokenizer, renderer and model card, for any thread.
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
+        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
     """
 
     network: Any
     end_ids: frozenset[int]
     model: LoadedModel
     ragged: RaggedKind | None = None
+    kv_bits: int = 0
 
 
 _log = structlog.get_logger(__name__)
@@ -83,6 +85,7 @@ class ModelSource:
         sampling: Defaults that replace those of the model.
         revision: Branch, tag or commit of a hub repository.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
+        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
     """
 
     id: str
@@ -91,6 +94,7 @@ class ModelSource:
     sampling: SamplingWish = field(default_factory=SamplingWish)
     revision: str | None = None
     digest_cache: Path | None = None
+    kv_bits: int = 0
 
     @classmethod
     def of(cls, entry: ModelEntry, data_dir: Path) -> ModelSource:
@@ -102,7 +106,13 @@ class ModelSource:
             sampling=entry.sampling,
             revision=entry.revision,
             digest_cache=data_dir / "digests.json",
+            kv_bits=entry.kv_bits,
         )
+
+    def fingerprint(self, model_dir: Path) -> str:
+        """Return the fingerprint of the model in a directory, with the form of its contexts."""
+        digest = fingerprint(model_dir, cache_file=self.digest_cache)
+        return fingerprint_in_form(digest, self.kv_bits)
 
 
 def load_weights(
@@ -132,7 +142,7 @@ def load_weights(
         network, config = mlx_lm.utils.load_model(model_dir, lazy=True)
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             # Digests are computed without the interpreter's lock.
-            digest = pool.submit(fingerprint, model_dir, cache_file=source.digest_cache)
+            digest = pool.submit(source.fingerprint, model_dir)
             tokenizing = pool.submit(_Tokens.load, model_dir, config)
             if computes_on_cpu():
                 use_openblas()
@@ -164,7 +174,7 @@ def load_weights(
         vocabulary=_vocabulary_of(config),
     )
     model = with_reasoning_limit(_constrained(model, tokens.grammars), renderer.encode, end_ids)
-    return LoadedWeights(network=network, end_ids=end_ids, model=model, ragged=ragged)
+    return LoadedWeights(network, end_ids, model, ragged, source.kv_bits)
 
 
 def _read_weights(network: Any, beside: Future[Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types
@@ -221,7 +231,7 @@ def load_renderer(source: ModelSource, answers: RecordedAnswers | None = None) -
         # As above.
         msg = f"the tokenizer in {model_dir} cannot be loaded: {type(error).__name__}: {error}"
         raise ModelLoadError(msg) from error
-    card = _card(source, model_dir, config, fingerprint(model_dir, cache_file=source.digest_cache))
+    card = _card(source, model_dir, config, source.fingerprint(model_dir))
     renderer = PromptRenderer(
         tokenizer, tool_format_of(tokenizer), channel_format_of(tokenizer), card.context_length - 1
     )

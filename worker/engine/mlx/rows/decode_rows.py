@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from worker.engine.mlx.kv.window_cache import is_state, leaves
+from worker.engine.mlx.kv.window_cache import is_state, leaves, nest
 from worker.engine.mlx.rows.output_head import OutputHead
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, nest, ragged_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, ragged_caches
 from worker.engine.mlx.speculation import Speculation
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn

@@ -13,7 +13,6 @@ import mlx.core as mx
 import structlog
 from mlx_lm.generate import generation_stream
 
-from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.kv.window_cache import (
     TRIMMABLE_CLASSES,
@@ -180,7 +179,7 @@ class RunningSequences:
             token included.
         ragged: How the network computes rows of unequal length in one pass, as
             ``install_ragged_attention`` returns; where it cannot, rows decode one by one.
-        block_tokens: Tokens by which the buffers of a sequence grow.
+        new_caches: Returns the caches of a sequence that brings none; by default exact ones.
         speculation: Drafts tokens of the sequences that decode; used where ``ragged`` and where
             no layer has a recurrent state.
         head: Selects the logits of the sequences that decode in a pass that reads prompts too;
@@ -199,14 +198,14 @@ class RunningSequences:
         row_bytes: Callable[[int], int],
         *,
         ragged: RaggedKind,
-        block_tokens: int = BLOCK_TOKENS,
+        new_caches: Callable[[], list[Any]] | None = None,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
         scored: PromptRows | None = None,
     ) -> None:
         self._network = network
         self._scored = PromptRows() if scored is None else scored
-        self._block_tokens = block_tokens
+        self._new_caches = new_caches or partial(make_row_caches, network)
         self._row_bytes = row_bytes
         self._next_uid = 0
         self._opening = OpeningRows()
@@ -217,7 +216,7 @@ class RunningSequences:
         self._failed: list[Fault] = []
         self._steps = 0
         self.stream = generation_stream
-        found = leaves(make_row_caches(network))
+        found = leaves(self._new_caches())
         stateless = not any(map(is_state, found))
         #: Whether several prompts can be prefilled in one pass.
         self._together = ragged is RaggedKind.WHOLE and stateless
@@ -285,7 +284,7 @@ class RunningSequences:
         uid, self._next_uid = self._next_uid, self._next_uid + 1
         caches = join.caches
         if caches is None:
-            caches = make_row_caches(self._network, self._block_tokens)
+            caches = self._new_caches()
         row = Row(uid, caches, join.tokens)
         if join.opening is None:
             self._queue_prompt(row, join, len(join.tokens))
