@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from structlog.testing import capture_logs
 
 from domain.kv.hashing import pack_ids
+from domain.values import Sampling
 from ops.blockstore.blocks import (
     BlockPayload,
     BlockRejected,
@@ -44,7 +45,9 @@ from worker.engine.mlx.kv.packed_cache import (
 )
 from worker.engine.mlx.kv.probe import packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import leaves
-from worker.engine.mlx.rows.ragged_cache import RaggedCache
+from worker.engine.mlx.model.loader import LoadedWeights
+from worker.engine.mlx.rows.ragged_cache import RaggedCache, install_ragged_attention
+from worker.engine.mlx.solo import SoloRun
 
 PROMPTS = [random_tokens(length, seed) for length, seed in ((75, 1), (44, 2), (21, 3), (90, 4))]
 ANSWER = 10
@@ -152,6 +155,19 @@ def test_drafts_are_verified_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
     drafting.close()
 
 
+def test_a_replay_computes_in_the_form_of_the_engine() -> None:
+    bench = Bench(QWEN3_8_BITS)
+    expected = bench.run_alone(PROMPTS[0], ANSWER).tokens
+    ragged = install_ragged_attention(bench.network)
+    weights = LoadedWeights(bench.network, frozenset(), bench.model, ragged, kv_bits=8)
+    run = SoloRun(weights, Sampling(temperature=0), step_tokens=BLOCK)
+    caches = run._sequences._new_caches()
+    assert [isinstance(leaf, PackedKVCache) for leaf in leaves(caches)].count(True) == 4
+    tokens = run.tokens(PROMPTS[0])
+    assert [next(tokens) for _ in expected] == expected
+    tokens.close()
+
+
 def test_the_first_and_the_last_layer_stay_exact_where_memory_allows_it() -> None:
     deep = Bench(QWEN3_DEEP, kv_bits=8).reuse._spec
     assert [layer.group for layer in deep.layers] == [0, 64, 64, 64, 64, 0]
@@ -166,6 +182,23 @@ def test_at_least_1_8_times_as_many_tokens_fit(architecture: Architecture) -> No
     packed = packed_spec(network, exact)
     assert packed.full_bytes(BLOCK) * 1.8 <= exact.full_bytes(BLOCK)
     assert packed.ends_bytes(BLOCK) == exact.ends_bytes(BLOCK)
+
+
+def test_eight_agents_in_turn_fit_where_exact_ones_are_evicted(process: MakeBench) -> None:
+    talks = [random_tokens(6 * BLOCK + 5, 50 + agent) for agent in range(8)]
+    known: dict[int, list[int]] = {}
+    probe = Bench(QWEN3_8_BITS).reuse
+    budget_bytes = 12 * probe.row_bytes(len(talks[0]) + 3 * ANSWER)
+    for kv_bits in (0, 8):
+        bench = process(QWEN3_DEEP, kv_bits=kv_bits, budget_bytes=budget_bytes)
+        for talk in talks:
+            bench.run_alone(talk, ANSWER)
+            bench.settle()
+        known[kv_bits] = [bench.reuse.cached_prefix([*one, 1]).resident for one in talks]
+        again = [bench.run_alone([*one, 1, 2], ANSWER) for one in talks]
+        assert all(run.cached >= len(one) - 1 for run, one in zip(again, talks, strict=True))
+        bench.check()
+    assert min(known[8]) >= len(talks[0]) > min(known[0]), known
 
 
 def test_the_accounts_are_those_of_the_arrays() -> None:
