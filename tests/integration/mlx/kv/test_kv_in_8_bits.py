@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
 import mlx.core as mx
@@ -37,6 +38,7 @@ from tests.support.models.tiny_architectures import (
     WIDE_ARCHITECTURES,
     Architecture,
 )
+from worker.engine.mlx.kv import packed_cache
 from worker.engine.mlx.kv.codec import to_raw
 from worker.engine.mlx.kv.packed_cache import (
     DIRECT_TOKENS_MAX,
@@ -72,21 +74,24 @@ def _cache(tokens: int, dtype: mx.Dtype, kv_heads: int = 2, dim: int = 64) -> Pa
     tokens=st.integers(1, 70),
     new=st.integers(1, DIRECT_TOKENS_MAX),
     repeats=st.integers(1, 3),
+    dim=st.sampled_from([64, 128]),
+    by_blas=st.booleans(),
     mask=st.sampled_from(["causal", "bool", "added", None]),
     sinks=st.booleans(),
 )
 def test_scores_of_the_8_bits_are_those_of_a_dequantised_copy(
-    tokens: int, new: int, repeats: int, mask: str | None, *, sinks: bool
+    tokens: int, new: int, repeats: int, dim: int, mask: str | None, *, sinks: bool, by_blas: bool
 ) -> None:
     new = min(new, tokens)
-    keys, values = _cache(tokens, mx.float32).keys_and_values()
-    queries = mx.random.normal((1, 2 * repeats, new, 64))
+    keys, values = _cache(tokens, mx.float32, dim=dim).keys_and_values()
+    queries = mx.random.normal((1, 2 * repeats, new, dim))
     given_mask: Any = mask
     if mask in {"bool", "added"}:
         seen = mx.arange(tokens - new, tokens)[:, None] >= mx.arange(tokens)
         given_mask = seen if mask == "bool" else mx.where(seen, 0.0, -1e9)
     sink = mx.random.normal((2 * repeats,)) if sinks else None
-    found = attention_of_row(queries, keys, values, 0.125, given_mask, sink)
+    with mock.patch.object(packed_cache, "BLAS_TOKENS_MIN", 0 if by_blas else 1 << 30):
+        found = attention_of_row(queries, keys, values, 0.125, given_mask, sink)
     expected = mx.fast.scaled_dot_product_attention(
         queries, keys.exact(), values.exact(), scale=0.125, mask=given_mask, sinks=sink
     )

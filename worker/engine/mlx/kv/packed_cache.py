@@ -14,12 +14,16 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import create_attention_mask
 
 from domain.kv.spec import BLOCK_TOKENS, PACKED_BITS
+from worker.engine.mlx.cpu import is_on_gpu
 
 _TOKEN_AXIS = 2
 #: New tokens of a row up to which scores are computed from the 8 bits themselves. A longer piece of
 #: a prompt attends to a copy of the layer in full precision, with a kernel that keeps no scores.
 DIRECT_TOKENS_MAX = 16
 _MATRIX_AXES = 2
+#: Tokens of a row from which a CPU makes floats of the elements and multiplies with its BLAS; on
+#: fewer of them the further operations take longer than that saves.
+BLAS_TOKENS_MIN = 1024
 
 #: Packed values, scales and biases, as ``mx.quantize`` returns them.
 Packed: TypeAlias = tuple[mx.array, mx.array, mx.array]
@@ -39,6 +43,45 @@ class PackedKV:
     def exact(self) -> mx.array:
         """Return a copy in full precision, not evaluated."""
         return mx.dequantize(*self.parts, group_size=self.group, bits=PACKED_BITS)
+
+    def scores(self, queries: mx.array) -> mx.array:
+        """Return the products of keys and queries, [1, kv_heads, queries, tokens]."""
+        if not self._by_blas(queries):
+            group = self.group
+            return mx.quantized_matmul(queries, *self.parts, group_size=group, bits=PACKED_BITS)
+        elements, scales, biases = self._groups()
+        rows, heads, count, dim = queries.shape
+        split = queries.reshape(rows, heads, count, dim // self.group, self.group)
+        split = split.swapaxes(2, 3)
+        products = (split @ elements.swapaxes(3, 4)) * scales.swapaxes(3, 4)
+        products = products + split.sum(axis=-1, keepdims=True) * biases.swapaxes(3, 4)
+        return products.sum(axis=2)
+
+    def weighted(self, weights: mx.array) -> mx.array:
+        """Return the sums of values, weighted by [1, kv_heads, queries, tokens]."""
+        if not self._by_blas(weights):
+            return mx.quantized_matmul(
+                weights, *self.parts, transpose=False, group_size=self.group, bits=PACKED_BITS
+            )
+        elements, scales, biases = self._groups()
+        split = weights[:, :, None]
+        sums = (split * scales.swapaxes(3, 4)) @ elements + split @ biases
+        rows, heads, groups, count, size = sums.shape
+        return sums.swapaxes(2, 3).reshape(rows, heads, count, groups * size)
+
+    def _by_blas(self, factor: mx.array) -> bool:
+        """Return whether the product of floats is faster than MLX's own of packed elements."""
+        is_long = self.parts[0].shape[_TOKEN_AXIS] >= BLAS_TOKENS_MIN
+        return is_long and factor.dtype == mx.float32 and not is_on_gpu()
+
+    def _groups(self) -> Packed:
+        """Return elements as floats, scales and biases: [1, kv_heads, groups, tokens, …]."""
+        words, scales, biases = self.parts
+        rows, heads, tokens, groups = scales.shape
+        elements = words.view(mx.uint8).reshape(rows, heads, tokens, groups, self.group)
+        floats = elements.swapaxes(2, 3).astype(mx.float32)
+        columns = (one.swapaxes(2, 3)[..., None] for one in (scales, biases))
+        return (floats, *columns)  # type: ignore[return-value]  # three
 
 
 class PackedKVCache:
@@ -177,11 +220,9 @@ def _packed_attention(
     rows, heads, new, dim = queries.shape
     kv_heads, tokens = keys.parts[0].shape[1:3]
     repeats = heads // kv_heads
-    form = {"group_size": keys.group, "bits": PACKED_BITS}
     # All queries that read the same head of the keys are one matrix.
     grouped = (queries * scale).reshape(rows, kv_heads, repeats * new, dim)
-    scores = mx.quantized_matmul(grouped, *keys.parts, transpose=True, **form)  # type: ignore[arg-type]  # integers
-    scores = scores.reshape(rows, kv_heads, repeats, new, tokens)
+    scores = keys.scores(grouped).reshape(rows, kv_heads, repeats, new, tokens)
     if isinstance(mask, str):
         last = mx.arange(tokens - new, tokens)
         mask = None if new == 1 else last[:, None] >= mx.arange(tokens)
@@ -195,5 +236,4 @@ def _packed_attention(
         scores = mx.concatenate([scores, column], axis=-1)
     weights = mx.softmax(scores, axis=-1, precise=True)[..., :tokens]
     weights = weights.reshape(rows, kv_heads, repeats * new, tokens)
-    attended = mx.quantized_matmul(weights, *values.parts, transpose=False, **form)  # type: ignore[arg-type]  # integers
-    return attended.reshape(rows, heads, new, dim)
+    return values.weighted(weights).reshape(rows, heads, new, dim)
