@@ -59,6 +59,20 @@ def _kv_bits(bits: int | None) -> int | None:
     return bits
 
 
+DiskRate = Annotated[
+    float,
+    typer.Option("--disk-rate", min=0.01, help="What the disk reads, in 10^9 bytes a second."),
+]
+KvBits = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-bits",
+        callback=_kv_bits,
+        help="Plan keys and values in 8 bits, or 0: as they are; default: as configured.",
+    ),
+]
+
+
 def plan(
     model: Annotated[
         str,
@@ -86,18 +100,8 @@ def plan(
             help="Plan weights that are not quantized as if they were: 2, 3, 4, 5, 6 or 8 bits.",
         ),
     ] = None,
-    kv_bits: Annotated[
-        int | None,
-        typer.Option(
-            "--kv-bits",
-            callback=_kv_bits,
-            help="Plan keys and values in 8 bits, or 0: as they are; default: as configured.",
-        ),
-    ] = None,
-    disk_rate: Annotated[
-        float,
-        typer.Option("--disk-rate", min=0.01, help="What the disk reads, in 10^9 bytes a second."),
-    ] = 2.0,
+    kv_bits: KvBits = None,
+    disk_rate: DiskRate = 2.0,
     json: Json = False,
 ) -> None:
     """Plan a model before its download: what fits in memory, what moves to disk.
