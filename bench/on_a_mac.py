@@ -33,8 +33,8 @@ from bench.runners import (
     make_runner,
     stored_bytes,
 )
+from domain.kv.spec import PACKED_BITS
 from tests.support.models.kv_sequences import random_tokens
-from worker.cachestore.tier import Storage
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 
@@ -218,21 +218,21 @@ def restores(weights: LoadedWeights, sizes: Sizes, folder: Path) -> Iterator[Row
     """How fast does a context come back from the disk, exactly and in 8 bits?"""
     cold: list[int] = []
     prompt = random_tokens(sizes.prompt_tokens, 3)
-    for storage in (Storage.EXACT, Storage.INT8):
-        place = folder / storage
-        with closing(DiskRunner(weights, place, storage)) as first:
+    for form, kv_bits in (("exact", 0), ("8 bits", PACKED_BITS)):
+        place, in_form = folder / str(kv_bits), replace(weights, kv_bits=kv_bits)
+        with closing(DiskRunner(in_form, place)) as first:
             tokens, cold_s = first.answer(prompt)
             first.save()
         cold = cold or tokens
         stored = stored_bytes(place)
-        with closing(DiskRunner(weights, place, storage)) as second:
+        with closing(DiskRunner(in_form, place)) as second:
             again, took_s = second.answer(prompt)
             restored = second.restored
         speed = f"{stored / took_s / 1e9:.2f} GB/s with the rest of the prompt"
-        name = f"{storage}, {stored / _MB:,.1f} MB for {restored:,} tokens"
+        name = f"{form}, {stored / _MB:,.1f} MB for {restored:,} tokens"
         yield f"restore, {name}", f"{1000 * took_s:,.0f} ms (computed: {1000 * cold_s:,.0f})", speed
         equal = sum(one == other for one, other in zip(cold, again, strict=False))
-        yield f"equal greedy tokens after it, {storage}", f"{equal} of {len(cold)}", "-"
+        yield f"equal greedy tokens after it, {form}", f"{equal} of {len(cold)}", "-"
 
 
 def memory() -> Iterator[Row]:

@@ -11,7 +11,7 @@ from domain.values import Sampling
 from ops.blockstore.store import BlockStore
 from ops.clock import SystemClock
 from tests.support.polling import wait_until
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.model.loader import LoadedWeights
 from worker.engine.mlx.runner import BatchRunner
 from worker.engine.ports import Admission
@@ -77,10 +77,10 @@ class DiskRunner:
         restored: Tokens that came back from memory or disk so far.
     """
 
-    def __init__(self, weights: LoadedWeights, place: Path, storage: Storage) -> None:
+    def __init__(self, weights: LoadedWeights, place: Path) -> None:
         clock = SystemClock()
         store = BlockStore(place, budget_bytes=CONTEXTS_BYTES, clock=clock)
-        self.tier = DiskTier(store, clock=clock, storage=storage)
+        self.tier = DiskTier(store, clock=clock)
         self.tier.start()
         assert self.tier.wait_scanned(_WAIT_S)
         self.runner = make_runner(weights, tier=self.tier)

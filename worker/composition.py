@@ -31,7 +31,7 @@ from ops.observe.open import open_spans
 from ops.observe.span import SpanSink
 from ops.settings.settings import Settings
 from worker.cachestore.cache_gauge import CacheGauge
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
 from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
@@ -133,7 +133,6 @@ def _open_tier(
     tier = DiskTier(
         store,
         clock=clock,
-        storage=Storage(settings.cache.storage),
         on_event=recorder.record,
         on_scanned=log_scan,
     )
@@ -176,7 +175,6 @@ def build_engine(
         if draft is not None:
             runner.load_draft = partial(load_draft, draft, source)
         runner.last_saves_s = last_saves_s
-        runner.ram_storage = Storage(settings.cache.storage)
         cache.gauge.watch(runner)
         if not models.engines:
             return runner

@@ -84,6 +84,7 @@ class PlanRequest:
         agents: Contexts that take turns.
         context_tokens: Length of each.
         bits: Quantizes a configuration that is not quantized; ``None`` keeps its dtype.
+        kv_bits: Bits of keys and values; 0 for the dtype of the model.
         piece_tokens: Prompt tokens computed in one step.
         batch: Sequences decoded in one step.
         disk_bytes_per_s: Rate at which a context is read back.
@@ -95,6 +96,7 @@ class PlanRequest:
     agents: int
     context_tokens: int
     bits: int | None
+    kv_bits: int
     piece_tokens: int
     batch: int
     disk_bytes_per_s: float
@@ -109,7 +111,11 @@ def footprint_of(request: PlanRequest) -> ModelFootprint:
     """
     config = read_config(request.model)
     return size_model(
-        config, bits=request.bits, piece_tokens=request.piece_tokens, batch=request.batch
+        config,
+        bits=request.bits,
+        kv_bits=request.kv_bits,
+        piece_tokens=request.piece_tokens,
+        batch=request.batch,
     )
 
 
@@ -126,6 +132,7 @@ def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
     return {
         "model": request.model,
         "bits": request.bits,
+        "kv_bits": request.kv_bits,
         "model_context_tokens": model.context_length,
         "memory_bytes": device.memory_bytes,
         "device_source": device.source,

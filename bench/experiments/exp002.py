@@ -34,12 +34,8 @@ _SLOTS = BLOCKS * BLOCK_TOKENS
 
 
 class _NoArrays:
-    def keep(self, context: Context, start: int, stop: int, slots: int) -> int | None:
+    def keep(self, context: Context, start: int, stop: int, slots: int) -> None:
         del context, start, stop, slots
-        return None
-
-    def pack(self, context: Context, needed_bytes: int) -> tuple[bool, int]:
-        raise NotImplementedError
 
     def drop(self, holder: Holder) -> None:
         """Do nothing."""

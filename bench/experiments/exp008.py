@@ -21,7 +21,6 @@ import mlx.core as mx
 from bench.experiments.report import log_to_stderr, print_conditions, print_table, print_verdict
 from bench.runners import DiskRunner, stored_bytes
 from tests.support.models.kv_sequences import random_tokens
-from worker.cachestore.tier import Storage
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, load_weights
 
 TOKENS: Final = (2048, 4096, 8000, 16_000)
@@ -58,12 +57,12 @@ def _rows(
 ) -> Iterator[tuple[object, ...]]:
     for tokens in all_tokens:
         prompt, place = random_tokens(tokens, tokens), folder / str(tokens)
-        with closing(DiskRunner(weights, place, Storage.EXACT)) as first:
+        with closing(DiskRunner(weights, place)) as first:
             _, cold_s = first.answer(prompt, _ANSWER)
             save_s = first.save()
         size = stored_bytes(place)
         raw_s = _raw_s(folder / "raw", size)
-        with closing(DiskRunner(weights, place, Storage.EXACT)) as second:
+        with closing(DiskRunner(weights, place)) as second:
             _, load_s = second.answer(prompt, _ANSWER)
             assert second.restored >= tokens - 1, f"only {second.restored} tokens came back"
         shares.append(raw_s / save_s)

@@ -58,6 +58,7 @@ def request_for(model: str, memory_gib: int) -> PlanRequest:
         agents=AGENTS_DEFAULT,
         context_tokens=CONTEXT_TOKENS_DEFAULT,
         bits=None if quantized else 4,
+        kv_bits=0,
         piece_tokens=256,
         batch=8,
         disk_bytes_per_s=2e9,

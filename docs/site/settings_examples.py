@@ -60,6 +60,7 @@ EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "models.coder.revision": "main",
         "models.coder.adapter": "/srv/adapters/coder",
         "models.coder.draft": "mlx-community/Qwen3-0.6B-4bit",
+        "models.coder.kv_bits": 8,
         "models.coder.kind": "chat",
         "models.coder.pooling": "last",
         "models.coder.sampling.temperature": 0.7,

@@ -25,7 +25,6 @@ class Context:
         slots: Tokens from ``start`` on for which memory is reserved.
         users: Copies that are being made from it; while there are any, it is not changed.
         is_saved: Whether the disk has all of it, or has it in its write queue.
-        is_packed: Whether all of it that can be is stored in 8 bits; only while it is parked.
         is_forgotten: Whether its blocks were deleted on request; it is not saved any more.
         tail: Name and end of the last partial block of it on the disk.
         used: Number of its last use; a higher number is later.
@@ -40,7 +39,6 @@ class Context:
     users: int = 0
     is_saved: bool = False
     is_forgotten: bool = False
-    is_packed: bool = False
     tail: tuple[BlockHash, int] | None = None
     used: int = 0
 

@@ -1,6 +1,6 @@
 """The accounts of the contexts in memory: who holds which blocks, and what is freed next. Pure.
 
-                         park                     trim, pack
+                         park                        trim
     free ── allocate ──> row ──────────────> segment ──────> smaller segment
      ^                  │   ^                 │   │                   │
      └────── free ──────┘   └───── adopt ─────┘   └──── free ─────────┘
@@ -11,7 +11,7 @@ Beside contexts the pool has checkpoints. The bytes of all of them never exceed 
 part for copies in flight.
 
 The pool has no arrays. Their owner (``ContextArrays``) has them by context or checkpoint, shortens
-or frees them on a call of the pool, and returns what they take where the pool cannot know.
+or frees them on a call of the pool.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from domain.kv.relief import (
     DropCheckpoint,
     Evict,
     Holder,
-    Pack,
     Relief,
     ReliefOrder,
     Standing,
@@ -49,20 +48,8 @@ _T = TypeVar("_T")
 class ContextArrays(Protocol):
     """The arrays of contexts and checkpoints. The pool calls it without its lock."""
 
-    def keep(self, context: Context, start: int, stop: int, slots: int) -> int | None:
-        """Free all but the tokens ``start`` to ``stop``, with room for ``slots``.
-
-        Returns:
-            The bytes that are left where some layers are packed; else ``None``.
-        """
-        ...
-
-    def pack(self, context: Context, needed_bytes: int) -> tuple[bool, int]:
-        """Store layers in 8 bits until ``needed_bytes`` are free.
-
-        Returns:
-            Whether all layers are packed, and the bytes that are left.
-        """
+    def keep(self, context: Context, start: int, stop: int, slots: int) -> None:
+        """Free all but the tokens ``start`` to ``stop``, with room for ``slots``."""
         ...
 
     def drop(self, holder: Holder) -> None:
@@ -80,7 +67,6 @@ class BlockPool:
         budget_bytes: Limit of contexts, checkpoints and copies in flight together.
         in_flight_bytes: The part of the budget for copies on their way to the disk.
         may_lose: Whether contexts that are not on the disk may be freed now.
-        packs: Whether contexts are stored in 8 bits before they are freed.
         lock: Can be entered again by the thread that has it.
     """
 
@@ -93,7 +79,6 @@ class BlockPool:
         *,
         in_flight_bytes: int = 0,
         may_lose: Callable[[], bool] = lambda: True,
-        packs: bool = False,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         #: Receives a context and how many of its tokens are left when its memory is freed.
@@ -118,7 +103,6 @@ class BlockPool:
             self._index,
             block_tokens=spec.block_tokens,
             block_bytes=spec.full_bytes(spec.block_tokens),
-            packs=packs,
         )
         self._evicted_blocks = 0
         self._uses = count(1)
@@ -210,7 +194,7 @@ class BlockPool:
         assert context.is_idle, "a context that is used cannot be adopted"
         with self._lock, self._order.changing(context):
             self._index.trim_end(context, tokens)
-            context.is_running, context.is_saved, context.is_packed = True, False, False
+            context.is_running, context.is_saved = True, False
             context.used = next(self._uses)
 
     def share(self, *holders: Holder) -> None:
@@ -409,10 +393,6 @@ class BlockPool:
             case TrimEnd(context, tokens):
                 self._lose(context, tokens)
                 self._trim(context, context.start, tokens)
-            case Pack(context, needed_bytes):
-                is_packed, size_bytes = self._arrays.pack(context, needed_bytes)
-                with self._lock, self._order.changing(context):
-                    context.is_packed, context.slots, context.size_bytes = is_packed, 0, size_bytes
             case _:
                 assert_never(relief)
 
@@ -427,13 +407,11 @@ class BlockPool:
         size_bytes = self.spec.full_bytes(slots)
         if stop == len(context.token_ids):  # it keeps its window and state layers
             size_bytes += self.spec.live_bytes(start + slots) - self.spec.full_bytes(start + slots)
-        packed_bytes = self._arrays.keep(context, start, stop, slots)
+        self._arrays.keep(context, start, stop, slots)
         with self._lock, self._order.changing(context):
             self._index.trim_end(context, stop)
             self._index.trim_start(context, start)
             context.slots, context.size_bytes = slots, size_bytes
-            if packed_bytes is not None:
-                context.slots, context.size_bytes = 0, packed_bytes
 
     def check_integrity(
         self, contexts: Collection[Context], checkpoints: Collection[CacheCheckpoint]

@@ -1,8 +1,7 @@
 """Which memory is freed first when a context needs room. Pure.
 
-In this order: checkpoints that the disk has; beginnings that another context holds too; precision,
-where contexts may be stored in 8 bits; the least recently used contexts that nothing uses, their
-ends first.
+In this order: checkpoints that the disk has; beginnings that another context holds too; the least
+recently used contexts that nothing uses, their ends first.
 """
 
 from __future__ import annotations
@@ -57,15 +56,7 @@ class Evict:
     context: Context
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Store layers of a context in 8 bits until ``needed_bytes`` are free."""
-
-    context: Context
-    needed_bytes: int
-
-
-Relief: TypeAlias = DropCheckpoint | TrimStart | TrimEnd | Evict | Pack
+Relief: TypeAlias = DropCheckpoint | TrimStart | TrimEnd | Evict
 
 
 class Standing(Enum):
@@ -116,16 +107,12 @@ class ReliefOrder:
 
     Args:
         block_bytes: Bytes of the full-attention layers in a block.
-        packs: Whether contexts are stored in 8 bits before they are freed.
     """
 
-    def __init__(
-        self, index: ContextIndex, *, block_tokens: int, block_bytes: int, packs: bool = False
-    ) -> None:
+    def __init__(self, index: ContextIndex, *, block_tokens: int, block_bytes: int) -> None:
         self._index = index
         self._block_tokens = block_tokens
         self._block_bytes = block_bytes
-        self._packs = packs
         self.checkpoints: dict[CacheCheckpoint, None] = {}
         #: All contexts, with the checkpoints that were made for them.
         self.ends_of: dict[Context, dict[CacheCheckpoint, None]] = {}
@@ -134,9 +121,7 @@ class ReliefOrder:
         both = (False, True)
         #: By whether the disk has them.
         self._ends = {saved: LeastRecent[CacheCheckpoint]() for saved in both}
-        #: By whether the disk has them, of exact and of packed ones.
-        self._exact = {saved: LeastRecent[Context]() for saved in both}
-        self._packed = {saved: LeastRecent[Context]() for saved in both}
+        self._contexts = {saved: LeastRecent[Context]() for saved in both}
         #: Those that may share their first block.
         self._sharing = LeastRecent[Context]()
 
@@ -208,7 +193,7 @@ class ReliefOrder:
             if not holder.users:
                 self._ends[holder.is_saved].add(holder)
         elif holder.is_idle:
-            self._order_of(holder).add(holder)
+            self._contexts[holder.is_saved].add(holder)
             self.compare(holder)
 
     def _take(self, holder: Holder) -> None:
@@ -218,7 +203,7 @@ class ReliefOrder:
             if not holder.users:
                 self._ends[holder.is_saved].discard(holder)
         elif holder.is_idle:
-            self._order_of(holder).discard(holder)
+            self._contexts[holder.is_saved].discard(holder)
             self._sharing.discard(holder)
 
     def compare(self, context: Context) -> None:
@@ -246,19 +231,13 @@ class ReliefOrder:
         shared = self._shared()
         if shared is not None:
             return shared
-        exact = _least_recent(self._exact, unsaved=unsaved)
-        if exact is not None and self._packs:
-            return Pack(exact, needed_bytes)
-        context = exact or _least_recent(self._packed, unsaved=unsaved)
+        context = _least_recent(self._contexts, unsaved=unsaved)
         return None if context is None else self._shortened(context, needed_bytes)
 
     def check_integrity(self) -> None:
         """Assert that the order is that of the holders; for tests."""
         again = ReliefOrder(
-            self._index,
-            block_tokens=self._block_tokens,
-            block_bytes=self._block_bytes,
-            packs=self._packs,
+            self._index, block_tokens=self._block_tokens, block_bytes=self._block_bytes
         )
         for context, ends in self.ends_of.items():
             assert all(context in one.contexts for one in ends), "a checkpoint of others"
@@ -275,12 +254,8 @@ class ReliefOrder:
             assert own.holders() == other.holders(), "the order is wrong"
 
     def _orders(self) -> list[LeastRecent[Any]]:
-        every = self._ends, self._exact, self._packed
+        every = self._ends, self._contexts
         return [one for orders in every for one in orders.values()]
-
-    def _order_of(self, context: Context) -> LeastRecent[Context]:
-        orders = self._packed if context.is_packed else self._exact
-        return orders[context.is_saved]
 
     def _shared(self) -> Relief | None:
         """Return what another context holds too of the least recently used one that shares."""

@@ -47,6 +47,7 @@ class ModelEntry:
         adapter: Directory of a LoRA adapter of the source, as ``mlx_lm.lora`` writes it.
         draft: Directory or hub id of a small model that drafts tokens for this one.
         pooling: Of an embedding model, where its files name none.
+        kv_bits: Bits of the keys and values of contexts; 0 for the type of the model.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelEntry:
     draft: str | None = None
     kind: ModelKind = ModelKind.CHAT
     pooling: Pooling | None = None
+    kv_bits: int = 0
 
     def shares_base(self, other: ModelEntry) -> bool:
         """Return whether both are the same weights with different adapters."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domain.kv.plan import AGENTS_DEFAULT, CONTEXT_TOKENS_DEFAULT, size_text
+from domain.kv.spec import PACKED_BITS
 from ops.cli.options import Json, fail, overrides, settings_or_exit
 from ops.cli.output import ability_pairs, echo, print_json, print_pairs
 from ops.exit_codes import ExitCode
@@ -52,6 +53,26 @@ def _weight_bits(bits: int | None) -> int | None:
     return bits
 
 
+def _kv_bits(bits: int | None) -> int | None:
+    if bits not in {None, 0, PACKED_BITS}:
+        raise typer.BadParameter(f"{bits} is neither 0 nor {PACKED_BITS}")
+    return bits
+
+
+DiskRate = Annotated[
+    float,
+    typer.Option("--disk-rate", min=0.01, help="What the disk reads, in 10^9 bytes a second."),
+]
+KvBits = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-bits",
+        callback=_kv_bits,
+        help="Plan keys and values in 8 bits, or 0: as they are; default: as configured.",
+    ),
+]
+
+
 def plan(
     model: Annotated[
         str,
@@ -79,10 +100,8 @@ def plan(
             help="Plan weights that are not quantized as if they were: 2, 3, 4, 5, 6 or 8 bits.",
         ),
     ] = None,
-    disk_rate: Annotated[
-        float,
-        typer.Option("--disk-rate", min=0.01, help="What the disk reads, in 10^9 bytes a second."),
-    ] = 2.0,
+    kv_bits: KvBits = None,
+    disk_rate: DiskRate = 2.0,
     json: Json = False,
 ) -> None:
     """Plan a model before its download: what fits in memory, what moves to disk.
@@ -93,12 +112,14 @@ def plan(
     """
     memory_bytes = None if memory is None else _memory_or_exit(memory)
     settings = settings_or_exit(overrides())
+    source, configured_bits = _registered(settings, model)
     request = {
-        "model": _source_of(settings, model),
+        "model": source,
         "memory_bytes": memory_bytes,
         "agents": agents,
         "context_tokens": context,
         "bits": bits,
+        "kv_bits": configured_bits if kv_bits is None else kv_bits,
         "piece_tokens": _PIECE_TOKENS,
         "batch": settings.engine.max_batch_size,
         "disk_bytes_per_s": disk_rate * 1e9,
@@ -113,12 +134,14 @@ def plan(
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def _source_of(settings: Settings, model: str) -> str:
-    """Return the source of a registered model; other texts are sources already."""
+def _registered(settings: Settings, model: str) -> tuple[str, int]:
+    """Return the source of a registered model and its bits; other texts are sources already."""
     from ops.models.registry import model_registry  # noqa: PLC0415 - ls asks the service
 
     entry = model_registry(settings).get(model)
-    return model if entry is None else entry.source
+    if entry is None:
+        return model, settings.cache.kv_bits
+    return entry.source, entry.kv_bits
 
 
 def _memory_or_exit(text: str) -> int:
@@ -177,7 +200,8 @@ def _rows(planned: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "for contexts",
         f"{size_text(planned['kv_budget_bytes'])} (usable - weights - one step)",
     )
-    yield "KV per token", f"{planned['kv_token_bytes']:,} bytes"
+    packed = " in 8 bits" if planned["kv_bits"] else ""
+    yield "KV per token", f"{planned['kv_token_bytes']:,} bytes{packed}"
     if planned["kv_fixed_bytes"]:
         yield "KV fixed", f"{size_text(planned['kv_fixed_bytes'])} a context (windows and states)"
     yield "one context", size_text(planned["context_bytes"])

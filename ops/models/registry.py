@@ -19,7 +19,6 @@ from ops.clock import uuid7_hex
 from ops.models.hub_cache import cached_ids, hub_cache_dir, is_hub_id, kind_of
 from ops.settings.models import (
     DEMO_MODEL,
-    ModelTable,
     named_table,
 )
 from ops.settings.settings import Settings, load_settings
@@ -39,8 +38,9 @@ def first_model(settings: Settings) -> ModelEntry:
             name=model.name or _name_of(model.id),
             source=model.id,
             context_length=model.context_length,
+            kv_bits=settings.cache.kv_bits,
         )
-    entry = _entry(name, models.tables[name])
+    entry = _entry(settings, name)
     is_known = model.name in {None, name, *entry.aliases}
     return replace(
         entry,
@@ -52,8 +52,8 @@ def first_model(settings: Settings) -> ModelEntry:
 def configured_models(settings: Settings) -> tuple[ModelEntry, ...]:
     """Return the models of the settings, the first one to load in front."""
     first = first_model(settings)
-    tables = settings.models.tables.items()
-    return (first, *(_entry(name, table) for name, table in tables if name != first.name))
+    tables = settings.models.tables
+    return (first, *(_entry(settings, name) for name in tables if name != first.name))
 
 
 def model_registry(settings: Settings, cached: Iterable[str] = ()) -> ModelRegistry:
@@ -74,7 +74,8 @@ def model_registry(settings: Settings, cached: Iterable[str] = ()) -> ModelRegis
         whole = ((n, entry) for n, entry in enumerate(entries) if entry.adapter is None)
         place = next((n for n, entry in whole if entry.source == found), None)
         if place is None:
-            entries.append(ModelEntry(name=found, source=found))
+            bits = settings.cache.kv_bits
+            entries.append(ModelEntry(name=found, source=found, kv_bits=bits))
         else:
             entries[place] = replace(entries[place], aliases=(*entries[place].aliases, found))
     return ModelRegistry(entries, following=settings.models.follow)
@@ -161,7 +162,8 @@ def _name_of(model_id: str) -> str:
     return path.absolute().name if path.is_dir() else model_id
 
 
-def _entry(name: str, table: ModelTable) -> ModelEntry:
+def _entry(settings: Settings, name: str) -> ModelEntry:
+    table = settings.models.tables[name]
     entry = ModelEntry(
         name=name,
         source=table.source,
@@ -172,13 +174,14 @@ def _entry(name: str, table: ModelTable) -> ModelEntry:
         adapter=table.adapter,
         draft=table.draft,
         pooling=table.pooling,
+        kv_bits=settings.cache.kv_bits if table.kv_bits is None else table.kv_bits,
     )
     return replace(entry, kind=table.kind or kind_of(entry))
 
 
 def embedding_models(settings: Settings) -> tuple[ModelEntry, ...]:
     """Return the models of the settings that compute vectors, in their order."""
-    tables = (_entry(name, table) for name, table in settings.models.tables.items())
+    tables = (_entry(settings, name) for name in settings.models.tables)
     return tuple(entry for entry in tables if entry.kind is ModelKind.EMBEDDING)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from domain.kv.spec import PACKED_BITS
 from domain.model.registry import FOLLOWING_PATTERNS, ModelKind, Pooling
 
 #: The model that ships with the package, answers offline and needs no download.
@@ -130,6 +131,14 @@ class ModelTable(SettingGroup):
         " tokens.",
     )
 
+    kv_bits: int | None = Field(
+        default=None,
+        ge=0,
+        le=PACKED_BITS,
+        multiple_of=PACKED_BITS,
+        description="Keys and values of this model have these bits; by default those of"
+        " cache.kv_bits.",
+    )
     kind: ModelKind | None = Field(
         default=None, description="The kind is chat or embedding; by default that of its files."
     )

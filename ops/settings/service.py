@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 import psutil
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from domain.engine.control import BATCH_SIZE_MAX, BATCH_WINDOW_MS_MAX, EngineValues
+from domain.kv.spec import PACKED_BITS
 from ops.settings.api_keys import KeyScope, read_keys
 from ops.settings.models import SettingGroup
 from ops.settings.places import HOST, PORT
@@ -208,11 +209,14 @@ class CacheSettings(SettingGroup):
         description="Contexts take at most this many units of 10^9 bytes on the disk, which is"
         " never exceeded; with 0 they stay in memory only.",
     )
-    storage: Literal["exact", "int8"] = Field(
-        default="exact",
-        description="With int8, keys and values of contexts that nothing uses are in 8 bits, about"
-        " half the size, on the disk, and in memory where it is short; answers that start"
-        " from them may differ.",
+    kv_bits: int = Field(
+        default=0,
+        ge=0,
+        le=PACKED_BITS,
+        multiple_of=PACKED_BITS,
+        description="With 8, keys and values of all tokens are in 8 bits, about half the size, in"
+        " memory and on the disk, and answers differ a little; with 0 they are as the model"
+        " computes them.",
     )
     share_between_keys: bool = Field(
         default=False,

@@ -29,14 +29,15 @@ _OWN_BASES = {"Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol
 _ALLOWED = {
     **dict.fromkeys(
         (
+            "worker/engine/mlx/kv/packed_cache.py quantised",
             "worker/engine/mlx/kv/window_cache.py is_trimmable",
             *(
                 f"worker/engine/mlx/{file}.py {name}"
-                for file in ("kv/window_cache", "rows/ragged_cache")
+                for file in ("kv/packed_cache", "kv/window_cache", "rows/ragged_cache")
                 for name in ("keys_and_values", "make_mask", "update_and_fetch")
             ),
         ),
-        "mlx-lm calls it on each cache",
+        "mlx-lm calls it on each cache, or what is called so calls it",
     ),
     **dict.fromkeys(
         (

@@ -50,13 +50,6 @@ class TierState(StrEnum):
     PAUSED = "paused"
 
 
-class Storage(StrEnum):
-    """The format of keys and values on disk: unchanged, or quantised to 8 bits."""
-
-    EXACT = "exact"
-    INT8 = "int8"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
     """State and counters of the disk tier.
@@ -81,7 +74,6 @@ class DiskTier:
 
     Args:
         store: Not scanned yet; the tier is its only user from now on.
-        storage: The format in which callers encode their blocks.
         on_event: Receives pauses and resumptions of persistence.
         on_scanned: Receives the result of the scan, on the scanning thread.
     """
@@ -91,12 +83,10 @@ class DiskTier:
         store: BlockStore,
         *,
         clock: Clock,
-        storage: Storage = Storage.EXACT,
         on_event: OnStoreEvent = ignore,
         on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
     ) -> None:
-        self.storage = storage
         self._store = store
         self._clock = clock
         self._on_event = on_event

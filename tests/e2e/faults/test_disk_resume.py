@@ -38,9 +38,9 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def uninterrupted(model_dir: Path) -> dict[str, str]:
+def uninterrupted(model_dir: Path, kv_bits: int) -> dict[str, str]:
     """Return what a cold engine says that never heard of blocks."""
-    source = ModelSource(id=str(model_dir))
+    source = ModelSource(id=str(model_dir), kv_bits=kv_bits)
     engine = BatchEngine(
         runner_factory=lambda: BatchRunner(
             load_weights=lambda: load_weights(source), prefill_step_tokens=256
@@ -98,10 +98,11 @@ def events(http: httpx.Client, stream: str, kind: str) -> list[dict[str, Any]]:
     return [event["data"] for event in found["data"]]
 
 
+@pytest.mark.parametrize("kv_bits", [0, 8])
 def test_killed_worker_goes_on_out_of_blocks_on_disk(
-    own_service: Callable[..., Service], model_dir: Path
+    own_service: Callable[..., Service], model_dir: Path, kv_bits: int
 ) -> None:
-    service = own_service(SEMANTIC_MODEL__ID=str(model_dir))
+    service = own_service(SEMANTIC_MODEL__ID=str(model_dir), SEMANTIC_CACHE__KV_BITS=str(kv_bits))
     with httpx.Client(base_url=service.base_url, timeout=scaled(WAIT_S)) as http:
         jobs = {name: submitted(http, name, sampling) for name, sampling in SAMPLINGS.items()}
         waiting = [
@@ -116,7 +117,7 @@ def test_killed_worker_goes_on_out_of_blocks_on_disk(
         wait_for_blocks(service.data_dir, len(jobs))
         worker.send_signal(signal.SIGKILL)
         outcomes = {name: ended(http, job_id) for name, job_id in jobs.items()}
-        expected = uninterrupted(model_dir)
+        expected = uninterrupted(model_dir, kv_bits)
         for name, job in outcomes.items():
             assert job["status"] == "completed", job
             assert job["attempt"] == 2

@@ -21,7 +21,7 @@ def test_the_short_form_prints_every_figure() -> None:
         "host at 1 rows",
         "prompt in pieces of 64",
         "restore, exact",
-        "restore, int8",
+        "restore, 8 bits",
         "wired by all programs",
     ):
         assert any(row.startswith(f"| {named}") for row in rows), named

@@ -16,11 +16,10 @@ BLOCK_TOKENS = 4
 
 @dataclass
 class Rows:
-    """The arrays of a context: its tokens, the room for them, and whether they are packed."""
+    """The arrays of a context: its tokens."""
 
     tokens: tuple[int, ...] = ()
     start: int = 0
-    packed: int = 0
 
 
 class NumbersForArrays:
@@ -31,26 +30,13 @@ class NumbersForArrays:
         self.rows: dict[Context, Rows] = {}
         self.ends: dict[CacheCheckpoint, int] = {}
 
-    def keep(self, context: Context, start: int, stop: int, slots: int) -> int | None:
+    def keep(self, context: Context, start: int, stop: int, slots: int) -> None:
         assert context.is_idle, "an array in use is cut"
         rows = self.rows[context]
         assert rows.start <= start < stop <= rows.start + len(rows.tokens)
         assert stop - start <= slots < stop - start + BLOCK_TOKENS
         rows.tokens = rows.tokens[start - rows.start : stop - rows.start]
         rows.start = start
-        return self._packed_bytes(context) if rows.packed else None
-
-    def pack(self, context: Context, needed_bytes: int) -> tuple[bool, int]:
-        """Pack one layer of two, or as many as are needed."""
-        assert context.is_idle, "an array in use is packed"
-        rows = self.rows[context]
-        rows.packed += 1 if needed_bytes < context.size_bytes // 3 else 2
-        return rows.packed > 1, self._packed_bytes(context)
-
-    def _packed_bytes(self, context: Context) -> int:
-        rows = self.rows[context]
-        exact = self.spec.full_bytes(len(rows.tokens)) + self.spec.ends_bytes(len(rows.tokens))
-        return max(1, min(context.size_bytes, exact) * 2 // (2 + min(2, rows.packed)))
 
     def drop(self, holder: Holder) -> None:
         if isinstance(holder, Context):
@@ -77,8 +63,7 @@ def scanned(
         if not context.is_forgotten and first and held.count(first[0]) > 1:
             return context
     idle = [one for one in idle if one.is_saved or unsaved]
-    exact = [one for one in idle if not one.is_packed]
-    return next(iter(exact if pool._order._packs and exact else idle), None)
+    return next(iter(idle), None)
 
 
 def freed_by(relief: Relief | None) -> Holder | None:

@@ -25,7 +25,7 @@ from tests.support.models.runner_probe import Bench, Run
 from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import scaled, wait_until
 from worker.cachestore.reports import ContextReport
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriterLimits
 from worker.engine.ports import Admission
 
@@ -58,7 +58,6 @@ class DiskBench(Bench):
         disk: How files are written.
         disk_budget_bytes: Cap of the store.
         limits: Of the write-behind.
-        storage: How blocks are written.
         scanned: Whether the store can be read.
         more: See ``Bench``.
     """
@@ -71,7 +70,6 @@ class DiskBench(Bench):
         disk: Disk | None = None,
         disk_budget_bytes: int = 1 << 30,
         limits: WriterLimits | None = None,
-        storage: Storage = Storage.EXACT,
         scanned: bool = True,
         **more: Any,
     ) -> None:
@@ -93,7 +91,6 @@ class DiskBench(Bench):
         self.tier = DiskTier(
             self.store,
             clock=clock,
-            storage=storage,
             on_event=self.events.append,
             writer_limits=limits,
         )

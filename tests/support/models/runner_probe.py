@@ -15,7 +15,7 @@ from domain.values import ModelCard, Sampling
 from tests.support.models.tiny_architectures import Architecture
 from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.draft_model import DraftNetwork
@@ -82,8 +82,8 @@ class Bench:
         network: In place of the usual one.
         tier: Where blocks outlive the runner.
         on_context: Receives the runner's context reports.
-        ram_storage: The form of contexts that nothing uses.
         draft: Drafts tokens; ``None`` for their own text alone.
+        kv_bits: Of keys and values; by default those of the architecture.
     """
 
     def __init__(
@@ -97,12 +97,13 @@ class Bench:
         tier: DiskTier | None = None,
         on_context: OnContext = ignore,
         reuse: bool = True,
-        ram_storage: Storage = Storage.EXACT,
         draft: DraftNetwork | None = None,
+        kv_bits: int | None = None,
     ) -> None:
         self.network = _network(architecture) if network is None else network
+        bits = architecture.kv_bits if kv_bits is None else kv_bits
         self.runner = BatchRunner(
-            load_weights=lambda: LoadedWeights(self.network, ends, _model()),
+            load_weights=lambda: LoadedWeights(self.network, ends, _model(), kv_bits=bits),
             prefill_step_tokens=step_tokens,
             kv_budget_bytes=budget_bytes,
             reuse=reuse,
@@ -110,7 +111,6 @@ class Bench:
             tier=tier,
             on_context=on_context,
         )
-        self.runner.ram_storage = ram_storage
         self.runner.load_draft = None if draft is None else lambda: draft
         self.model = self.runner.load()
         self.runs: dict[int, Run] = {}

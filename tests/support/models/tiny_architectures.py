@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -48,12 +48,14 @@ class Architecture:
     Attributes:
         name: The name in mlx-lm.
         make: Returns a random network with weights of a dtype.
-        layers: Its cache layers, derived by hand, with elements of four bytes.
+        layers: Its cache layers in exact form, derived by hand, with elements of four bytes.
+        kv_bits: Bits of its keys and values in the engine; 0 for exact ones.
     """
 
     name: str
     make: Callable[[mx.Dtype], Any]
     layers: tuple[LayerSpec, ...]
+    kv_bits: int = 0
 
 
 def random_network(module: ModuleType, config: dict[str, Any]) -> Callable[[mx.Dtype], Any]:
@@ -87,9 +89,14 @@ def _attention(kv_heads: int = 2, dim: int = 8) -> LayerSpec:
     )
 
 
-def _window() -> LayerSpec:
+def _window(dim: int = 8) -> LayerSpec:
     return LayerSpec(
-        kind=LayerKind.SLIDING, kv_heads=2, key_dim=8, value_dim=8, element_bytes=4, window=WINDOW
+        kind=LayerKind.SLIDING,
+        kv_heads=2,
+        key_dim=dim,
+        value_dim=dim,
+        element_bytes=4,
+        window=WINDOW,
     )
 
 
@@ -126,40 +133,34 @@ QWEN3 = Architecture(
     random_network(qwen3, _COMMON | {"num_hidden_layers": 2, "rope_theta": 1000000.0}),
     (_attention(),) * 2,
 )
+_GEMMA3 = _COMMON | {
+    "num_hidden_layers": 4,
+    "sliding_window": WINDOW,
+    "sliding_window_pattern": 3,
+    "query_pre_attn_scalar": 8.0,
+}
 GEMMA3 = Architecture(
     "gemma3",
-    random_network(
-        gemma3_text,
-        _COMMON
-        | {
-            "num_hidden_layers": 4,
-            "sliding_window": WINDOW,
-            "sliding_window_pattern": 3,
-            "query_pre_attn_scalar": 8.0,
-        },
-    ),
+    random_network(gemma3_text, _GEMMA3),
     (_window(), _window(), _attention(), _window()),
 )
+_GPT_OSS = _COMMON | {
+    "num_hidden_layers": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+    },
+}
 GPT_OSS = Architecture(
     "gpt_oss",
-    random_network(
-        gpt_oss,
-        _COMMON
-        | {
-            "num_hidden_layers": 4,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": WINDOW,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-            },
-        },
-    ),
+    random_network(gpt_oss, _GPT_OSS),
     (_window(), _attention()) * 2,
 )
 #: Multi-head latent attention: a latent of 16 and a rotated key of 8 for all heads.
@@ -231,30 +232,27 @@ FALCON_H1 = Architecture(
 )
 #: Three linear layers to one of attention, with experts.
 #: Convolution: 3 past inputs of 2 x 16 + 32 channels; state: 4 value heads of 8 by 8.
+_QWEN3_NEXT = _COMMON | {
+    "num_hidden_layers": 4,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 32,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "norm_topk_prob": True,
+    "full_attention_interval": 4,
+}
 QWEN3_NEXT = Architecture(
     "qwen3_next",
-    random_network(
-        qwen3_next,
-        _COMMON
-        | {
-            "num_hidden_layers": 4,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_conv_kernel_dim": 4,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "decoder_sparse_step": 1,
-            "shared_expert_intermediate_size": 32,
-            "mlp_only_layers": [],
-            "moe_intermediate_size": 32,
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.5,
-            "norm_topk_prob": True,
-            "full_attention_interval": 4,
-        },
-    ),
+    random_network(qwen3_next, _QWEN3_NEXT),
     (*(state_layer(3 * 64 + 4 * 8 * 8),) * 3, _attention()),
 )
 #: No attention at all.
@@ -292,12 +290,39 @@ QWEN3_WIDE = Architecture(
     ),
     (_attention(dim=64),) * 3,
 )
-#: The same; half of what it keeps are states.
+#: The same with enough layers that the first and the last one stay exact.
+QWEN3_DEEP = Architecture(
+    "qwen3_deep",
+    random_network(
+        qwen3, _COMMON | {"num_hidden_layers": 6, "rope_theta": 1000000.0, "head_dim": 64}
+    ),
+    (_attention(dim=64),) * 6,
+)
+GEMMA3_WIDE = Architecture(
+    "gemma3_wide",
+    random_network(gemma3_text, _GEMMA3 | {"head_dim": 64}),
+    (_window(64), _window(64), _attention(dim=64), _window(64)),
+)
+GPT_OSS_WIDE = Architecture(
+    "gpt_oss_wide",
+    random_network(gpt_oss, _GPT_OSS | {"head_dim": 64}),
+    (_window(64), _attention(dim=64)) * 2,
+)
+QWEN3_NEXT_WIDE = Architecture(
+    "qwen3_next_wide",
+    random_network(qwen3_next, _QWEN3_NEXT | {"head_dim": 64}),
+    (*(state_layer(3 * 64 + 4 * 8 * 8),) * 3, _attention(dim=64)),
+)
+#: The same as ``FALCON_H1``; half of what it keeps are states.
 FALCON_H1_WIDE = Architecture(
     "falcon_h1_wide",
     random_network(falcon_h1, _FALCON_H1 | {"head_dim": 64}),
     (state_layer(3 * 64 + 4 * 8 * 16), _attention(dim=64)) * 2,
 )
+
+#: Running contexts, parked ones and files in 8 bits.
+QWEN3_8_BITS = replace(QWEN3_DEEP, name="qwen3_8_bits", kv_bits=8)
+GPT_OSS_8_BITS = replace(GPT_OSS_WIDE, name="gpt_oss_8_bits", kv_bits=8)
 
 ARCHITECTURES = (
     LLAMA,
@@ -310,4 +335,15 @@ ARCHITECTURES = (
     FALCON_H1,
     QWEN3_NEXT,
     MAMBA2,
+    QWEN3_8_BITS,
+    GPT_OSS_8_BITS,
+)
+#: Those whose heads are as long as those of real models.
+WIDE_ARCHITECTURES = (
+    QWEN3_WIDE,
+    QWEN3_DEEP,
+    GEMMA3_WIDE,
+    GPT_OSS_WIDE,
+    FALCON_H1_WIDE,
+    QWEN3_NEXT_WIDE,
 )

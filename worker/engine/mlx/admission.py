@@ -325,7 +325,7 @@ class RowAllocator:
         context = plan.adopted
         if context is None:
             step = self._spec.block_tokens
-            caches = ContextCaches(self._spec, make_row_caches(self._network, step))
+            caches = ContextCaches(self._spec, make_row_caches(self._network, step, self._spec))
             return self._store.open(caches, slots), caches
         self._pool.release(context)
         caches, held = self._store.caches(context), len(context.token_ids)

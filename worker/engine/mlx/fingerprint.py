@@ -65,7 +65,7 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: st
     """Return the fingerprint of KV blocks; only blocks with equal fingerprints may be mixed.
 
     Args:
-        kv_dtype: Dtype of keys and values, or their quantised storage format.
+        kv_dtype: Form of keys and values; see ``ModelCacheSpec.form``.
         layout: Version of the block layout, and its parameters.
     """
     parts = json.dumps([model, kv_dtype, layout, computation])
@@ -162,15 +162,21 @@ def _write(cache_file: Path, cached: Mapping[str, _CachedDigest]) -> None:
         return
 
 
-def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, kv_dtype: str, computation: str) -> str:
+def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, computation: str) -> str:
     """Return the fingerprint that the blocks of a model share.
 
     Args:
-        kv_dtype: Element format on the disk; see ``BlockCodec``.
         computation: What computes the blocks; see ``computation_of``.
     """
     layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
-    return block_fingerprint(model, kv_dtype=kv_dtype, layout=layout, computation=computation)
+    return block_fingerprint(model, kv_dtype=spec.form, layout=layout, computation=computation)
+
+
+def fingerprint_in_form(model: str, kv_bits: int) -> str:
+    """Return the fingerprint of a model that keeps keys and values in ``kv_bits``; 0: exactly."""
+    if not kv_bits:
+        return model
+    return f"sha256:{hashlib.sha256(f'{model} kv {kv_bits}'.encode()).hexdigest()}"
 
 
 def computation_of(network: Any) -> str:  # noqa: ANN401 - mlx-lm ships no types

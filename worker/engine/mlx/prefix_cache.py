@@ -20,18 +20,16 @@ from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.kv.contexts import Context
 from domain.kv.hashing import BlockHash, pack_ids
 from domain.kv.owned_tokens import cache_ids, context_of
-from domain.kv.spec import BLOCK_TOKENS
+from domain.kv.spec import ModelCacheSpec
 from domain.values import WaitingFor
 from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteState
 from worker.engine.mlx.admission import RowAllocator
 from worker.engine.mlx.context_ends import ContextEnds, TrackedSequence
 from worker.engine.mlx.fingerprint import computation_of, fingerprint_of_blocks
-from worker.engine.mlx.kv.codec import BlockCodec, Packing
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
-from worker.engine.mlx.kv.probe import probe_spec
 from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, PendingPrefixes, StartPlanner
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
@@ -56,12 +54,9 @@ class PrefixCache:
     Args:
         network: An mlx-lm model.
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
+        spec: The network's caches.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
-        ram_storage: The form of parked contexts under pressure.
         on_context: Receives reports of restored and saved contexts; must not block.
-
-    Raises:
-        UnsupportedCache: The model's caches cannot be cut into blocks and restored.
     """
 
     def __init__(
@@ -69,19 +64,14 @@ class PrefixCache:
         network: Any,  # noqa: ANN401 - mlx-lm ships no types
         fingerprint: str,
         budget_bytes: int,
-        block_tokens: int = BLOCK_TOKENS,
+        spec: ModelCacheSpec,
         *,
         tier: DiskTier | None = None,
-        ram_storage: Storage = Storage.EXACT,
         on_context: OnContext = ignore,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spec = spec = probe_spec(network, block_tokens)
-        codec = BlockCodec(spec, Storage.EXACT if tier is None else tier.storage)
-        packing = Packing(spec, ram_storage)
-        self.fingerprint = fingerprint_of_blocks(
-            fingerprint, spec, packing.kv_dtype(codec.kv_dtype), computation_of(network)
-        )
+        self._spec = spec
+        self.fingerprint = fingerprint_of_blocks(fingerprint, spec, computation_of(network))
         fingerprints = self.fingerprint, checkpoint_fingerprint(self.fingerprint)
         in_flight_bytes = 0 if tier is None else spec.in_flight_bytes(budget_bytes)
         self.store = ContextStore(
@@ -90,16 +80,15 @@ class PrefixCache:
             budget_bytes,
             in_flight_bytes=in_flight_bytes,
             may_lose=lambda: tier is None or tier.write_state() in _LOSES,
-            packing=packing,
         )
         self.pool = self.store.pool
         planner = StartPlanner(self.store, self.fingerprint, tier)
-        saver = None if tier is None else ContextSaver(self.store, tier, codec, fingerprints)
+        saver = None if tier is None else ContextSaver(self.store, tier, fingerprints)
         if tier is not None:
             self.pool.on_cut = self._on_cut
             tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
         self._planner, self._saver, self._tier = planner, saver, tier
-        self._opener = RowOpener(self.store, planner, codec, fingerprints, tier, monotonic_s)
+        self._opener = RowOpener(self.store, planner, fingerprints, tier, monotonic_s)
         self._ends = ContextEnds(self.store, planner, saver)
         self._pending = PendingPrefixes(self.pool)
         self._tracked: dict[int, TrackedSequence] = {}

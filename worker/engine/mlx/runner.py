@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 import structlog
@@ -17,12 +18,13 @@ from domain.kv.owned_tokens import cache_ids
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
-from worker.cachestore.tier import DiskTier, Storage
+from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
 from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.drafting.speculation import Speculation
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.abilities import abilities_of, report_abilities
 from worker.engine.mlx.model.draft_model import DraftNetwork, ModelDrafter
@@ -76,7 +78,6 @@ class BatchRunner:
         drafts: What speculation has done so far; read from any thread.
         last_saves_s: Returns how long ``close`` waits for the disk, in seconds.
         load_draft: Loads a model that drafts for the rows, as of ``load``; ``None`` for none.
-        ram_storage: Form of parked contexts where memory is short, as of ``load``.
     """
 
     def __init__(
@@ -104,7 +105,6 @@ class BatchRunner:
         self.speculates = True
         self.load_draft: Callable[[], DraftNetwork] | None = None
         self._draft: DraftNetwork | None = None
-        self.ram_storage = Storage.EXACT
         self.last_saves_s: Callable[[], float] = lambda: LAST_SAVES_S
         self.support = RowSupport()
         self.drafts = DraftFigures()
@@ -155,6 +155,7 @@ class BatchRunner:
             ragged=self.support.kind is RaggedKind.WHOLE,
             budget=self._budget,
             beside_bytes=self._draft_bytes() + self._weights.tower_bytes,
+            kv_bits=self._weights.kv_bits,
         )
         self._spec = memory.spec
         self._kv_budget_bytes = memory.kv_bytes
@@ -163,9 +164,8 @@ class BatchRunner:
                 network,
                 model.card.fingerprint,
                 memory.kv_bytes,
-                self._block_tokens,
+                memory.spec,
                 tier=self._tier,
-                ram_storage=self.ram_storage,
                 on_context=self._on_context,
             )
         cache = self.prefix_cache
@@ -295,7 +295,9 @@ class BatchRunner:
             self._sampler,
             self._memory.row_bytes,
             support=self.support,
-            block_tokens=self._block_tokens,
+            new_caches=partial(
+                make_row_caches, self._weights.network, self._block_tokens, self._spec
+            ),
             speculation=speculation if self.speculates else None,
             head=self._head,
             scored=self._scored,

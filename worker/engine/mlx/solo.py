@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 
@@ -14,8 +16,11 @@ from domain.errors import EngineFailure
 from domain.model.registry import ModelRegistry
 from domain.values import Sampling
 from worker.engine.grammar.ports import Constraint
+from worker.engine.mlx.kv.probe import checked_spec, probe_spec
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.model.loader import LoadedWeights, ModelSource, find_model, load_weights
-from worker.engine.mlx.rows.ragged_states import RowSupport
+from worker.engine.mlx.rows.ragged_cache import RaggedKind
+from worker.engine.mlx.rows.ragged_states import RowSupport, find_row_support
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.mlx.sampling.logprobs import logprobs_of
 from worker.engine.mlx.sampling.sampler import BatchSampler, SamplerRow, draw_scores
@@ -55,7 +60,11 @@ class SoloRun:
         self._draws: deque[tuple[int, mx.array]] = deque(maxlen=DRAWS_KEPT)
         self._drawn = 0
         self._sequences = RunningSequences(
-            weights.network, self._draw, row_bytes=lambda _: 0, support=RowSupport()
+            weights.network,
+            self._draw,
+            row_bytes=lambda _: 0,
+            support=RowSupport(),
+            new_caches=_new_caches(weights),
         )
 
     def tokens(
@@ -112,6 +121,17 @@ class SoloRun:
         rows = dict(self._draws)
         assert index in rows, "only the last draws are kept"
         return rows[index]
+
+
+def _new_caches(weights: LoadedWeights) -> Callable[[], list[Any]] | None:
+    """Return what makes caches in the form of the engine's; ``None`` where they are exact."""
+    if not weights.kv_bits:
+        return None
+    network, ragged = weights.network, weights.ragged
+    assert ragged is not None, "a model that was loaded is checked"
+    is_whole = find_row_support(network, ragged).kind is RaggedKind.WHOLE
+    spec = checked_spec(network, probe_spec(network), ragged=is_whole)
+    return partial(make_row_caches, network, spec=spec)
 
 
 _FINGERPRINT_CHARS = len("sha256:") + 12
@@ -188,7 +208,13 @@ class ModelHandles:
         entry = self.registry.get(model)
         if entry is None:
             return replace(self.source, id=model, revision=None, adapter=None)
-        return replace(self.source, id=entry.source, revision=entry.revision, adapter=entry.adapter)
+        return replace(
+            self.source,
+            id=entry.source,
+            revision=entry.revision,
+            adapter=entry.adapter,
+            kv_bits=entry.kv_bits,
+        )
 
 
 def _refusal(model: str, wanted: str, seen: Sequence[str]) -> str:

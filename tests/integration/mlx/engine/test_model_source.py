@@ -46,6 +46,15 @@ def test_the_registration_beats_the_model_and_the_request_beats_both(tmp_path: P
     assert asked == Sampling(temperature=0.0, top_p=0.8, top_k=7, min_p=0.1, seed=3)
 
 
+def test_the_form_of_keys_and_values_is_a_part_of_the_fingerprint(tmp_path: Path) -> None:
+    model_dir = make_tiny_llama(tmp_path / "tiny")
+    exact, packed = (ModelSource(id=str(model_dir), kv_bits=bits) for bits in (0, 8))
+    loaded = load_weights(packed)
+    assert loaded.kv_bits == 8
+    assert loaded.model.card.fingerprint == packed.fingerprint(model_dir)
+    assert packed.fingerprint(model_dir) != exact.fingerprint(model_dir)
+
+
 def test_a_greedy_model_samples_where_its_registration_sets_a_temperature(tmp_path: Path) -> None:
     model_dir = make_tiny_llama(tmp_path / "tiny")
     (model_dir / "generation_config.json").write_text('{"do_sample": false}')

@@ -363,7 +363,7 @@ def test_a_row_that_decodes_holds_its_states_once() -> None:
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
 def test_buffers_that_nothing_has_written_are_as_good_as_zeros(dtype: mx.Dtype) -> None:
     before = mx.get_active_memory()
-    arrays = untouched_arrays({"a": (1, 2, 40, 8), "b": (3,)}, dtype)
+    arrays = untouched_arrays({"a": ((1, 2, 40, 8), dtype), "b": ((3,), dtype)})
     assert {name: (one.shape, one.dtype) for name, one in arrays.items()} == {
         "a": ((1, 2, 40, 8), dtype),
         "b": ((3,), dtype),

@@ -22,6 +22,7 @@ from tests.support.models.tiny_architectures import (
     GEMMA3,
     GPT_OSS,
     LLAMA,
+    QWEN3_8_BITS,
     Architecture,
 )
 from tests.support.polling import scaled
@@ -34,7 +35,9 @@ QUICK = WriterLimits(retry_min_s=0.01, retry_max_s=0.01)
 POSITION = BLOCK + 5
 LONG_PAUSE = WriterLimits(retry_min_s=60.0)
 
-few = pytest.mark.parametrize("architecture", [LLAMA, GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+few = pytest.mark.parametrize(
+    "architecture", [LLAMA, GPT_OSS, FALCON_H1, QWEN3_8_BITS], ids=lambda a: a.name
+)
 
 MakeBench = Callable[..., DiskBench]
 

@@ -23,6 +23,7 @@ from tests.support.models.tiny_architectures import (
     FALCON_H1,
     GPT_OSS,
     LLAMA,
+    QWEN3_8_BITS,
     Architecture,
 )
 from tests.support.polling import scaled
@@ -33,7 +34,9 @@ from worker.engine.mlx.kv.window_cache import leaves
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.9, top_p=0.95, seed=11)
 
-few = pytest.mark.parametrize("architecture", [LLAMA, GPT_OSS, FALCON_H1], ids=lambda a: a.name)
+few = pytest.mark.parametrize(
+    "architecture", [LLAMA, GPT_OSS, FALCON_H1, QWEN3_8_BITS], ids=lambda a: a.name
+)
 samplings = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 
 MakeBench = Callable[..., DiskBench]

@@ -22,6 +22,7 @@ from tests.support.models.tiny_architectures import (
     GEMMA3,
     GPT_OSS,
     LLAMA,
+    QWEN3_8_BITS,
     Architecture,
 )
 
@@ -36,7 +37,7 @@ KNOWN_SHARE_MIN = 0.98
 
 architectures = pytest.mark.parametrize(
     "architecture",
-    [LLAMA, GEMMA3, GPT_OSS, FALCON_H1, *NIGHTLY_ARCHITECTURES],
+    [LLAMA, GEMMA3, GPT_OSS, FALCON_H1, QWEN3_8_BITS, *NIGHTLY_ARCHITECTURES],
     ids=lambda each: each.name,
 )
 #: Budgets: one context and a margin, most of all contexts, and more than enough.

@@ -15,7 +15,13 @@ from tests.support.builders.blocks import FailingDisk
 from tests.support.models.disk_bench import DiskBench
 from tests.support.models.kv_sequences import random_tokens
 from tests.support.models.runner_probe import BLOCK, Bench, Run, shed
-from tests.support.models.tiny_architectures import FALCON_H1, GPT_OSS, LLAMA, Architecture
+from tests.support.models.tiny_architectures import (
+    FALCON_H1,
+    GPT_OSS,
+    GPT_OSS_8_BITS,
+    LLAMA,
+    Architecture,
+)
 from tests.support.models.unknown_memory import DeviceWithUnknownMemory
 from worker.cachestore.writer import WriterLimits
 from worker.engine.mlx.memory.at_load import TOLERANCE_BYTES_MIN, DeviceBudget
@@ -36,7 +42,7 @@ def text(architecture: Architecture, prompt: tuple[int, ...]) -> list[int]:
 
 class ScarceMemory(RuleBasedStateMachine):
     @initialize(
-        architecture=st.sampled_from([LLAMA, GPT_OSS, FALCON_H1]),
+        architecture=st.sampled_from([LLAMA, GPT_OSS, FALCON_H1, GPT_OSS_8_BITS]),
         share=st.sampled_from([1.05, 1.35, 2.5]),
     )
     def start(self, architecture: Architecture, share: float) -> None:

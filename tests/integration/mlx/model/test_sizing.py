@@ -113,6 +113,15 @@ def test_the_demo_model_has_the_sizes_of_its_loaded_weights() -> None:
     assert model.spec == probe_spec(network)
 
 
+def test_keys_and_values_in_8_bits_let_1_8_times_as_many_contexts_fit() -> None:
+    for name in ("Qwen3-14B", "Llama-3.1-8B", "Qwen3-30B-A3B"):
+        exact = sized(published(name)).spec
+        model = size_model(published(name), kv_bits=8, piece_tokens=256, batch=8)
+        tokens = 20_000
+        assert 1.8 * model.spec.live_bytes(tokens) <= exact.live_bytes(tokens)
+        assert 1.8 * model.spec.context_bytes(tokens) <= exact.context_bytes(tokens)
+
+
 def test_an_unquantized_model_keeps_its_dtype() -> None:
     whole = sized(TINY | {"torch_dtype": "float32"})
     half = sized(TINY | {"dtype": "float16"})

@@ -23,7 +23,6 @@ from domain.kv.relief import (
     DropCheckpoint,
     Evict,
     Holder,
-    Pack,
     TrimEnd,
     TrimStart,
 )
@@ -58,12 +57,9 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(
         spec=st.sampled_from((DENSE, HYBRID)),
         contexts=st.integers(min_value=2, max_value=5),
-        packs=st.booleans(),
         in_flight_bytes=st.sampled_from((0, 24)),
     )
-    def open(
-        self, spec: ModelCacheSpec, contexts: int, in_flight_bytes: int, *, packs: bool
-    ) -> None:
+    def open(self, spec: ModelCacheSpec, contexts: int, in_flight_bytes: int) -> None:
         self.arrays = NumbersForArrays(spec)
         self.loses = True
         self.spec = spec
@@ -75,7 +71,6 @@ class PoolMachine(RuleBasedStateMachine):
             self.arrays,
             in_flight_bytes=in_flight_bytes,
             may_lose=lambda: self.loses,
-            packs=packs,
         )
         self.in_flight_bytes = in_flight_bytes
         self.pool.on_cut = self.cut_by_pool
@@ -196,7 +191,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.adopt(context, tokens)
         self.pool.grow(context, slots)
         assert context.used > used
-        assert (context.is_running, context.is_saved, context.is_packed) == (True, False, False)
+        assert (context.is_running, context.is_saved) == (True, False)
         assert (context.slots, context.size_bytes) == (slots, self.spec.live_bytes(slots))
         self.append(context, tuple(rest))
         self.moves.add("adopt")
@@ -396,9 +391,8 @@ class PoolMachine(RuleBasedStateMachine):
             held = context.token_ids[context.start :]
             assert (rows.start, list(rows.tokens)) == (context.start, held)
             assert context.users == self.shared.count(context)
-            if not rows.packed:
-                assert self.spec.full_bytes(len(held)) <= context.size_bytes
-                assert len(held) <= context.slots
+            assert self.spec.full_bytes(len(held)) <= context.size_bytes
+            assert len(held) <= context.slots
             for name in context.names[context.start // SIZE :] if context in listed else ():
                 assert name in self.pool
                 holder = self.pool.holder(name)
@@ -428,7 +422,7 @@ def test_any_order_of_moves_keeps_the_accounts() -> None:
         ),
     )
     assert PoolMachine.steps >= STEPS_MIN
-    reliefs = {one.__name__ for one in (DropCheckpoint, TrimStart, TrimEnd, Evict, Pack)}
+    reliefs = {one.__name__ for one in (DropCheckpoint, TrimStart, TrimEnd, Evict)}
     assert PoolMachine.moves >= reliefs | {
         "start",
         "adopt",

@@ -43,13 +43,13 @@ def _parked(
     return context
 
 
-def test_a_pool_of_defaults_gives_all_of_its_budget_and_packs_nothing() -> None:
+def test_a_pool_of_defaults_gives_all_of_its_budget() -> None:
     pool, arrays = _pool(EIGHT)
     assert (pool.limit_bytes, pool.context_limit_bytes) == (EIGHT, EIGHT)
     assert pool.free_bytes() == EIGHT
     context = _parked(pool, arrays, range(8 * SIZE), is_saved=False)
     assert pool.make_room(TWO)  # what the disk lacks may be lost, without a report
-    assert (len(context.token_ids), context.is_packed) == (5 * SIZE, False)
+    assert len(context.token_ids) == 5 * SIZE
 
 
 def test_copies_in_flight_can_leave_nothing_for_contexts() -> None:
@@ -98,23 +98,6 @@ def test_a_checkpoint_takes_no_context_that_the_disk_lacks_and_an_eviction_is_re
     pool.record_saved(other)
     assert pool.add_checkpoint(context, CheckpointKind.FORK, SIZE, make) is not None
     assert cuts == [(other, 0)]
-
-
-def test_contexts_are_packed_before_they_are_cut() -> None:
-    pool, arrays = _pool(EIGHT, packs=True)
-    context = _parked(pool, arrays, range(8 * SIZE))
-    assert pool.make_room(1)
-    assert (len(context.token_ids), context.slots) == (8 * SIZE, 0)
-    assert context.size_bytes < EIGHT
-
-
-def test_a_packed_context_is_cut_without_room_for_tokens() -> None:
-    pool, arrays = _pool(EIGHT, packs=True)
-    context = _parked(pool, arrays, range(8 * SIZE))
-    while len(context.token_ids) == 8 * SIZE:
-        assert pool.make_room(pool.free_bytes() + 1)
-    assert context.is_packed
-    assert (context.slots, arrays.rows[context].packed) == (0, 2)
 
 
 def test_a_cut_end_takes_windows_and_states_with_it_and_a_cut_beginning_does_not() -> None:

@@ -15,7 +15,6 @@ from domain.kv.hashing import BlockHash, BlockHasher, pack_ids
 from domain.kv.relief import (
     DropCheckpoint,
     Evict,
-    Pack,
     Relief,
     ReliefOrder,
     TrimEnd,
@@ -42,12 +41,11 @@ def _order(
     checkpoints: Sequence[CacheCheckpoint] = (),
     *,
     block_bytes: int = 100,
-    packs: bool = False,
 ) -> ReliefOrder:
     index = ContextIndex(_HASHER, _SIZE)
     for context in contexts:
         index.add(context)
-    order = ReliefOrder(index, block_tokens=_SIZE, block_bytes=block_bytes, packs=packs)
+    order = ReliefOrder(index, block_tokens=_SIZE, block_bytes=block_bytes)
     for context in contexts:
         order.add(context)
     for checkpoint in checkpoints:
@@ -56,33 +54,6 @@ def _order(
         for context in wanted:
             order.join(context, checkpoint)
     return order
-
-
-def test_precision_goes_before_contexts_the_least_recently_used_first() -> None:
-    old, young = _context(1, used=1), _context(2, used=2)
-    order = _order([young, old], packs=True)
-    assert order.next(50, unsaved=False) == Pack(old, 50)
-    with order.changing(old):
-        old.is_packed = True
-    assert order.next(50, unsaved=False) == Pack(young, 50)
-    with order.changing(young):
-        young.is_packed = True
-    assert order.next(500, unsaved=False) == Evict(old)
-
-
-def test_a_context_that_the_disk_lacks_is_packed_only_if_it_may_be_lost() -> None:
-    context = _context(1, used=1, is_saved=False)
-    order = _order([context], packs=True)
-    assert order.next(50, unsaved=False) is None
-    assert order.next(50, unsaved=True) == Pack(context, 50)
-    with order.changing(context):
-        context.users = 1
-    assert order.next(50, unsaved=True) is None
-
-
-def test_nothing_is_packed_unless_it_is_set() -> None:
-    context = _context(1, used=1)
-    assert _order([context]).next(500, unsaved=False) == Evict(context)
 
 
 # --- the order -----------------------------------------------------------------------------------
@@ -225,8 +196,6 @@ def _apply(relief: Relief, contexts: list[Context], checkpoints: list[CacheCheck
             del context.token_ids[tokens:], context.names[tokens // _SIZE :]
         case Evict(context):
             contexts.remove(context)
-        case Pack():
-            pytest.fail("packing is off")
         case _:
             assert_never(relief)
 

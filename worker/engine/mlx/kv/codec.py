@@ -1,7 +1,4 @@
-"""A KV block as MLX arrays, and its bytes on the disk: unchanged, or quantised to 8 bits.
-
-A block that was read back holds the dequantised values. Parked contexts are packed in the same way.
-"""
+"""A KV block as MLX arrays, and its bytes on the disk, which are the same."""
 
 from __future__ import annotations
 
@@ -10,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
-from types import MappingProxyType
 
 import mlx.core as mx
 
-from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
+from domain.kv.spec import PACKED_BITS, LayerKind, LayerSpec, ModelCacheSpec
 from ops.blockstore.blocks import BlockPayload, RawTensor
-from worker.cachestore.tier import Storage
 
 #: Axis of the tokens in keys and values of the shape [1, kv_heads, tokens, head_dim].
 TOKEN_AXIS = 2
@@ -29,7 +24,8 @@ class BlockArrays:
     Attributes:
         tokens: Length of the run: ``spec.block_tokens``, or fewer in a tail block.
         tensors: Tensors by name. ``3.k`` and ``3.v`` are keys and values of attention layer 3,
-            of the shape [1, kv_heads, kept_tokens, head_dim] and the model's KV dtype.
+            of the shape [1, kv_heads, kept_tokens, head_dim] and the model's KV dtype. A layer in
+            8 bits has ``3.words``, ``3.scales`` and ``3.biases`` instead; see ``PackedKVCache``.
             ``4.s0``, ``4.s1`` … are the arrays of a layer with a recurrent state, after the last
             token of the run. Layers are numbered as in the model's ``ModelCacheSpec``. A
             full-attention layer keeps all tokens of the run, a sliding-window layer the last
@@ -60,6 +56,52 @@ def state_name(layer: int, index: int) -> str:
     return f"{layer}.s{index}"
 
 
+#: Names of the arrays of a full-attention layer, in tensors and in its cache.
+_EXACT_PARTS = (("k", "keys"), ("v", "values"))
+_PACKED_PARTS = (("words", "words"), ("scales", "scales"), ("biases", "biases"))
+
+
+def part_names(layer: LayerSpec) -> tuple[tuple[str, str], ...]:
+    """Return the names of the arrays of an attention layer: of the tensor, and of the attribute."""
+    return _PACKED_PARTS if layer.group else _EXACT_PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """One array of the cache of an attention layer, [1, heads, slots, dim].
+
+    Attributes:
+        name: The end of its tensor's name.
+        attribute: Of the cache.
+    """
+
+    name: str
+    attribute: str
+    heads: int
+    dim: int
+    dtype: mx.Dtype
+
+    def shape(self, tokens: int) -> tuple[int, int, int, int]:
+        """Return the shape with that many slots."""
+        return 1, self.heads, tokens, self.dim
+
+
+def parts_of(spec: ModelCacheSpec, layer: LayerSpec) -> list[CachePart]:
+    """Return the arrays of the cache of an attention layer."""
+    heads, dtype = layer.kv_heads, getattr(mx, spec.dtype)
+    dims, dtypes = [layer.key_dim, layer.value_dim], [dtype, dtype]
+    if layer.group:
+        heads, dtypes = 2 * heads, [mx.uint32, dtype, dtype]
+        words, groups = layer.key_dim * PACKED_BITS // _WORD_BITS, layer.key_dim // layer.group
+        dims = [words, groups, groups]
+    forms = zip(part_names(layer), dims, dtypes, strict=True)
+    return [
+        CachePart(name, attribute, heads, dim, dtype) for (name, attribute), dim, dtype in forms
+    ]
+
+
+#: Bits of an element of packed values.
+_WORD_BITS = 32
 _DTYPES = {
     "F64": mx.float64,
     "F32": mx.float32,
@@ -183,6 +225,23 @@ def from_raw(payload: BlockPayload, tokens: int) -> BlockArrays:
     return BlockArrays(tokens, StoredTensors(stored))
 
 
+def decoded(
+    spec: ModelCacheSpec, payload: BlockPayload, tokens: int, *, position: int | None = None
+) -> BlockArrays:
+    """Return the block or checkpoint of a model that a payload of ``to_raw`` encodes.
+
+    Args:
+        tokens: Number of tokens that its name covers.
+        position: Tokens before a checkpoint; ``None`` for a block.
+
+    Raises:
+        BadPayload: The payload is not a block of this model, or has another form.
+    """
+    block = from_raw(payload, tokens)
+    check_fit(spec, block, position=position)
+    return block
+
+
 def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None = None) -> None:
     """Check that a block or checkpoint read from elsewhere has the tensors of this model.
 
@@ -210,24 +269,14 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
             if size != (0 if position is None else layer.state_bytes):
                 raise BadPayload(f"layer {index} has a state of {size} B")
         elif kept:
-            _check_layer(spec, forms, index, layer, kept)
-            del rest[key_name(index)], rest[value_name(index)]
+            for part in parts_of(spec, layer):
+                name = f"{index}.{part.name}"
+                found = forms.get(name)
+                if found is None or (found.shape, found.dtype) != (part.shape(kept), part.dtype):
+                    raise BadPayload(f"{name} is not {part.dtype} of the shape {part.shape(kept)}")
+                del rest[name]
     if rest:
         raise BadPayload(f"no layer of the model has {min(rest)}")
-
-
-def _check_layer(
-    spec: ModelCacheSpec,
-    forms: Mapping[str, StoredTensor] | Mapping[str, mx.array],
-    index: int,
-    layer: LayerSpec,
-    kept: int,
-) -> None:
-    for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
-        expected = (1, layer.kv_heads, kept, dim)
-        found = forms.get(name)
-        if found is None or found.shape != expected or str(found.dtype) != f"mlx.core.{spec.dtype}":
-            raise BadPayload(f"{name} is not {spec.dtype} of the shape {expected}")
 
 
 def dtype_name(array: mx.array) -> str:
@@ -255,199 +304,3 @@ def layers_of(ranges: str) -> Iterator[int]:
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
-
-
-#: Elements of one head that share a scale and a bias; the largest size that divides head_dim is
-#: used. ``mx.quantize`` has kernels for these sizes; 128 would save 3 % more bytes and lose more
-#: precision.
-GROUP_SIZES = (64, 32)
-BITS = 8
-#: Part of the fingerprint of quantised blocks. Change it with any change of their format.
-_FORM = "int8-1"
-#: Values in one uint32 element of the packed tensor.
-_PACKED = 32 // BITS
-#: Types of keys and values that can be quantised.
-FLOATS = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
-
-
-class BlockCodec:
-    """Encodes blocks of one model to bytes and decodes them. Belongs to the engine thread.
-
-    Quantisation is the affine scheme of ``mx.quantize``: each group of elements becomes
-    ``q * scale + bias``. A tensor ``3.k`` of the shape [1, kv_heads, tokens, head_dim] is written
-    as ``3.k.q`` (uint32, four values each: [..., head_dim / 4]), and ``3.k.s`` and ``3.k.b``
-    (float32: [..., head_dim / group]). Scales are float32 because float16 scales raise the error
-    by half. Recurrent states and heads whose length no group size divides are written unchanged.
-    """
-
-    def __init__(self, spec: ModelCacheSpec, storage: Storage = Storage.EXACT) -> None:
-        self._spec = spec
-        quantises = storage is Storage.INT8 and spec.dtype in FLOATS
-        self._groups = dict(quantised_groups(spec)) if quantises else {}
-
-    @property
-    def lossy(self) -> bool:
-        """Whether ``decode(encode(block))`` may differ from the block."""
-        return bool(self._groups)
-
-    @property
-    def kv_dtype(self) -> str:
-        """The stored element format, a part of the block fingerprint."""
-        return f"{self._spec.dtype}:{_FORM}" if self.lossy else self._spec.dtype
-
-    def encode(self, block: BlockArrays) -> BlockPayload:
-        """Return the payload of a block; see ``to_raw``."""
-        if not self.lossy:
-            return to_raw(block)
-        tensors = dict(block.tensors)
-        for name, group in self._groups.items():
-            if name not in tensors:
-                continue
-            exact = tensors.pop(name).astype(mx.float32)
-            parts = mx.quantize(exact, group_size=group, bits=BITS)
-            tensors |= zip(_part_names(name), parts, strict=True)
-        return to_raw(BlockArrays(block.tokens, tensors))
-
-    def decode(
-        self, payload: BlockPayload, tokens: int, *, position: int | None = None
-    ) -> BlockArrays:
-        """Return the block or checkpoint that a payload encodes, in the model's KV dtype.
-
-        Quantised tensors are dequantised at once, others are copied when they are looked up.
-
-        Args:
-            payload: A payload of ``encode``, possibly read from the disk.
-            tokens: Number of tokens that its name covers.
-            position: Tokens before a checkpoint; ``None`` for a block.
-
-        Raises:
-            BadPayload: The payload is not a block of this model, or has another storage format.
-        """
-        block = from_raw(payload, tokens)
-        if self.lossy:
-            tensors = dict(block.tensors)
-            for name, group in self._groups.items():
-                if not any(part in tensors for part in (name, *_part_names(name))):
-                    continue
-                packed, scales, biases = self._parts(tensors, name, group)
-                exact = mx.dequantize(packed, scales, biases, group_size=group, bits=BITS)
-                tensors[name] = exact.astype(FLOATS[self._spec.dtype])
-            block = BlockArrays(tokens, MappingProxyType(tensors))
-            mx.eval(tensors)
-        check_fit(self._spec, block, position=position)
-        return block
-
-    def _parts(self, tensors: dict[str, mx.array], name: str, group: int) -> list[mx.array]:
-        """Remove and return the packed values, scales and biases of one tensor.
-
-        Checks that the three parts fit each other. ``check_fit`` checks the shape of the result.
-        """
-        if name in tensors:
-            raise BadPayload(f"{name} is there unquantised")
-        found = []
-        for part in _part_names(name):
-            if part not in tensors:
-                raise BadPayload(f"{part} is missing")
-            found.append(tensors.pop(part))
-        packed, scales, biases = found
-        if (packed.dtype, scales.dtype, biases.dtype) != (mx.uint32, mx.float32, mx.float32):
-            raise BadPayload(f"the parts of {name} have the wrong types")
-        whole = (*packed.shape[:-1], packed.shape[-1] * _PACKED // group) if packed.ndim else ()
-        if not packed.size or packed.shape[-1] * _PACKED % group:
-            raise BadPayload(f"{name} has no whole groups")
-        if not scales.shape == biases.shape == whole:
-            raise BadPayload(f"the parts of {name} have the shapes of different tensors")
-        return found
-
-
-def quantised_groups(spec: ModelCacheSpec) -> Iterator[tuple[str, int]]:
-    """Yield the names of the tensors that can be quantised, each with its group size."""
-    for index, layer in enumerate(spec.layers):
-        for name, dim in ((key_name(index), layer.key_dim), (value_name(index), layer.value_dim)):
-            group = next((size for size in GROUP_SIZES if dim and dim % size == 0), None)
-            if group is not None:
-                yield name, group
-
-
-def _part_names(name: str) -> tuple[str, str, str]:
-    return f"{name}.q", f"{name}.s", f"{name}.b"
-
-
-#: Part of the fingerprint of blocks, which are computed from contexts that may have been packed.
-_PACKED_FORM = "ram-int8-1"
-#: Bytes of a tensor that are quantised at once; their float32 copy takes up to twice as much.
-_AT_ONCE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTensor:
-    """Keys or values of one layer.
-
-    Attributes:
-        parts: Packed values, scales and biases; their third axis is that of the tokens.
-        group: Elements that share a scale and a bias.
-    """
-
-    parts: tuple[mx.array, mx.array, mx.array]
-    group: int
-    dtype: mx.Dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the parts in bytes."""
-        return sum(part.nbytes for part in self.parts)
-
-    def unpacked(self, first: int, last: int) -> mx.array:
-        """Return the tokens from ``first`` to ``last``, dequantised and not evaluated."""
-        packed, scales, biases = (part[:, :, first:last] for part in self.parts)
-        exact = mx.dequantize(packed, scales, biases, group_size=self.group, bits=BITS)
-        return exact.astype(self.dtype)
-
-    def cut(self, first: int, last: int) -> PackedTensor:
-        """Return a copy of the tokens from ``first`` to ``last``."""
-        packed, scales, biases = (mx.contiguous(part[:, :, first:last]) for part in self.parts)
-        mx.eval(packed, scales, biases)
-        return PackedTensor((packed, scales, biases), self.group, self.dtype)
-
-
-def packed(tensor: mx.array, group: int) -> PackedTensor:
-    """Return [1, kv_heads, tokens, head_dim] in 8 bits, evaluated."""
-    tokens = tensor.shape[TOKEN_AXIS]
-    step = max(1, _AT_ONCE_BYTES // max(1, tensor.nbytes // max(1, tokens)))
-    pieces: list[tuple[mx.array, ...]] = []
-    for first in range(0, tokens, step):
-        exact = tensor[:, :, first : first + step].astype(mx.float32)
-        pieces.append(tuple(mx.quantize(exact, group_size=group, bits=BITS)))
-        mx.eval(pieces[-1])
-    values, scales, biases = (
-        mx.concatenate(list(part), axis=TOKEN_AXIS) for part in zip(*pieces, strict=True)
-    )
-    mx.eval(values, scales, biases)
-    return PackedTensor((values, scales, biases), group, tensor.dtype)
-
-
-class Packing:
-    """The layers of a model that can be packed.
-
-    Args:
-        storage: Whether contexts are packed at all.
-    """
-
-    def __init__(self, spec: ModelCacheSpec, storage: Storage) -> None:
-        groups = dict(quantised_groups(spec)) if storage is Storage.INT8 else {}
-        #: Group sizes of keys and values, by full-attention layer.
-        self.groups: Mapping[int, tuple[int, int]] = {
-            index: (groups[key_name(index)], groups[value_name(index)])
-            for index, layer in enumerate(spec.layers)
-            if layer.kind is LayerKind.FULL
-            and {key_name(index), value_name(index)} <= groups.keys()
-            and spec.dtype in FLOATS
-        }
-
-    def __bool__(self) -> bool:
-        """Whether any layer can be packed."""
-        return bool(self.groups)
-
-    def kv_dtype(self, exact: str) -> str:
-        """Return the element format in the block fingerprint."""
-        return f"{exact}:{_PACKED_FORM}" if self else exact

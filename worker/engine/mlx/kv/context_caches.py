@@ -8,7 +8,8 @@ next write of one token copy the whole buffer.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -22,10 +23,9 @@ from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from worker.engine.mlx.kv.codec import (
     TOKEN_AXIS,
     BlockArrays,
-    PackedTensor,
-    Packing,
     key_name,
-    packed,
+    part_names,
+    parts_of,
     state_name,
     value_name,
 )
@@ -34,6 +34,29 @@ from worker.engine.mlx.kv.window_cache import leaves
 
 #: Bytes that one step of a move copies, about 5 ms of a slow processor.
 MOVED_AT_ONCE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FullLayer:
+    """A full-attention layer of a context."""
+
+    index: int
+    leaf: Any
+    sizes: LayerSpec
+
+    def buffers(self) -> dict[str, mx.array]:
+        """Return the buffers of the cache by the names of their tensors."""
+        return {
+            f"{self.index}.{name}": getattr(self.leaf, attribute)
+            for name, attribute in part_names(self.sizes)
+        }
+
+    def rebuild(self, first: int, last: int, slots: int) -> None:
+        """Copy some slots to the front of new buffers, which are evaluated."""
+        for _, attribute in part_names(self.sizes):
+            held = getattr(self.leaf, attribute)
+            setattr(self.leaf, attribute, _with_room(held[:, :, first:last], slots))
+        mx.eval([getattr(self.leaf, attribute) for _, attribute in part_names(self.sizes)])
 
 
 class ContextCaches:
@@ -50,19 +73,11 @@ class ContextCaches:
         #: The caches without nesting.
         self.leaves = leaves(caches)
         self.start = start
-        #: Keys and values of full-attention layers in 8 bits, whose cache is empty meanwhile.
-        self._packed: dict[int, tuple[PackedTensor, PackedTensor]] = {}
 
     @property
     def nbytes(self) -> int:
         """Size of all arrays in bytes."""
-        exact_bytes: int = sum(leaf.nbytes for leaf in self.leaves)
-        return exact_bytes + sum(one.nbytes for pair in self._packed.values() for one in pair)
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether some layers are stored in 8 bits."""
-        return bool(self._packed)
+        return sum(leaf.nbytes for leaf in self.leaves)
 
     # --- full-attention layers ---------------------------------------------------------------
 
@@ -72,27 +87,19 @@ class ContextCaches:
         At most one layer exists twice meanwhile.
         """
         assert self.start == 0, "only a whole context runs"
-        dtype = getattr(mx, self._spec.dtype)
-        for index, leaf, layer in self._full():
-            if index in self._packed:
-                self._unpack(index, leaf, tokens)
-                yield
-                continue
-            held = 0 if leaf.keys is None else leaf.keys.shape[TOKEN_AXIS]
+        for layer in self._full():
+            buffers = layer.buffers()
+            held = min(0 if one is None else one.shape[TOKEN_AXIS] for one in buffers.values())
             if held >= tokens:
                 continue
             if held:
-                leaf.keys = _with_room(leaf.keys[:, :, : leaf.offset], tokens)
-                leaf.values = _with_room(leaf.values[:, :, : leaf.offset], tokens)
-                mx.eval(leaf.keys, leaf.values)
+                layer.rebuild(0, layer.leaf.offset, tokens)
                 yield
             else:
-                shapes = {
-                    "keys": (1, layer.kv_heads, tokens, layer.key_dim),
-                    "values": (1, layer.kv_heads, tokens, layer.value_dim),
-                }
-                buffers = untouched_arrays(shapes, dtype)
-                leaf.keys, leaf.values = buffers["keys"], buffers["values"]
+                parts = parts_of(self._spec, layer.sizes)
+                forms = {part.attribute: (part.shape(tokens), part.dtype) for part in parts}
+                for name, buffer in untouched_arrays(forms).items():
+                    setattr(layer.leaf, name, buffer)
 
     def copy_from(self, source: ContextCaches, start: int, stop: int) -> Iterator[None]:
         """Copy tokens of the full-attention layers; yields after each part.
@@ -101,83 +108,41 @@ class ContextCaches:
             stop: The token after the last one; there is room for it.
         """
         first, last = start - source.start, stop - source.start
-        for parts in self._parts(stop - start):
-            for index in parts:
-                leaf = self.leaves[index]
-                keys, values = source.held(index, first, last)
-                leaf.keys[:, :, start:stop] = keys
-                leaf.values[:, :, start:stop] = values
-            mx.eval([(self.leaves[index].keys, self.leaves[index].values) for index in parts])
+        for indexes in self._together(stop - start):
+            held, written = source._buffers(indexes), self._buffers(indexes)
+            for name, buffer in written.items():
+                buffer[:, :, start:stop] = held[name][:, :, first:last]
+            mx.eval(written)
             yield
 
     def write(self, block: BlockArrays, start: int, tokens: int) -> None:
         """Write the first ``tokens`` of a stored block into the slots from ``start`` on."""
-        written = []
-        for index, leaf, _ in self._full():
-            for name, buffer in ((key_name(index), leaf.keys), (value_name(index), leaf.values)):
-                buffer[:, :, start : start + tokens] = block.tensors[name][:, :, :tokens]
-                written.append(buffer)
-        mx.eval(written)
+        buffers = self._buffers()
+        for name, buffer in buffers.items():
+            buffer[:, :, start : start + tokens] = block.tensors[name][:, :, :tokens]
+        mx.eval(buffers)
 
     def target(self, start: int) -> RowTarget:
         """Return the slots from ``start`` on as memory that other threads write blocks to.
 
         The row writes to its buffers only after the last view of them is gone.
         """
-        return RowTarget(list(self._full()), start, self._spec.block_tokens)
+        return RowTarget(self._buffers(), start, self._spec.block_tokens)
 
     def read(self, start: int, stop: int) -> BlockArrays:
         """Return a copy of the tokens ``start`` to ``stop`` of the full-attention layers."""
-        tensors: dict[str, mx.array] = {}
         first, last = start - self.start, stop - self.start
-        for index, _, _ in self._full():
-            keys, values = self.held(index, first, last)
-            tensors[key_name(index)] = mx.contiguous(keys)
-            tensors[value_name(index)] = mx.contiguous(values)
+        tensors = {
+            name: mx.contiguous(buffer[:, :, first:last])
+            for name, buffer in self._buffers().items()
+        }
         mx.eval(tensors)
         return BlockArrays(stop - start, MappingProxyType(tensors))
 
-    def held(self, index: int, first: int, last: int) -> tuple[mx.array, mx.array]:
-        """Return keys and values of one full-attention layer in some slots, not evaluated."""
-        if index in self._packed:
-            keys, values = self._packed[index]
-            return keys.unpacked(first, last), values.unpacked(first, last)
-        leaf = self.leaves[index]
-        return leaf.keys[:, :, first:last], leaf.values[:, :, first:last]
-
-    def pack(self, groups: Mapping[int, tuple[int, int]], free_bytes: int) -> bool:
-        """Store layers of a parked context in 8 bits until ``free_bytes`` are free.
-
-        At most one layer exists twice meanwhile.
-
-        Args:
-            groups: Group sizes of keys and values, by layer.
-
-        Returns:
-            Whether all layers are packed.
-        """
-        goal_bytes = self.nbytes - free_bytes
-        for index, leaf, _ in self._full():
-            if index in self._packed or index not in groups or not leaf.offset:
-                continue
-            if self.nbytes <= goal_bytes:
-                return False
-            keys, values = self.held(index, 0, leaf.offset)
-            key_group, value_group = groups[index]
-            self._packed[index] = packed(keys, key_group), packed(values, value_group)
-            leaf.keys = leaf.values = None
-        return True
-
-    def _unpack(self, index: int, leaf: Any, slots: int) -> None:  # noqa: ANN401 - mlx-lm ships no types
-        keys, values = self.held(index, 0, leaf.offset)
-        leaf.keys, leaf.values = _with_room(keys, slots), _with_room(values, slots)
-        mx.eval(leaf.keys, leaf.values)
-        del self._packed[index]
-
     def set_tokens(self, tokens: int) -> None:
         """Set how many tokens the full-attention layers hold."""
-        for _, leaf, _ in self._full():
-            leaf.offset = tokens - self.start
+        for layer in self._full():
+            layer.leaf.offset = tokens - self.start
 
     def keep(self, start: int, stop: int, capacity: int) -> None:
         """Keep only the tokens ``start`` to ``stop`` of a parked context, one layer at a time.
@@ -185,16 +150,10 @@ class ContextCaches:
         Windows and states are dropped unless the end is kept.
         """
         first, last = start - self.start, stop - self.start
-        ends_before = any(last < leaf.offset for _, leaf, _ in self._full())
-        for index, leaf, _ in self._full():
-            leaf.offset = last - first
-            if index in self._packed:
-                keys, values = self._packed[index]
-                self._packed[index] = keys.cut(first, last), values.cut(first, last)
-                continue
-            for name in ("keys", "values"):
-                setattr(leaf, name, _with_room(getattr(leaf, name)[:, :, first:last], capacity))
-            mx.eval(leaf.keys, leaf.values)
+        ends_before = any(last < layer.leaf.offset for layer in self._full())
+        for layer in self._full():
+            layer.rebuild(first, last, capacity)
+            layer.leaf.offset = last - first
         if ends_before:
             self.drop_ends()
         self.start = start
@@ -214,7 +173,7 @@ class ContextCaches:
         else:
             for leaf in windows:
                 leaf.trim(leaf.offset - tokens)
-        mx.eval([(leaf.keys, leaf.values) for _, leaf, _ in self._full()])
+        mx.eval(self._buffers())
         mx.eval([leaf.state for _, leaf, _ in self._ends() if leaf.nbytes])
 
     # --- windows and states ------------------------------------------------------------------
@@ -308,23 +267,28 @@ class ContextCaches:
 
     # --- layers ------------------------------------------------------------------------------
 
-    def _full(self) -> Iterator[tuple[int, Any, LayerSpec]]:
+    def _full(self, indexes: Collection[int] | None = None) -> Iterator[FullLayer]:
+        """Yield the full-attention layers, all or those of some indexes."""
         for index, (leaf, layer) in enumerate(zip(self.leaves, self._spec.layers, strict=True)):
-            if layer.kind is LayerKind.FULL:
-                yield index, leaf, layer
+            if layer.kind is LayerKind.FULL and (indexes is None or index in indexes):
+                yield FullLayer(index, leaf, layer)
+
+    def _buffers(self, indexes: Collection[int] | None = None) -> dict[str, mx.array]:
+        """Return the buffers of full-attention layers by the names of their tensors."""
+        return {name: one for layer in self._full(indexes) for name, one in layer.buffers().items()}
 
     def _ends(self) -> Iterator[tuple[int, Any, LayerSpec]]:
         for index, (leaf, layer) in enumerate(zip(self.leaves, self._spec.layers, strict=True)):
             if layer.kind is not LayerKind.FULL:
                 yield index, leaf, layer
 
-    def _parts(self, tokens: int) -> Iterator[Sequence[int]]:
+    def _together(self, tokens: int) -> Iterator[Sequence[int]]:
         """Yield groups of full-attention layers of about ``MOVED_AT_ONCE_BYTES``."""
         part: list[int] = []
         part_bytes = 0
-        for index, _, layer in self._full():
-            part.append(index)
-            part_bytes += tokens * layer.token_bytes
+        for layer in self._full():
+            part.append(layer.index)
+            part_bytes += tokens * layer.sizes.token_bytes
             if part_bytes >= MOVED_AT_ONCE_BYTES:
                 yield part
                 part, part_bytes = [], 0
@@ -354,7 +318,6 @@ class ContextStore:
         budget_bytes: See ``BlockPool``.
         in_flight_bytes: See ``BlockPool``.
         may_lose: See ``BlockPool``.
-        packing: The layers that are stored in 8 bits before a context is freed.
     """
 
     def __init__(
@@ -365,7 +328,6 @@ class ContextStore:
         *,
         in_flight_bytes: int,
         may_lose: Callable[[], bool],
-        packing: Packing,
     ) -> None:
         self.pool = BlockPool(
             fingerprint,
@@ -374,10 +336,8 @@ class ContextStore:
             self,
             in_flight_bytes=in_flight_bytes,
             may_lose=may_lose,
-            packs=bool(packing),
             lock=threading.RLock(),
         )
-        self._packing = packing
         self._caches: dict[Context, ContextCaches] = {}
         self._ends: dict[CacheCheckpoint, Mapping[str, mx.array]] = {}
 
@@ -416,16 +376,9 @@ class ContextStore:
 
     # --- for the pool --------------------------------------------------------------------------
 
-    def keep(self, context: Context, start: int, stop: int, slots: int) -> int | None:
+    def keep(self, context: Context, start: int, stop: int, slots: int) -> None:
         """See ``ContextArrays``."""
-        caches = self._caches[context]
-        caches.keep(start, stop, slots)
-        return caches.nbytes if caches.is_packed else None
-
-    def pack(self, context: Context, needed_bytes: int) -> tuple[bool, int]:
-        """See ``ContextArrays``."""
-        caches = self._caches[context]
-        return caches.pack(self._packing.groups, needed_bytes), caches.nbytes
+        self._caches[context].keep(start, stop, slots)
 
     def drop(self, holder: Holder) -> None:
         """See ``ContextArrays``."""

@@ -18,7 +18,7 @@ from ops.blockstore.blocks import NewBlock
 from worker.cachestore.reports import Manifest
 from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteOutcome, WriteState
-from worker.engine.mlx.kv.codec import BlockArrays, BlockCodec
+from worker.engine.mlx.kv.codec import BlockArrays, to_raw
 from worker.engine.mlx.kv.context_caches import ContextStore
 
 #: Seconds between two looks at the writer while a context is saved at once.
@@ -82,13 +82,11 @@ class ContextSaver:
         self,
         store: ContextStore,
         tier: DiskTier,
-        codec: BlockCodec,
         fingerprints: tuple[str, str],
     ) -> None:
         self._store = store
         self._pool = store.pool
         self._tier = tier
-        self._codec = codec
         self._fingerprint, self._checkpoint_fingerprint = fingerprints
         self._size = store.pool.spec.block_tokens
         self._works: dict[Context, _Work] = {}
@@ -269,7 +267,7 @@ class ContextSaver:
         """Return the bytes that are copied to write an end."""
         spec = self._pool.spec
         tail_bytes = spec.full_bytes(end.position % self._size)
-        if end.checkpoint is not None and not self._codec.lossy:
+        if end.checkpoint is not None:
             return tail_bytes  # the checkpoint itself is written
         return tail_bytes + spec.ends_bytes(end.position)
 
@@ -394,5 +392,5 @@ class ContextSaver:
             parent=parent,
             fingerprint=fingerprint,
             token_ids=token_ids,
-            payload=self._codec.encode(arrays),
+            payload=to_raw(arrays),
         )

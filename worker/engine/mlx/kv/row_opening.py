@@ -19,7 +19,7 @@ from domain.kv.spec import ModelCacheSpec
 from ops.blockstore.blocks import StoredBlock
 from worker.cachestore.read_ahead import BlockRead, Continuation
 from worker.cachestore.tier import DiskTier
-from worker.engine.mlx.kv.codec import BadPayload, BlockCodec
+from worker.engine.mlx.kv.codec import BadPayload, decoded
 from worker.engine.mlx.kv.context_caches import MOVED_AT_ONCE_BYTES, ContextCaches, ContextStore
 from worker.engine.mlx.kv.row_target import shares_memory
 from worker.engine.mlx.kv.start_plan import DiskEnd, StartPlan, StartPlanner
@@ -46,19 +46,17 @@ class RowOpener:
         self,
         store: ContextStore,
         planner: StartPlanner,
-        codec: BlockCodec,
         fingerprints: tuple[str, str],
         tier: DiskTier | None,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._store = store
         self._planner = planner
-        self._codec = codec
         self._fingerprint, self._checkpoint_fingerprint = fingerprints
         self._tier = tier
         self._now_s = monotonic_s
         #: Whether threads may write blocks into the memory of rows.
-        self._places = not codec.lossy and shares_memory()
+        self._places = shares_memory()
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class RowOpener:
 
     def _write(self, opening: RowOpening, block: StoredBlock, at: int, tokens: int) -> bool:
         try:
-            arrays = self._codec.decode(block.payload, block.meta.tokens)
+            arrays = decoded(self._spec, block.payload, block.meta.tokens)
         except BadPayload as error:
             self._reject(block, error)
             return False
@@ -190,7 +188,7 @@ class RowOpener:
                 continue
             tail = block.meta.tokens
             try:
-                arrays = self._codec.decode(block.payload, tail, position=end.position)
+                arrays = decoded(self._spec, block.payload, tail, position=end.position)
             except BadPayload as error:
                 self._reject(block, error)
                 return False

@@ -12,20 +12,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import mlx.core as mx
 
-from domain.kv.spec import LayerSpec
 from ops.blockstore.blocks import BlockTarget, TensorEntry
-from worker.engine.mlx.kv.codec import DTYPE_NAMES, dtype_name, key_name, layers_of, value_name
+from worker.engine.mlx.kv.codec import DTYPE_NAMES, dtype_name, layers_of
 
 _LENGTH_BYTES = 8
 _SPACES = 8
 
 
 class _Buffer:
-    """Keys or values of one layer, [1, kv_heads, slots, head_dim], as bytes."""
+    """A buffer of one layer, [1, heads, slots, dim], as bytes."""
 
     def __init__(self, buffer: mx.array) -> None:
         _, self._heads, self.slots, dim = buffer.shape
@@ -53,19 +52,14 @@ class RowTarget:
     """The slots of a row from one token on, for consecutive blocks.
 
     Args:
-        layers: Index, cache and sizes of the full-attention layers.
+        buffers: Those of the full-attention layers, by the names of their tensors.
         start: The slot of the first token of the first block.
     """
 
-    def __init__(
-        self, layers: Sequence[tuple[int, Any, LayerSpec]], start: int, block_tokens: int
-    ) -> None:
+    def __init__(self, buffers: Mapping[str, mx.array], start: int, block_tokens: int) -> None:
         self._start = start
         self._block_tokens = block_tokens
-        self._buffers: dict[str, _Buffer] = {}
-        for index, leaf, _ in layers:
-            self._buffers[key_name(index)] = _Buffer(leaf.keys)
-            self._buffers[value_name(index)] = _Buffer(leaf.values)
+        self._buffers = {name: _Buffer(one) for name, one in buffers.items()}
 
     def __call__(self, index: int) -> BlockTarget:
         """Return the memory for the block of that index."""
@@ -107,8 +101,10 @@ def _names(tensor: TensorEntry) -> list[str] | None:
     return [f"{layer}.{part}" for layer in layers] if len(layers) == count else None
 
 
-def untouched_arrays(shapes: Mapping[str, tuple[int, ...]], dtype: mx.Dtype) -> dict[str, mx.array]:
-    """Return arrays with arbitrary values, by name, whose memory nothing has written yet.
+def untouched_arrays(
+    forms: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
+) -> dict[str, mx.array]:
+    """Return arrays with arbitrary values, of shapes and types by name, not written to yet.
 
     The system gives memory to a process page by page, when it is first written. A row's buffers of
     zeros would be written twice, and the first time all at once, on the engine thread. MLX has no
@@ -117,7 +113,7 @@ def untouched_arrays(shapes: Mapping[str, tuple[int, ...]], dtype: mx.Dtype) -> 
     """
     header: dict[str, object] = {}
     end = 0
-    for name, shape in shapes.items():
+    for name, (shape, dtype) in forms.items():
         begin = end
         size_bytes = dtype.size
         for length in shape:

@@ -7,14 +7,20 @@ window, so that the last ones can be trimmed and slices are contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
-from domain.kv.spec import BLOCK_TOKENS, WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS
+from domain.kv.spec import (
+    BLOCK_TOKENS,
+    WINDOW_SLACK_TOKENS,
+    WINDOW_STEP_TOKENS,
+    ModelCacheSpec,
+)
+from worker.engine.mlx.kv.packed_cache import PackedKVCache
 
 _TOKEN_AXIS = 2
 
@@ -220,18 +226,28 @@ class WindowKVCache:
         return [buffer[..., self.length - tokens : self.length, :]]
 
 
-def make_row_caches(network: Any, step: int = BLOCK_TOKENS) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
+def make_row_caches(
+    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    step: int = BLOCK_TOKENS,
+    spec: ModelCacheSpec | None = None,
+) -> list[Any]:
     """Return empty caches for one sequence, one for each layer.
 
     Args:
         network: An mlx-lm model.
         step: Tokens by which their buffers grow; those of windows by at most
             ``WINDOW_STEP_TOKENS``.
+        spec: Which layers are in 8 bits; ``None`` for none.
     """
     caches = make_prompt_cache(network)
     # Where there are fewer caches than layers, some layers read the cache of another one.
     shares = len(caches) < len(getattr(network, "layers", ()))
-    return [_row_cache(cache, step, shares=shares) for cache in caches]
+    rows = [_row_cache(cache, step, shares=shares) for cache in caches]
+    if spec is None or not any(layer.group for layer in spec.layers):
+        return rows
+    found = zip(leaves(rows), spec.layers, strict=True)
+    packed = (PackedKVCache(layer.group, step) if layer.group else leaf for leaf, layer in found)
+    return nest(rows, packed)
 
 
 def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - mlx-lm ships no types
@@ -243,6 +259,14 @@ def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 -
     if type(cache) is KVCache:
         cache.step = step
     return cache
+
+
+def nest(template: Sequence[Any], flat: Iterator[Any]) -> list[Any]:
+    """Return flat caches with the nesting of ``template``."""
+    return [
+        CacheList(*nest(cache.caches, flat)) if type(cache) is CacheList else next(flat)
+        for cache in template
+    ]
 
 
 def _padded(kept: list[mx.array], new: mx.array, slots: int) -> mx.array:
@@ -261,7 +285,7 @@ def _padded(kept: list[mx.array], new: mx.array, slots: int) -> mx.array:
 SLIDING_CLASSES = (WindowKVCache,)
 STATE_CLASSES = (ArraysCache,)
 #: Those that can take back their last ``WINDOW_SLACK_TOKENS`` at any length.
-TRIMMABLE_CLASSES = (KVCache, *SLIDING_CLASSES)
+TRIMMABLE_CLASSES = (KVCache, PackedKVCache, *SLIDING_CLASSES)
 
 
 class UnsupportedCache(Exception):

@@ -25,7 +25,7 @@ from domain.kv.plan import (
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import ModelCard
 from worker.engine.mlx.fingerprint import computation_of
-from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, probe_spec
+from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, checked_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.device import Device
 from worker.engine.mlx.memory.step import StepFile, estimated_step
@@ -512,6 +512,7 @@ def memory_at_load(
     ragged: bool,
     budget: int | DeviceBudget | None,
     beside_bytes: int = 0,
+    kv_bits: int = 0,
 ) -> LoadedMemory:
     """Probe the caches of a network, warm it up and return its memory.
 
@@ -521,12 +522,15 @@ def memory_at_load(
         ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
         beside_bytes: What a draft model and what encodes images take.
+        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.
     """
     _warm_up(network)
     spec, why_no_spec = probed_spec(network, block_tokens)
+    if spec is not None and kv_bits:
+        spec = checked_spec(network, spec, ragged=ragged)
     sizes = spec or GrowthSizes(network, block_tokens=block_tokens, piece_tokens=piece_tokens)
     costs = ContextCosts(
         weights_bytes=parameter_bytes(network) + beside_bytes,

@@ -6,7 +6,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,18 @@ def estimated_step(
     latent = _LATENT_COPIES * shape.latent_elements * shape.element_bytes
     if latent:
         scores += _LATENT_COPIES * shape.one_score
+    layers = () if spec is None else spec.layers
+    # A piece of a prompt attends to a copy of a layer in full precision.
+    copied = max(
+        (replace(one, group=0).token_bytes + one.token_bytes for one in layers if one.group),
+        default=0,
+    )
     return StepMemory(
         fixed_bytes=outputs
         + logits
         + states
         + _bounded_scores(spec, shape.heads, piece_tokens, tokens),
-        token_bytes=int(piece_tokens * scores) + latent,
+        token_bytes=int(piece_tokens * scores) + latent + copied,
     )
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import structlog
 
-from domain.kv.spec import LayerKind, ModelCacheSpec
+from domain.kv.spec import GROUPS, LayerKind, ModelCacheSpec
 from domain.values import Ability, Degree, ModelAbilities
-from worker.engine.mlx.kv.codec import FLOATS, GROUP_SIZES, quantised_groups
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport
@@ -41,7 +40,7 @@ def abilities_of(
         prefix_cache=_prefix_cache(spec, why_no_spec),
         batched_rows=_batched_rows(found, support),
         speculation=_speculation(support),
-        int8=_no("contexts are not kept") if spec is None else _int8(spec),
+        int8=_no("contexts are not kept") if spec is None else _int8(spec, support),
         structured_output=Ability() if constrains else no_grammar,
     )
 
@@ -82,19 +81,18 @@ def _speculation(support: RowSupport) -> Ability:
     return _no(support.draft_refusal) if support.draft_refusal else Ability()
 
 
-def _int8(spec: ModelCacheSpec) -> Ability:
-    layers = [layer for layer in spec.layers if layer.kind is not LayerKind.STATE]
-    if not layers:
-        return _no("there are no keys and values; states are kept exact")
-    if spec.dtype not in FLOATS:
-        return _no(f"keys and values are {spec.dtype}")
-    tensors = sum(bool(dim) for layer in layers for dim in (layer.key_dim, layer.value_dim))
-    packed = len(list(quantised_groups(spec)))
-    odd = f"no multiple of {min(GROUP_SIZES)}"
-    if not packed:
-        return _no(f"the length of a head is {odd}")
-    exact = ["states"] * (len(layers) < len(spec.layers))
-    exact += [f"heads whose length is {odd}"] * (packed < tensors)
+def _int8(spec: ModelCacheSpec, support: RowSupport) -> Ability:
+    full = [layer for layer in spec.packed().layers if layer.kind is LayerKind.FULL]
+    if not full:
+        return _no("no layer has full attention; windows and states are kept exact")
+    if support.kind is not RaggedKind.WHOLE:
+        return _no("its layers compute a part of attention themselves")
+    odd = f"heads of two lengths or of no multiple of {GROUPS[-1]}"
+    if not any(layer.group for layer in full):
+        return _no(f"{odd} are kept exact")
+    kinds = {layer.kind for layer in spec.layers}
+    exact = [name for kind, name in _REMEMBERED.items() if kind in kinds]
+    exact += [odd] * (not all(layer.group for layer in full))
     return _partly(f"{' and '.join(exact)} are kept exact") if exact else Ability()
 
 

@@ -37,7 +37,7 @@ from worker.engine.grammar.channel_constraint import ChannelConstraints
 from worker.engine.grammar.constraints import Constraints
 from worker.engine.grammar.guidance import GuidanceGrammars, grammars_for
 from worker.engine.mlx.cpu import computes_on_cpu, in_single_precision, use_openblas
-from worker.engine.mlx.fingerprint import fingerprint, identities
+from worker.engine.mlx.fingerprint import fingerprint, fingerprint_in_form, identities
 from worker.engine.mlx.memory.device import ProcessDevice
 from worker.engine.mlx.model.adapters import (
     BaseWeights,
@@ -79,6 +79,7 @@ class LoadedWeights:
         ragged: What ``install_ragged_attention`` returned; ``None`` where it was not called.
         images: Gives the network images; ``None`` where it sees none.
         tower_bytes: Weights of what encodes them.
+        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
     """
 
     network: Any
@@ -87,6 +88,7 @@ class LoadedWeights:
     ragged: RaggedRows | None = None
     images: ImageInputs | None = None
     tower_bytes: int = 0
+    kv_bits: int = 0
 
 
 _log = structlog.get_logger(__name__)
@@ -109,6 +111,7 @@ class ModelSource:
         revision: Branch, tag or commit of a hub repository.
         adapter: Directory of a LoRA adapter.
         digest_cache: File that caches digests of weights; see ``fingerprint``.
+        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
     """
 
     id: str
@@ -118,6 +121,7 @@ class ModelSource:
     revision: str | None = None
     adapter: str | None = None
     digest_cache: Path | None = None
+    kv_bits: int = 0
 
     @classmethod
     def of(cls, entry: ModelEntry, data_dir: Path) -> ModelSource:
@@ -130,6 +134,7 @@ class ModelSource:
             revision=entry.revision,
             adapter=entry.adapter,
             digest_cache=data_dir / "digests.json",
+            kv_bits=entry.kv_bits,
         )
 
     def adapter_dir(self) -> Path | None:
@@ -141,12 +146,13 @@ class ModelSource:
         return None if self.adapter is None else checked_adapter(self.adapter)
 
     def fingerprint(self, model_dir: Path) -> str:
-        """Return the digest over everything that is loaded from the model's directory.
+        """Return the digest over all that is loaded, with the form of the contexts.
 
         Raises:
             ModelLoadError: The directory of the adapter holds none.
         """
-        return fingerprint(model_dir, self.adapter_dir(), cache_file=self.digest_cache)
+        digest = fingerprint(model_dir, self.adapter_dir(), cache_file=self.digest_cache)
+        return fingerprint_in_form(digest, self.kv_bits)
 
 
 def load_weights(
@@ -200,7 +206,11 @@ def load_weights(
         vocabulary=vocabulary_of(config),
     )
     weights = LoadedWeights(
-        network=network, end_ids=tokens.end_ids, model=model, ragged=base.ragged
+        network=network,
+        end_ids=tokens.end_ids,
+        model=model,
+        ragged=base.ragged,
+        kv_bits=source.kv_bits,
     )
     return weights if isinstance(encoder, str) else _seeing(weights, encoder, config)
 

@@ -18,7 +18,7 @@ from mlx.nn.layers.quantized import quantize
 from domain.errors import InvalidRequest
 from domain.kv.plan import ModelFootprint
 from ops.models.hub_cache import context_length_of
-from worker.engine.mlx.kv.probe import probe_spec
+from worker.engine.mlx.kv.probe import packed_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.at_load import parameter_bytes
 from worker.engine.mlx.memory.step import estimated_step
@@ -51,7 +51,12 @@ class UnsupportedConfig(InvalidRequest):
 
 
 def size_model(
-    config: Mapping[str, Any], *, bits: int | None = None, piece_tokens: int, batch: int
+    config: Mapping[str, Any],
+    *,
+    bits: int | None = None,
+    kv_bits: int = 0,
+    piece_tokens: int,
+    batch: int,
 ) -> ModelFootprint:
     """Return what a model takes, from its ``config.json`` alone; allocates no weights.
 
@@ -59,6 +64,7 @@ def size_model(
         config: The object in ``config.json``.
         bits: Quantizes a configuration that is not quantized, in groups of 64 weights; ``None``
             keeps its own dtype.
+        kv_bits: Bits of keys and values; 0 for the dtype of the model.
         piece_tokens: Prompt tokens computed in one step.
         batch: Sequences decoded in one step.
 
@@ -66,7 +72,7 @@ def size_model(
         UnsupportedConfig: The model family, a value or a cache is not supported.
     """
     try:
-        return _sized(config, bits, piece_tokens, batch)
+        return _sized(config, bits, kv_bits, piece_tokens, batch)
     except UnsupportedConfig:
         raise
     except UnsupportedCache as error:
@@ -79,7 +85,7 @@ def size_model(
 
 
 def _sized(
-    config: Mapping[str, Any], bits: int | None, piece_tokens: int, batch: int
+    config: Mapping[str, Any], bits: int | None, kv_bits: int, piece_tokens: int, batch: int
 ) -> ModelFootprint:
     # The classes of mlx-lm write into the object.
     network = _build(deepcopy(dict(config)))
@@ -90,6 +96,8 @@ def _sized(
     spec = probe_spec(network)
     ragged = install_ragged_attention(network, computes=False)
     support = find_row_support(network, ragged, computes=False)
+    if kv_bits:
+        spec = packed_spec(network, spec)
     step = estimated_step(network, spec, piece_tokens=piece_tokens, batch=batch, stores_scores=True)
     return ModelFootprint(
         weights_bytes=parameter_bytes(network),

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 
 from worker.engine.mlx.drafting.speculation import Speculation
-from worker.engine.mlx.kv.window_cache import is_state, leaves
+from worker.engine.mlx.kv.window_cache import is_state, leaves, nest
 from worker.engine.mlx.rows.output_head import OutputHead
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, nest, pass_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
 from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
 

@@ -12,7 +12,7 @@ the keys up to its own: ``RaggedKind.BY_TOKEN``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.base import scaled_dot_product_attention
-from mlx_lm.models.cache import CacheList
 
-from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
+from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
+from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches, nest
 
 
 class RaggedKind(IntEnum):
@@ -58,11 +58,12 @@ class RaggedTensor:
     """Keys or values of several rows.
 
     Attributes:
-        rows: One array for each row, of the shape [1, kv_heads, tokens of the row, head_dim].
+        rows: One array for each row, of the shape [1, kv_heads, tokens of the row, head_dim], or
+            the same in 8 bits.
         lengths: New tokens of each row in this forward pass.
     """
 
-    rows: tuple[mx.array, ...]
+    rows: tuple[Any, ...]
     lengths: tuple[int, ...]
 
     def swapaxes(self, one: int, other: int) -> RaggedFactor:
@@ -104,7 +105,7 @@ class RaggedCache:
     """The caches of one attention layer for one forward pass over several rows.
 
     Args:
-        rows: The layer's cache of each row: ``KVCache`` or ``WindowKVCache``.
+        rows: The layer's cache of each row: ``KVCache``, ``PackedKVCache`` or ``WindowKVCache``.
         offset: Position of each new token, row by row, of the shape [new tokens].
         lengths: New tokens of each row.
         by_token: Whether each new token is fetched with the keys up to its own. Not for windows.
@@ -147,21 +148,20 @@ class RaggedCache:
         Args:
             keys: Of the new tokens, of the shape [new tokens, kv_heads, 1, head_dim].
         """
-        parts = zip(
-            self._rows,
-            rows_of(keys, self._lengths),
-            rows_of(values, self._lengths),
-            strict=True,
-        )
-        return self._tensors([row.update_and_fetch(key, value) for row, key, value in parts])
+        lengths = self._lengths
+        if isinstance(self._rows[0], PackedKVCache):
+            new = [rows_of(one, lengths) for one in self._rows[0].quantised(keys, values)]
+            for row, *parts in zip(self._rows, *new, strict=True):
+                row.append(parts)
+            return self.keys_and_values()
+        pairs = zip(self._rows, rows_of(keys, lengths), rows_of(values, lengths), strict=True)
+        return self._tensors([row.update_and_fetch(key, value) for row, key, value in pairs])
 
     def keys_and_values(self) -> tuple[RaggedTensor, RaggedTensor]:
         """Return what ``update_and_fetch`` returned last, for layers without keys of their own."""
         return self._tensors([row.keys_and_values() for row in self._rows])
 
-    def _tensors(
-        self, fetched: Sequence[tuple[mx.array, mx.array]]
-    ) -> tuple[RaggedTensor, RaggedTensor]:
+    def _tensors(self, fetched: Sequence[tuple[Any, Any]]) -> tuple[RaggedTensor, RaggedTensor]:
         lengths = self._lengths
         if self._by_token:
             fetched = [
@@ -261,14 +261,6 @@ def forward_rows(
     return logits[0] if len(rows) == 1 else logits[:, 0]
 
 
-def nest(template: Sequence[Any], flat: Iterator[Any]) -> list[Any]:
-    """Return flat caches with the nesting of ``template``."""
-    return [
-        CacheList(*nest(cache.caches, flat)) if type(cache) is CacheList else next(flat)
-        for cache in template
-    ]
-
-
 def _offset(found: Sequence[Any]) -> int:
     """Return the tokens in a row; 0 where only recurrent layers, which have no positions."""
     return next((leaf.offset for leaf in found if not is_state(leaf)), 0)
@@ -294,6 +286,8 @@ def ragged_attention(
 
     Where ``keys`` are a RaggedTensor, each new token is a row: [new tokens, heads, 1, head_dim].
     """
+    if isinstance(keys, PackedKV):
+        return attention_of_row(queries, keys, values, scale, mask, sinks)
     if not isinstance(keys, RaggedTensor):
         plain: mx.array = scaled_dot_product_attention(
             queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
@@ -304,9 +298,7 @@ def ragged_attention(
     for query, key, value, row_mask in zip(
         rows_of(queries, keys.lengths), keys.rows, values.rows, masks, strict=True
     ):
-        output = scaled_dot_product_attention(
-            query, key, value, cache=None, scale=scale, mask=row_mask, sinks=sinks
-        )
+        output = attention_of_row(query, key, value, scale, row_mask, sinks)
         outputs.append(_turned(output) if output.shape[2] > 1 else output)
     return mx.concatenate(outputs, axis=0)
 

@@ -14,7 +14,6 @@ import structlog
 from mlx_lm.generate import generation_stream
 
 from domain.chat.images import PromptImage
-from domain.kv.spec import BLOCK_TOKENS
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
@@ -125,7 +124,7 @@ class RunningSequences:
             token included.
         support: How the network computes several rows, as ``find_row_support`` returns; where it
             cannot in one pass, rows decode one by one.
-        block_tokens: Tokens by which the buffers of a sequence grow.
+        new_caches: Returns the caches of a sequence that brings none; by default exact ones.
         speculation: Drafts tokens of the sequences that decode, where ``support`` has no refusal.
         head: Selects the logits of the sequences that decode in a pass that reads prompts too;
             ``None``: prompts are read in passes of their own.
@@ -144,7 +143,7 @@ class RunningSequences:
         row_bytes: Callable[[int], int],
         *,
         support: RowSupport,
-        block_tokens: int = BLOCK_TOKENS,
+        new_caches: Callable[[], list[Any]] | None = None,
         speculation: Speculation | None = None,
         head: OutputHead | None = None,
         scored: PromptRows | None = None,
@@ -152,7 +151,7 @@ class RunningSequences:
         self._network = network
         self.images: ImageInputs | None = None
         self._scored = PromptRows() if scored is None else scored
-        self._block_tokens = block_tokens
+        self._new_caches = new_caches or partial(make_row_caches, network)
         self._row_bytes = row_bytes
         self._next_uid = 0
         self._opening = OpeningRows()
@@ -163,7 +162,7 @@ class RunningSequences:
         self._failed: list[Fault] = []
         self._steps = 0
         self.stream = generation_stream
-        stateless = not any(map(is_state, leaves(make_row_caches(network))))
+        stateless = not any(map(is_state, leaves(self._new_caches())))
         #: Whether several prompts can be prefilled in one pass.
         self._together = support.kind is RaggedKind.WHOLE and stateless
         self.reads_beside = self._together and head is not None
@@ -235,7 +234,7 @@ class RunningSequences:
         if not join.prompt:
             raise ValueError("a prompt has at least one token")
         uid, self._next_uid = self._next_uid, self._next_uid + 1
-        caches = join.caches or make_row_caches(self._network, self._block_tokens)
+        caches = join.caches or self._new_caches()
         images = images_of_row(self.images, join.images, len(join.prompt))
         row = Row(uid, caches, join.tokens, images)
         if join.opening is None:
