@@ -396,7 +396,7 @@ def asked_of(command: NewJob, *, seeded: bool) -> Digest:
         # The answer shows parts of its request, so these must be equal too.
         asked = digest_of(f"{asked}\n".encode() + command.wire)
     if command.submitted.after:
-        # Its prompt may say the same about other jobs.
+        # Its prompt may state the same about other jobs.
         asked = digest_of(f"{asked}\nafter {command.submitted.after}".encode())
     if command.keyspace:
         asked = digest_of(f"{asked}\nkey {command.keyspace}".encode())

@@ -129,7 +129,7 @@ class MessagesBeyond:
     """Turns the items of a job into the messages behind an offset.
 
     Args:
-        offset: Of the reader.
+        offset: Where the reader is.
 
     Attributes:
         offset: Behind the last message that was returned.

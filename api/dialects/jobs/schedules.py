@@ -266,7 +266,7 @@ SCHEDULE_OPERATIONS: Final = (
             "name": "nightly",
             "cron": "0 3 * * *",
             "timezone": "Europe/Berlin",
-            "job": {"prompt": "Say hello.", "max_tokens": 32},
+            "job": {"prompt": "State hello.", "max_tokens": 32},
         },
         reply=ScheduleObject,
         status=201,

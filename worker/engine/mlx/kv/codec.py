@@ -72,7 +72,6 @@ class CachePart:
 
     Attributes:
         name: The end of its tensor's name.
-        attribute: Of the cache.
     """
 
     name: str

@@ -51,7 +51,6 @@ class DraftNetwork:
         network: An mlx-lm model.
         support: How it computes several rows; without a refusal.
         vocabulary: Ids below this are drafted: those of the network that verifies them.
-        weights_bytes: Bytes of its weights.
         row_bytes: Most bytes of the caches of a row.
     """
 

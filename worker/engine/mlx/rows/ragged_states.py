@@ -68,7 +68,7 @@ class _Layout:
     rows that have more. So it takes as many steps as the longest row has tokens, without padding.
 
     Args:
-        rows: The rows.
+        rows: Indices of the rows in the pass.
         first: The place of the first new token of each row of the pass.
         counts: How many new tokens of each of ``rows`` are computed.
     """
