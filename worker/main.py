@@ -22,7 +22,7 @@ from ops.liveness.imports import resting_collector
 SWITCH_INTERVAL_S = 0.0005
 #: What a worker imports before MLX, together with all libraries but MLX.
 PRELOADED: Final = (
-    "numpy",
+    "numpy.typing",
     "safetensors",
     "ops.log.migrate",
     "ops.log.sql_event_log",
