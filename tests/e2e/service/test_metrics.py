@@ -110,7 +110,10 @@ def worker_names(found: Samples) -> set[str]:
 
 def test_scrape_has_every_family_in_both_formats(service: Service) -> None:
     created = httpx.post(
-        f"{service.base_url}/v1/subscriptions", json={"name": "audit"}, headers=service.headers
+        f"{service.base_url}/v1/subscriptions",
+        json={"name": "audit"},
+        headers=service.headers,
+        timeout=scaled(30),
     )
     assert created.status_code == 201, created.text
     ask(service, "a")
