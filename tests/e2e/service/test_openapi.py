@@ -34,6 +34,7 @@ REFUSALS = {
     "createConversationItems": "an item needs the fields of its type",
     "generateTurn": "the first message must not be an answer",
     "forkAgent": "the turn must exist",
+    "forkJob": "the answer must have the token, and its model the rest",
     "tuneEngine": "a value must be named",
     "ollamaChat": "top_logprobs needs logprobs, and images have a known format",
     "ollamaGenerate": "raw and suffix exclude system, format and think",
