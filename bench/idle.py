@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +67,8 @@ def processes_of(service: Service) -> dict[str, psutil.Process]:
     """Return the processes of a service by their part."""
     found = {"supervisor": psutil.Process(service.process.pid)}
     for child in service.descendants():
-        found[_part(child)] = child
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            found[_part(child)] = child
     return found
 
 
