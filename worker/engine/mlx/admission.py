@@ -6,7 +6,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -18,6 +18,7 @@ from worker.engine.mlx.kv.start_plan import StartPlan, StartPlanner
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import ContextSizes
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
+from worker.engine.mlx.untyped import Network
 from worker.engine.ports import Admission, Admitted, Finish, ModelLoadError
 
 _log = structlog.get_logger(__name__)
@@ -252,7 +253,7 @@ class RowAllocator:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         store: ContextStore,
         planner: StartPlanner,
         saver: ContextSaver | None,

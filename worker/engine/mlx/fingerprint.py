@@ -18,6 +18,7 @@ import mlx.core as mx
 from domain.kv.hashing import LAYOUT_VERSION
 from domain.kv.spec import ModelCacheSpec
 from worker.engine.mlx.cpu import blas_name
+from worker.engine.mlx.untyped import Network
 
 #: Files that determine a model's answer to a request: every place where mlx-lm and transformers
 #: look for weights, configuration, tokenizer and chat template.
@@ -179,7 +180,7 @@ def fingerprint_in_form(model: str, kv_bits: int) -> str:
     return f"sha256:{hashlib.sha256(f'{model} kv {kv_bits}'.encode()).hexdigest()}"
 
 
-def computation_of(network: Any) -> str:  # noqa: ANN401 - mlx-lm ships no types
+def computation_of(network: Network) -> str:
     """Return what computes a network's keys and values: libraries, source code, kind of device.
 
     A block of another version of MLX or mlx-lm, of another BLAS, of another implementation of the

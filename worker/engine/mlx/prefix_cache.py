@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -33,6 +32,7 @@ from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
 from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening
 from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, PendingPrefixes, StartPlanner
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
+from worker.engine.mlx.untyped import Network
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class PrefixCache:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         fingerprint: str,
         budget_bytes: int,
         spec: ModelCacheSpec,

@@ -21,6 +21,7 @@ from domain.kv.spec import (
     ModelCacheSpec,
 )
 from worker.engine.mlx.kv.packed_cache import PackedKVCache
+from worker.engine.mlx.untyped import Cache, Network
 
 _TOKEN_AXIS = 2
 
@@ -227,9 +228,7 @@ class WindowKVCache:
 
 
 def make_row_caches(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    step: int = BLOCK_TOKENS,
-    spec: ModelCacheSpec | None = None,
+    network: Network, step: int = BLOCK_TOKENS, spec: ModelCacheSpec | None = None
 ) -> list[Any]:
     """Return empty caches for one sequence, one for each layer.
 
@@ -250,7 +249,7 @@ def make_row_caches(
     return nest(rows, packed)
 
 
-def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - mlx-lm ships no types
+def _row_cache(cache: Cache, step: int, *, shares: bool) -> Cache:
     if type(cache) is CacheList:
         return CacheList(*(_row_cache(one, step, shares=shares) for one in cache.caches))
     # One that always keeps its first tokens has another order.
@@ -292,7 +291,7 @@ class UnsupportedCache(Exception):
     """A model's caches cannot be cut into blocks and restored; it runs without a prefix cache."""
 
 
-def is_state(leaf: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
+def is_state(leaf: Cache) -> bool:
     """Return whether a cache is the state of a recurrent layer, which has no length."""
     return type(leaf) in STATE_CLASSES
 

@@ -29,12 +29,13 @@ from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, checked_spec, pro
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.device import Device
 from worker.engine.mlx.memory.step import StepFile, estimated_step
+from worker.engine.mlx.untyped import Network
 from worker.engine.ports import ModelLoadError, is_device_error
 
 _log = structlog.get_logger(__name__)
 
 
-def parameter_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
+def parameter_bytes(network: Network) -> int:
     """Return the size of a network's weights; evaluates nothing."""
     arrays: list[tuple[str, Any]] = tree_flatten(network.parameters())  # type: ignore[assignment]
     return sum(array.nbytes for _, array in arrays)
@@ -362,7 +363,7 @@ class DeviceBudget:
 
     def after_load(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         loaded: LoadedMemory,
         *,
         fingerprint: str,
@@ -460,12 +461,7 @@ class DeviceBudget:
         return alone
 
     def _step_key(
-        self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
-        fingerprint: str,
-        piece_tokens: int,
-        *,
-        ragged: bool,
+        self, network: Network, fingerprint: str, piece_tokens: int, *, ragged: bool
     ) -> str:
         shape = f"{piece_tokens} {self.batch} {ragged} mlx {version('mlx')}"
         name = mx.device_info().get("device_name", "")
@@ -474,7 +470,7 @@ class DeviceBudget:
 
     def _step(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         key: str,
         spec: ModelCacheSpec | None,
         piece_tokens: int,
@@ -488,7 +484,7 @@ class DeviceBudget:
         )
 
 
-def _warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+def _warm_up(network: Network) -> None:
     """Compute one token, so that the first request finds weights and kernels loaded.
 
     Raises:
@@ -504,7 +500,7 @@ def _warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
 
 
 def memory_at_load(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     card: ModelCard,
     *,
     block_tokens: int,
@@ -553,8 +549,7 @@ def memory_at_load(
 
 
 def probed_spec(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    block_tokens: int = BLOCK_TOKENS,
+    network: Network, block_tokens: int = BLOCK_TOKENS
 ) -> tuple[ModelCacheSpec | None, str]:
     """Return what ``probe_spec`` returns, or ``None`` and why it refuses."""
     try:

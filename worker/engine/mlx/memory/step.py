@@ -15,6 +15,7 @@ import mlx.core as mx
 from domain.kv.plan import StepMemory
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
 from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
+from worker.engine.mlx.untyped import Network
 
 #: Copies of the outputs of the widest layer that a pass keeps at once; 0.7 to 2.9 were measured on
 #: the networks of ``docs/kv-cache.md``.
@@ -43,7 +44,7 @@ _MATRIX_AXES = 2
 
 
 def estimated_step(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     spec: ModelCacheSpec | None,
     *,
     piece_tokens: int,
@@ -113,7 +114,7 @@ class _Shape:
         latent_elements: Elements of all heads that latent attention computes of a cached token.
     """
 
-    def __init__(self, network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def __init__(self, network: Network) -> None:
         modules = list(network.named_modules())
         experts = max([1, *_integers(modules, _EXPERTS)])
         self.heads = max([1, *_integers(modules, _HEADS)])

@@ -30,6 +30,7 @@ from worker.engine.mlx.prompt.segment_tokenizer import (
     RawRenderer,
     with_reasoning_apart,
 )
+from worker.engine.mlx.untyped import Tokenizer
 from worker.engine.mlx.vision.encoder import ImageReader
 from worker.engine.output.channel_parser import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
@@ -141,7 +142,7 @@ class PromptRenderer:
 
     def __init__(
         self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
+        tokenizer: Tokenizer,
         tool_format: ToolFormat | None = None,
         channel_format: ChannelFormat | None = None,
         tokens_max: int | None = None,

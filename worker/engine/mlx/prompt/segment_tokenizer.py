@@ -18,6 +18,7 @@ import structlog
 
 from domain.chat.request import Message, RawPrompt
 from domain.errors import InvalidRequest, PromptTooLong
+from worker.engine.mlx.untyped import Tokenizer
 from worker.engine.ports import RenderedPrompt
 
 #: Upper bound for the cached segments, in bytes.
@@ -53,11 +54,7 @@ class SegmentTokenizer:
         bytes_max: Upper bound for the cached segments; the least recently used are dropped first.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - tokenizers ships no types
-        bytes_max: int = SEGMENTS_BYTES_MAX,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         assert refusal(tokenizer) is None, "this tokenizer's segments depend on each other"
         self._tokenizer = tokenizer
         self._marks = {token.content: token_id for token_id, token in _marks(tokenizer)}
@@ -113,7 +110,7 @@ class SegmentTokenizer:
                 self._bytes -= _size_bytes(*self._cached.popitem(last=False))
 
 
-def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
+def refusal(tokenizer: Tokenizer) -> str | None:
     """Return why a tokenizer's segments may not be encoded separately; ``None`` if they may."""
     if tokenizer.truncation is not None or tokenizer.padding is not None:
         return "it truncates or pads"
@@ -136,7 +133,7 @@ def _refusal_of_marks(marks: Sequence[Any]) -> str | None:
     return None
 
 
-def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
+def _refusal_of_parts(tokenizer: Tokenizer) -> str | None:
     model = type(tokenizer.model).__name__
     if model not in _MODELS or getattr(tokenizer.model, "dropout", None):
         return f"model {model}"
@@ -154,7 +151,7 @@ def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizer
     return None
 
 
-def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - tokenizers ships no types
+def _marks(tokenizer: Tokenizer) -> Iterator[tuple[int, Any]]:
     """Yield the added tokens that are split off before the text is normalised.
 
     The tokenizer looks for the others (``normalized``) inside each segment.
@@ -292,11 +289,7 @@ class RawRenderer:
         encode: From a text to its ids, without special tokens.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
-        encode: Callable[[str], tuple[int, ...]],
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, encode: Callable[[str], tuple[int, ...]]) -> None:
         self._tokenizer = tokenizer
         self._encode = encode
         self._last_id = len(tokenizer) - 1
@@ -342,14 +335,14 @@ class RawRenderer:
         return text
 
 
-def _start_of(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - mlx-lm ships no types
+def _start_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the start token that the tokenizer adds to a text; empty if it adds none."""
     start = tokenizer.bos_token_id
     framed = tokenizer.encode("a", add_special_tokens=True)
     return (start,) if start is not None and framed[:1] == [start] else ()
 
 
-def _gap_marks_of(tokenizer: Any) -> tuple[int, int, int] | None:  # noqa: ANN401 - mlx-lm ships no types
+def _gap_marks_of(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
     known = tokenizer.get_added_vocab()
     for first, second, third in GAP_MARKS:
         if first in known and second in known and third in known:
@@ -404,11 +397,7 @@ class PromptTokenizer:
         marks: Breaks marks in a caller's text; ``encode_prompt`` cuts the prompt there.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
-        tokens_max: int | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens_max: int | None = None) -> None:
         self.marks = MarkBreaker(tokenizer.get_added_vocab())
         self._tokenizer = tokenizer
         self._tokens_max = tokens_max
@@ -447,7 +436,7 @@ class PromptTokenizer:
         return sum(len(encoding) for encoding in encodings)
 
 
-def _segments_of(backend: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - tokenizers ships no types
+def _segments_of(backend: Tokenizer) -> SegmentTokenizer | None:
     why = refusal(backend)
     if why is not None:
         _log.info("prompts_tokenised_whole", why=why)

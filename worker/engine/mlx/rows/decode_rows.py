@@ -24,6 +24,7 @@ from worker.engine.mlx.kv.window_cache import is_state, leaves, nest
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
+from worker.engine.mlx.untyped import Cache, Network
 from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
@@ -86,7 +87,7 @@ class DecodeRows:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         sampler: Sampler,
         *,
         support: RowSupport,
@@ -261,7 +262,7 @@ class DecodeRows:
             found[index].cache = [None if one is None else one[at : at + 1] for one in state.cache]
         return nest(row.caches, iter(found))
 
-    def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _join_state(self, index: int, state: Cache) -> None:
         """Move the state of a new row, empty before its first token, to those of the others."""
         rows, new = len(self.rows), state.cache
         # A cache of its own, because the row's cache object stays empty from here on.
@@ -346,7 +347,7 @@ class DecodeRows:
 
 
 def prefill(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
     on_logits: Callable[[mx.array], None] | None = None,

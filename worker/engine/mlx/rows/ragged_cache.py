@@ -23,6 +23,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 
 from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches, nest
+from worker.engine.mlx.untyped import Cache, Network
 
 
 class RaggedKind(IntEnum):
@@ -248,7 +249,7 @@ def pass_caches(
 
 
 def forward_rows(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     rows: Sequence[Sequence[Any]],
     pieces: Sequence[Sequence[int]],
     states: Mapping[int, Any],
@@ -277,7 +278,7 @@ def ragged_attention(
     queries: mx.array,
     keys: Any,  # noqa: ANN401 - an array, or a RaggedTensor
     values: Any,  # noqa: ANN401 - an array, or a RaggedTensor
-    cache: Any,  # noqa: ANN401 - mlx-lm ships no types
+    cache: Cache,
     scale: float,
     mask: Any,  # noqa: ANN401 - an array, "causal", a RaggedMask or None
     sinks: mx.array | None = None,
@@ -303,7 +304,7 @@ def ragged_attention(
     return mx.concatenate(outputs, axis=0)
 
 
-def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRows:  # noqa: ANN401 - mlx-lm ships no types
+def install_ragged_attention(network: Network, *, computes: bool = True) -> RaggedRows:
     """Prepare a network for ragged rows; return how it computes them correctly.
 
     The network runs two rows of unequal length together and alone, one of them with two new tokens
@@ -334,12 +335,7 @@ def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRo
 
 
 def _difference(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    alone: mx.array,
-    lengths: Sequence[int],
-    kind: RaggedKind,
-    *,
-    computes: bool,
+    network: Network, alone: mx.array, lengths: Sequence[int], kind: RaggedKind, *, computes: bool
 ) -> str:
     """Return why rows cannot be computed together so; an empty text if they can."""
     try:
@@ -365,7 +361,7 @@ def logits_differ(expected: mx.array, found: mx.array) -> str:
     return "" if bool(agree.item()) else "the logits differ"
 
 
-def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
+def _prefilled(network: Network) -> list[list[Any]]:
     rows = []
     for tokens in _CHECK_ROWS:
         caches = make_row_caches(network)
@@ -374,10 +370,7 @@ def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships 
     return rows
 
 
-def _logits_alone(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    lengths: Sequence[int],
-) -> mx.array:
+def _logits_alone(network: Network, lengths: Sequence[int]) -> mx.array:
     """Return the logits of each new token, [new tokens, vocabulary]."""
     outputs = [
         network(mx.array([[1] * length]), cache=caches)[0]
@@ -386,11 +379,7 @@ def _logits_alone(
     return mx.concatenate(outputs)
 
 
-def _logits_together(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    lengths: Sequence[int],
-    kind: RaggedKind,
-) -> mx.array:
+def _logits_together(network: Network, lengths: Sequence[int], kind: RaggedKind) -> mx.array:
     rows = _prefilled(network)
     flat = [leaves(caches) for caches in rows]
     states = {

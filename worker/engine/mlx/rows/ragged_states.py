@@ -34,6 +34,7 @@ from worker.engine.mlx.kv.window_cache import (
     make_row_caches,
 )
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, RaggedRows, forward_rows, logits_differ
+from worker.engine.mlx.untyped import Cache, Module, Network
 
 #: The functions that compute recurrences, and their arguments with a value for each new token:
 #: [rows, new tokens, …].
@@ -210,7 +211,7 @@ class RaggedState:
     #: Names that mlx-lm's layers read of an ``ArraysCache``.
     lengths = left_padding = None
 
-    def __init__(self, hooks: StateHooks, held: Any, rows: _Pass) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def __init__(self, hooks: StateHooks, held: Cache, rows: _Pass) -> None:
         self._hooks = hooks
         self._held = held
         self._pass = rows
@@ -318,11 +319,11 @@ class StateHooks:
         finally:
             self.current = None
 
-    def watch(self, module: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def watch(self, module: Module) -> None:
         """Replace the class of a convolution by a subclass."""
         plain = type(module)
 
-        def call(this: Any, inputs: mx.array) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def call(this: Module, inputs: mx.array) -> mx.array:
             compute = partial(plain.__call__, this)
             return self.current.convolve(compute, inputs) if self.current else compute(inputs)
 
@@ -364,12 +365,7 @@ class RowSupport:
     hooks: StateHooks | None = None
 
 
-def find_row_support(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    rows: RaggedRows,
-    *,
-    computes: bool = True,
-) -> RowSupport:
+def find_row_support(network: Network, rows: RaggedRows, *, computes: bool = True) -> RowSupport:
     """Prepare a network for passes over drafts, and return what it can compute.
 
     Where it has recurrent layers, two rows with drafts are computed, a part of them is kept, and
@@ -398,7 +394,7 @@ def find_row_support(
     return RowSupport(rows.kind, rows.why, f"the states of its layers cannot be chosen: {refusal}")
 
 
-def _install(network: Any) -> StateHooks:  # noqa: ANN401 - mlx-lm ships no types
+def _install(network: Network) -> StateHooks:
     modules = list(network.modules())
     for module in {sys.modules[type(part).__module__] for part in modules}:
         for function in _RECURRENCES:
@@ -419,13 +415,7 @@ _CHECK_TOKENS = ((1, 2, 0), (2, 1))
 _CHECK_DRAFTED, _CHECK_KEPT = (3, 1), (2, 1)
 
 
-def _check(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    hooks: StateHooks,
-    kind: RaggedKind,
-    *,
-    computes: bool,
-) -> str:
+def _check(network: Network, hooks: StateHooks, kind: RaggedKind, *, computes: bool) -> str:
     """Return why drafts differ; an empty text if they do not."""
     expected = [
         [network(mx.array([[token]]), cache=caches)[0] for token in tokens]
@@ -441,7 +431,7 @@ def _check(
     return ""
 
 
-def _drafted(network: Any, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:
     """Return the logits of some rows after each drafted token, and after the next one."""
     rows = _prefilled(network)[:count]
     flat = [leaves(caches) for caches in rows]
@@ -467,7 +457,7 @@ def _drafted(network: Any, hooks: StateHooks, kind: RaggedKind, count: int) -> m
     return mx.concatenate([logits, forward_rows(network, rows, following, states, kind)])
 
 
-def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
+def _prefilled(network: Network) -> list[list[Any]]:
     rows = []
     for tokens in _CHECK_PROMPTS:
         caches = make_row_caches(network)

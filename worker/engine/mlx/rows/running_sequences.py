@@ -23,6 +23,7 @@ from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
+from worker.engine.mlx.untyped import Network
 from worker.engine.mlx.vision.row_images import ImageInputs, images_of_row
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
@@ -138,7 +139,7 @@ class RunningSequences:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         sampler: Sampler,
         row_bytes: Callable[[int], int],
         *,

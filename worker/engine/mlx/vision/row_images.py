@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from domain.chat.images import IMAGE_ID_MIN, ChatImage, PromptImage
+from worker.engine.mlx.untyped import Module, Network
 
 #: Positions by time, row and column, [3, tokens].
 Positions: TypeAlias = npt.NDArray[np.int32]
@@ -153,7 +154,7 @@ class ImageInputs:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         vectors: Callable[[ChatImage], mx.array],
         placeholder: int,
         sections: AxisSections | None = None,
@@ -194,11 +195,11 @@ class ImageInputs:
         finally:
             self._pass = None
 
-    def _embed_images(self, module: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _embed_images(self, module: Module) -> None:
         """Let an embedding put vectors where the ids of images stand; its class is replaced."""
         plain = type(module)
 
-        def embed(this: Any, ids: mx.array) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def embed(this: Module, ids: mx.array) -> mx.array:
             now = self._pass
             if now is None or now.vectors is None:
                 found: mx.array = plain.__call__(this, ids)
@@ -210,13 +211,13 @@ class ImageInputs:
 
         module.__class__ = type(plain.__name__, (plain,), {"__call__": embed})
 
-    def _turn_by_axes(self, module: Any, sections: AxisSections) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _turn_by_axes(self, module: Module, sections: AxisSections) -> None:
         """Let rotary positions have three axes in passes with images; their class is replaced."""
         plain, dims = type(module), module.dims
         axes = _axes_of(sections, dims)
         frequencies = module.base ** (-np.arange(0, dims, 2, dtype=np.float32) / dims)
 
-        def turn(this: Any, x: mx.array, offset: Any = 0) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def turn(this: Module, x: mx.array, offset: Any = 0) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
             now = self._pass
             if now is None or now.positions is None:
                 turned: mx.array = plain.__call__(this, x, offset=offset)
