@@ -98,8 +98,6 @@ class EngineControl:
     """The folded stream.
 
     Attributes:
-        admission: Which jobs are accepted and started.
-        reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
     """
 
@@ -158,11 +156,7 @@ def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent,
 
 
 def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int) -> EngineControl:
-    """Return the state after an event.
-
-    Args:
-        at: Its RFC 3339 instant.
-    """
+    """Return the state after an event."""
     after = replace(control, version=version)
     match event:
         case EngineTuned():

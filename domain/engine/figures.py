@@ -41,7 +41,6 @@ class WorkCounts:
     """What an engine has done since it was made; none of the counts goes back.
 
     Attributes:
-        computed_tokens: Prompt tokens that were computed.
         prompt_tokens: Tokens of the prompts whose first token was generated.
         first_token_ms: Sum of their times to the first token, in milliseconds.
     """
@@ -91,7 +90,6 @@ class LiveFigures:
     """What an engine does now.
 
     Attributes:
-        rows: Its running sequences.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

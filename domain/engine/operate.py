@@ -67,9 +67,6 @@ class EngineControls:
     ) -> EngineControl:
         """Change the tuned values, and nudge the workers.
 
-        Args:
-            change: Returns the new values for the present ones.
-
         Raises:
             InvalidRequest: A value is out of its limits.
         """

@@ -31,7 +31,6 @@ class Sample:
     Attributes:
         at_s: Seconds since 1970.
         counts: What each worker has done since it started.
-        queue_depth: Waiting jobs.
     """
 
     at_s: float
@@ -45,10 +44,7 @@ class Rates:
     """Means over a time; ``None`` where nothing was measured.
 
     Attributes:
-        tokens_per_s: Generated tokens.
-        prompt_tokens_per_s: Computed tokens of prompts.
         cached_share: Share of the prompts that the cache held.
-        queue_depth: Waiting jobs.
     """
 
     tokens_per_s: float | None = None

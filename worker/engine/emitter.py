@@ -62,7 +62,6 @@ class Outbox:
     of ``interval_s`` share one. The first item and the end of a generation are published at once.
 
     Args:
-        deliver: Gives a generation its outcome.
         interval_s: Seconds between two publishes; 0 publishes after each engine step.
     """
 
@@ -183,7 +182,6 @@ class Emitter:
         remove: Asks the engine to remove a generation whose text has ended.
         on_ended: Called once per generation, after its handle has the outcome.
         on_death: Called if a defect ends the thread.
-        interval_s: Seconds between two publishes; the first item and the end of a generation are
             published at once.
     """
 

@@ -34,8 +34,6 @@ class AnswerPlan:
     """The grammars of the parts of an answer.
 
     Attributes:
-        end_ids: Tokens that end a turn.
-        tags: The model's reasoning tags, if it has any.
         thinking: Whether the prompt opened a reasoning section.
         opened: The beginning of a call at the end of the prompt.
         answer: Makes a matcher of the answer's schema; ``None`` without a schema.

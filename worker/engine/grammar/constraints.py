@@ -83,7 +83,6 @@ class GrammarWriter:
 
         Args:
             tool_format: How calls are written; ``None`` if arguments are JSON.
-            tool: The tool, in OpenAI's function format.
         """
         if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
@@ -197,11 +196,6 @@ class Constraints:
 
     Answers with a schema are constrained, and tool calls of families with a grammar: from the start
     tag on if the model may call a tool, from the first token on if it must.
-
-    Attributes:
-        opens_thinking: Whether a prompt ends inside a reasoning section.
-        tags: The model's reasoning tags, if it has any.
-        tool_format: How the model writes calls, if it can.
     """
 
     library: GuidanceGrammars

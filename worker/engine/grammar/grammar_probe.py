@@ -66,9 +66,6 @@ class GrammarProbe:
     """Has grammars compiled in a process of its own, which starts with the first grammar.
 
     Safe to use from any thread; grammars of several threads are compiled at the same time.
-
-    Args:
-        tokenizer_json: The tokenizer, as the ``tokenizers`` library serialises it.
     """
 
     def __init__(self, tokenizer_json: str, end_ids: Collection[int]) -> None:

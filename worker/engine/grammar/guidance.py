@@ -123,11 +123,7 @@ class _Compiled:
 
 
 class GuidanceGrammars:
-    """The compiled grammars of one model, and the refused ones. Safe to use from any thread.
-
-    Args:
-        probe: Compiles each grammar first, in another process.
-    """
+    """The compiled grammars of one model, and the refused ones. Safe to use from any thread."""
 
     def __init__(
         self, vocabulary: LLTokenizer, end_ids: frozenset[int], probe: GrammarProbe

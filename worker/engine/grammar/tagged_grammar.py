@@ -81,11 +81,7 @@ _UNSUPPORTED: Final = (
 
 
 class TaggedGrammar:
-    """Writes the rules of the calls of some tools, in the syntax of one model family.
-
-    Args:
-        tag: Returns a tag as a grammar writes it: by token id, or as text.
-    """
+    """Writes the rules of the calls of some tools, in the syntax of one model family."""
 
     def __init__(self, syntax: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
         self._syntax = syntax

@@ -59,7 +59,6 @@ def text_terminal(schema: object, root: Mapping[str, Any]) -> str | None:
 
     Args:
         schema: Any value; one that is no schema allows all strings.
-        root: The schema that references point into.
 
     Raises:
         UnsupportedKeyword: No terminal can express the schema.
@@ -68,11 +67,7 @@ def text_terminal(schema: object, root: Mapping[str, Any]) -> str | None:
 
 
 class _Terminals:
-    """Writes the terminals of the parts of one schema, each once: many references may share one.
-
-    Args:
-        root: The schema that references point into.
-    """
+    """Writes the terminals of the parts of one schema, each once: many references may share one."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -275,11 +270,7 @@ _SHARED: Final = ("$defs", "definitions")
 
 
 class SchemaRules:
-    """Writes the rules of schemas.
-
-    Args:
-        refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
-    """
+    """Writes the rules of schemas."""
 
     def __init__(self, refusal: Callable[[str], str | None]) -> None:
         self.refusal = refusal
@@ -302,7 +293,6 @@ class SchemaRules:
 
         Args:
             schema: The part; a value that is no schema allows everything.
-            root: The whole schema, which references point into.
         """
         inner = schema if isinstance(schema, Mapping) else {}
         named = _SHARED if has_reference(inner) else ()

@@ -244,12 +244,7 @@ BLOCKED_S_MAX = 10.0
 
 
 class RowAllocator:
-    """Gives memory to rows. Belongs to the engine thread.
-
-    Args:
-        network: An mlx-lm model.
-        saver: Saves contexts; ``None`` without a disk.
-    """
+    """Gives memory to rows. Belongs to the engine thread."""
 
     def __init__(
         self,
@@ -275,11 +270,7 @@ class RowAllocator:
     def admit(
         self, tokens: Sequence[int], *, running: int, is_cold: bool = False
     ) -> StartPlan | None:
-        """Plan a start for which there is memory, and pin what it uses.
-
-        Args:
-            tokens: The prompt.
-        """
+        """Plan a start for which there is memory, and pin what it uses."""
         growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
         needed_bytes = self.row_bytes(len(tokens)) + growth_bytes
         alone = running == 0

@@ -93,11 +93,7 @@ _OF_THE_TURN = (CheckpointKind.PARTING, CheckpointKind.PROMPT)
 
 
 class ContextEnds:
-    """Makes and thins checkpoints. Belongs to the engine thread.
-
-    Args:
-        saver: Saves them; ``None`` without a disk.
-    """
+    """Makes and thins checkpoints. Belongs to the engine thread."""
 
     def __init__(
         self,

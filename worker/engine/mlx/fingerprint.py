@@ -46,7 +46,6 @@ def fingerprint(model_dir: Path, adapter: Path | None = None, *, cache_file: Pat
     The directory's own path is not part of the digest, so a copy has the same fingerprint.
 
     Args:
-        adapter: Directory of an adapter of the model.
         cache_file: Caches the digests of files, so that weights are not read at each start;
             ``None`` to read every file.
     """
@@ -164,11 +163,7 @@ def _write(cache_file: Path, cached: Mapping[str, _CachedDigest]) -> None:
 
 
 def fingerprint_of_blocks(model: str, spec: ModelCacheSpec, computation: str) -> str:
-    """Return the fingerprint that the blocks of a model share.
-
-    Args:
-        computation: What computes the blocks; see ``computation_of``.
-    """
+    """Return the fingerprint that the blocks of a model share."""
     layout = f"{LAYOUT_VERSION}:{spec.block_tokens}"
     return block_fingerprint(model, kv_dtype=spec.form, layout=layout, computation=computation)
 

@@ -52,9 +52,7 @@ class PrefixCache:
     Belongs to the engine thread, except ``cached_prefix`` and ``forget``.
 
     Args:
-        network: An mlx-lm model.
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
-        spec: The network's caches.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         on_context: Receives reports of restored and saved contexts; must not block.
     """
@@ -354,11 +352,7 @@ class PrefixCache:
         return self._tier is None or self._tier.flush(max(0.0, until_s - self._now_s()))
 
     def pump(self, is_due: Callable[[], bool] | None = None) -> bool:
-        """Save what the disk has room for; return whether something is left.
-
-        Args:
-            is_due: As for ``ContextSaver.pump``.
-        """
+        """Save what the disk has room for; return whether something is left."""
         self.pool.collect()
         if self._saver is None:
             return False

@@ -61,7 +61,6 @@ class BatchRunner:
     """Runs a batch of sequences on one model. Only the thread that called ``load`` may use it.
 
     Args:
-        load_weights: Loads the model.
         prefill_step_tokens: Most prompt tokens in one piece; ``None``: the default of the device.
         gap_max_ms: Longest pause between two tokens of a stream while a prompt is prefilled, in
             milliseconds; pieces are shortened accordingly. 0 leaves them whole.
@@ -69,8 +68,6 @@ class BatchRunner:
             what measures them at load. ``load`` lowers the model's context length to what fits.
             ``None`` means no limit, and no blocks are cached.
         reuse: Whether blocks are cached; otherwise every prompt is computed whole.
-        tier: Stores blocks on the disk; ``None`` keeps them in memory only.
-        on_context: Receives reports of restored and saved contexts; must not block.
 
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.

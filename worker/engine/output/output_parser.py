@@ -58,7 +58,6 @@ class AnswerParser(ABC):
 
     Attributes:
         thinking_sections: Number of reasoning sections so far, including an open one.
-        stop_sequence: The stop sequence that ended the answer, if any.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,6 @@ class SectionParser(AnswerParser):
 
     Args:
         thinking: Whether the prompt opened a reasoning section.
-        calls: How to read tool calls; ``None`` treats them as text.
         dropped: Markers around the answer to remove.
     """
 

@@ -53,11 +53,7 @@ class _Files:
 
 
 class EmbeddingEngine:
-    """Computes the vectors of the requests for one model. Safe to use from any thread.
-
-    Args:
-        digest_cache: File that caches digests of weights; see ``fingerprint``.
-    """
+    """Computes the vectors of the requests for one model. Safe to use from any thread."""
 
     def __init__(self, entry: ModelEntry, lane: EmbeddingLane, digest_cache: Path | None) -> None:
         self._entry = entry

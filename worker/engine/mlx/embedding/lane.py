@@ -39,7 +39,6 @@ class EmbeddingAccount:
     and a slice of vectors is no step of theirs. Belongs to the engine thread.
 
     Args:
-        device: The whole device.
         reserve_bytes: What the largest embedding model takes; 0 if there is none.
 
     Attributes:
@@ -120,7 +119,6 @@ class VectorWork:
 
     Attributes:
         texts: Token ids of each text.
-        memory_bytes: What the model takes.
         on_end: Gets the vectors or the failure; ``None`` after a cancellation. Ignores later ends.
         is_cancelled: Set by any thread.
         began_at: When its first slice began, in seconds on the monotonic clock.

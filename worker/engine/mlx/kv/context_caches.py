@@ -63,7 +63,6 @@ class ContextCaches:
     """The caches of one context.
 
     Args:
-        caches: Caches of the model, one for each layer.
         start: The token that the first slot of the full-attention layers holds.
     """
 
@@ -312,13 +311,7 @@ def _with_room(tokens: mx.array, slots: int) -> mx.array:
 
 
 class ContextStore:
-    """The arrays of one model's contexts. Belongs to the engine thread.
-
-    Args:
-        budget_bytes: See ``BlockPool``.
-        in_flight_bytes: See ``BlockPool``.
-        may_lose: See ``BlockPool``.
-    """
+    """The arrays of one model's contexts. Belongs to the engine thread."""
 
     def __init__(
         self,

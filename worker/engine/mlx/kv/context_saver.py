@@ -62,7 +62,6 @@ class _Work:
     Attributes:
         block: Index of the first whole block that may be missing on the disk.
         writes: Blocks that are being written, by index.
-        ends: Positions to save, in order.
     """
 
     context: Context

@@ -30,9 +30,6 @@ _PROBE = ([0, 1], [0, 1, 2])
 def probe_spec(model: Network, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec:
     """Return the layers, dtypes and sizes of the model's caches, in the order of the layers.
 
-    Args:
-        model: An mlx-lm model.
-
     Raises:
         UnsupportedCache: A cache has a class or a layout that cannot be restored.
     """
@@ -61,12 +58,7 @@ _CHECK_TOLERANCE = 0.05
 
 
 def packed_spec(network: Network, spec: ModelCacheSpec) -> ModelCacheSpec:
-    """Return the sizes with full-attention layers in 8 bits, but for the network's first and last.
-
-    Args:
-        network: An mlx-lm model.
-        spec: Its sizes in exact form.
-    """
+    """Return the sizes with full-attention layers in 8 bits, but for the first and last layer."""
     return spec.packed(_end_layers(make_row_caches(network)))
 
 

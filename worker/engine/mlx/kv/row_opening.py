@@ -262,7 +262,6 @@ class RowOpening:
     """One row that is being opened.
 
     Attributes:
-        caches: The row's caches: empty, or those of the adopted context.
         token_ids: The prompt without its last token.
         plan: What the row starts from; its sources are pinned until the opening ends.
         disk_tokens: Tokens that were read from the disk so far.

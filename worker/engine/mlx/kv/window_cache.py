@@ -233,7 +233,6 @@ def make_row_caches(
     """Return empty caches for one sequence, one for each layer.
 
     Args:
-        network: An mlx-lm model.
         step: Tokens by which their buffers grow; those of windows by at most
             ``WINDOW_STEP_TOKENS``.
         spec: Which layers are in 8 bits; ``None`` for none.

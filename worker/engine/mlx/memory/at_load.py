@@ -81,9 +81,7 @@ def report_memory(
     """Log the memory of a loaded model, and warn where the usual contexts do not fit.
 
     Args:
-        costs: Weights, caches and steps of the model; the context length is the one in force.
         is_pinned: Whether ``engine.kv_budget_mb`` sets it.
-        device: The memory; ``None`` where it was not read.
     """
     tokens = usual_tokens(costs.context_length)
     context_bytes, step_bytes = costs.live_bytes(tokens), costs.step.bytes_at(tokens)
@@ -127,7 +125,6 @@ def report_disk(stored_bytes: int, *, context_length: int, budget_bytes: int) ->
     Args:
         stored_bytes: Files of one context of the usual length.
         context_length: Longest context that the service accepts, in tokens.
-        budget_bytes: Limit of all files.
     """
     if AGENTS_DEFAULT * stored_bytes <= budget_bytes:
         return
@@ -187,7 +184,6 @@ class MemoryWatch:
         """Return the bytes to withhold from the budget. Call once before each step.
 
         Args:
-            active: Bytes in use.
             peak: The most that was in use since any moment before the last call.
             accounted: Bytes of rows, parked segments and copies in flight.
         """
@@ -266,7 +262,6 @@ class LoadedMemory:
 
     Attributes:
         spec: Layers and sizes of its caches; ``None`` where a cache cannot be restored.
-        why_no_spec: Why it cannot.
         sizes: Sizes of its contexts: ``spec``, or estimates.
         kv_bytes: Budget of all contexts; ``None`` for no limit.
         costs: Weights, caches and steps; the context length is the longest that fits.
@@ -274,7 +269,6 @@ class LoadedMemory:
         is_pinned: Whether the settings give the budget.
         withheld: Returns the bytes to withhold from the budget during the next step, given those
             that are accounted; ``None`` where the device is not read.
-        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
     spec: ModelCacheSpec | None
@@ -288,11 +282,7 @@ class LoadedMemory:
     why_no_spec: str = ""
 
     def withheld_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
-        """Return the bytes to withhold from the budget. Call once before each step.
-
-        Args:
-            accounted: Bytes of rows, parked contexts and copies in flight.
-        """
+        """Return the bytes to withhold from the budget. Call once before each step."""
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
         return 0 if self.withheld is None else self.withheld(accounted)
@@ -329,7 +319,6 @@ class DeviceBudget:
         batch: Sequences decoded in one step.
         pinned_bytes: Budget that the settings give; then no step is estimated.
         steps: Remembers steps that took more than their estimate; ``None`` remembers none.
-        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
         reserve: Memory for what is computed beside the model; it is granted where the model has
             room beside it.
     """
@@ -513,12 +502,8 @@ def memory_at_load(
     """Probe the caches of a network, warm it up and return its memory.
 
     Args:
-        network: An mlx-lm model.
-        piece_tokens: Most prompt tokens computed in one piece.
-        ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
         beside_bytes: What a draft model and what encodes images take.
-        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.

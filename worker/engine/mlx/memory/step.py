@@ -58,10 +58,7 @@ def estimated_step(
     stores scores.
 
     Args:
-        network: An mlx-lm model; its weights may be lazy.
         spec: Its caches; ``None`` where they are not known.
-        piece_tokens: Most prompt tokens computed in one piece.
-        batch: Sequences decoded in one step.
         ragged: Whether short prompts are computed in one pass.
         stores_scores: Assume it instead, where another device will compute.
     """
@@ -110,7 +107,6 @@ class _Shape:
         layer_outputs: Elements that the widest layer computes for a token, its input included.
         vocabulary: Rows of the largest matrix outside of the layers.
         heads: Most query heads of a module.
-        element_bytes: Size of an activation.
         latent_elements: Elements of all heads that latent attention computes of a cached token.
     """
 
@@ -200,11 +196,7 @@ _ENTRIES_MAX = 32
 
 
 class StepFile:
-    """Steps by key, raised to what was seen. A file that is missing or garbled is empty.
-
-    Args:
-        path: The file; its directory exists.
-    """
+    """Steps by key, raised to what was seen. A file that is missing or garbled is empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -65,8 +65,6 @@ def size_model(
         bits: Quantizes a configuration that is not quantized, in groups of 64 weights; ``None``
             keeps its own dtype.
         kv_bits: Bits of keys and values; 0 for the dtype of the model.
-        piece_tokens: Prompt tokens computed in one step.
-        batch: Sequences decoded in one step.
 
     Raises:
         UnsupportedConfig: The model family, a value or a cache is not supported.

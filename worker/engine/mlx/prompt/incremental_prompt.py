@@ -96,7 +96,6 @@ class IncrementalPrompts:
 
     Args:
         fingerprint: Of the loaded model; tokens sampled by other models are not used.
-        bytes_max: Upper bound for the cached prompts; the least recently used are dropped first.
     """
 
     def __init__(
@@ -120,7 +119,6 @@ class IncrementalPrompts:
         """Return the prompt.
 
         Args:
-            request: The newest turn.
             encoding: How its own text is encoded; an earlier turn keeps the encoding that it had
                 when it was answered.
 

@@ -133,9 +133,6 @@ class PromptRenderer:
     """Renders requests with the model's chat template. May be called from many threads at once.
 
     Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        tool_format: The model's tool-call format, ``None`` if it has no tools.
-        channel_format: The channel format of its answers, ``None`` if it has none.
         tokens_max: Longest prompt that is encoded; ``None`` for any length.
         images: Reads the images of requests, or why there is nothing that does.
     """
@@ -313,11 +310,7 @@ class PromptRenderer:
     def _last_message(
         self, request: ChatRequest, encoding: PromptEncoding, text: str, tokens: int
     ) -> int:
-        """Return where the text of the last message begins, or a token before; 0 if unknown.
-
-        Args:
-            text: The prompt, or its end.
-        """
+        """Return where the text of the last message begins, or a token before; 0 if unknown."""
         content = request.messages[-1].content.strip()
         if encoding >= PromptEncoding.MARKS_AS_TEXT:
             content = self._prompts.marks.broken(content)

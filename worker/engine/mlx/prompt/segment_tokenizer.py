@@ -51,7 +51,6 @@ class SegmentTokenizer:
 
     Args:
         tokenizer: Of the library ``tokenizers``; ``refusal`` must return ``None`` for it.
-        bytes_max: Upper bound for the cached segments; the least recently used are dropped first.
     """
 
     def __init__(self, tokenizer: Tokenizer, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
@@ -259,9 +258,6 @@ def with_reasoning_apart(turn: Message, think_start: str, think_end: str) -> Mes
 
     Some clients send reasoning back inside the text. Templates look for its marks there, but find
     none that is broken.
-
-    Args:
-        turn: A message of any role.
     """
     if turn.role != "assistant" or think_end not in turn.content:
         return turn
@@ -282,12 +278,7 @@ GAP_MARKS: Final = (
 
 
 class RawRenderer:
-    """Encodes raw prompts to token ids. May be called from many threads at once.
-
-    Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        encode: From a text to its ids, without special tokens.
-    """
+    """Encodes raw prompts to token ids. May be called from many threads at once."""
 
     def __init__(self, tokenizer: Tokenizer, encode: Callable[[str], tuple[int, ...]]) -> None:
         self._tokenizer = tokenizer
@@ -390,7 +381,6 @@ class PromptTokenizer:
     """Encodes prompts to token ids. May be called from many threads at once.
 
     Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
         tokens_max: Longest prompt that is encoded; ``None`` for any length.
 
     Attributes:

@@ -37,11 +37,9 @@ class Row:
     """One running sequence.
 
     Attributes:
-        uid: Its name.
         caches: Its caches, one for each layer. While it decodes, ``DecodeRows`` holds the states
             of recurrent layers.
         tokens: Ids of the tokens in ``caches``.
-        images: The images of its prompt; ``None`` where it has none.
     """
 
     uid: int
@@ -64,7 +62,6 @@ class JoinFailed(Exception):
 
     Attributes:
         uids: Those rows and prompts; one of them is the likely cause.
-        error: What the pass raised.
     """
 
     def __init__(self, uids: AbstractSet[int], error: Exception) -> None:
@@ -76,10 +73,8 @@ class DecodeRows:
     """The rows that decode. Belongs to the thread that loaded the network.
 
     Args:
-        network: An mlx-lm model.
         sampler: Draws a token id for each row of logits, [rows, vocabulary] to [rows], given the
             token that each row has read, [rows]. ``sampled`` names the rows.
-        support: How the network computes several rows.
         speculation: Drafts tokens of the rows; ``None`` for one token of each row in a pass, as
             where ``support`` has a refusal.
         head: Selects the tokens whose logits are computed; ``None``: no prompt is read beside rows.

@@ -108,7 +108,6 @@ class RaggedCache:
     Args:
         rows: The layer's cache of each row: ``KVCache``, ``PackedKVCache`` or ``WindowKVCache``.
         offset: Position of each new token, row by row, of the shape [new tokens].
-        lengths: New tokens of each row.
         by_token: Whether each new token is fetched with the keys up to its own. Not for windows.
     """
 
@@ -184,7 +183,6 @@ def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
 
     Args:
         batch: [new tokens, heads, 1, head_dim].
-        lengths: New tokens of each row.
 
     Returns:
         For each row an array of the shape [1, heads, length, head_dim].
@@ -209,10 +207,7 @@ def ragged_caches(
     """Return the caches for one forward pass over several rows.
 
     Args:
-        rows: The caches of each row, one for each layer.
-        lengths: New tokens of each row.
         states: From the index of a recurrent layer to its state of all rows together.
-        by_token: Whether each new token attends apart; as in ``RaggedCache``.
     """
     flat = [leaves(caches) for caches in rows]
     first = [_offset(found) for found in flat]
@@ -237,10 +232,7 @@ def pass_caches(
     """Return the caches for a pass over rows, of which a single one is computed as it is.
 
     Args:
-        rows: The caches of each row, one for each layer.
-        lengths: New tokens of each row.
         states: The states of all rows together, by the index of their layer.
-        kind: How the network computes several rows.
     """
     if len(rows) > 1:
         by_token = kind is RaggedKind.BY_TOKEN
@@ -312,7 +304,6 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> Ragg
     itself, its rows are computed one after the other instead.
 
     Args:
-        network: An mlx-lm model.
         computes: Whether the logits are computed and compared; else only their shapes are, which
             needs no weights.
     """

@@ -205,7 +205,6 @@ class RaggedState:
     Args:
         hooks: Finds the computations of the layer.
         held: The state of all rows, [rows, …] in each of its parts.
-        rows: The rows and their new tokens.
     """
 
     #: Names that mlx-lm's layers read of an ``ArraysCache``.
@@ -265,7 +264,6 @@ class RaggedState:
 
         Args:
             function: Returns the outputs and the state after the last token.
-            given: Its arguments.
         """
         rows, before, names = self._pass, self._held.cache[len(self._parts)], _RECURRENCES[function]
         shape = given[names[0]].shape[:2]
@@ -353,7 +351,6 @@ class RowSupport:
     """How a network computes several rows, and whether several new tokens of each.
 
     Attributes:
-        kind: How it computes rows of unequal length.
         why: Why the kind is not ``WHOLE``; empty where it is.
         draft_refusal: Why drafts cannot be verified; empty where they can.
         hooks: What drafts need where there are recurrent layers.
@@ -372,7 +369,6 @@ def find_row_support(network: Network, rows: RaggedRows, *, computes: bool = Tru
     the next token computed; the logits must be those without drafts.
 
     Args:
-        rows: What ``install_ragged_attention`` returned for it.
         computes: Whether logits are computed and compared; else only their shapes are made.
     """
     found = leaves(make_row_caches(network))

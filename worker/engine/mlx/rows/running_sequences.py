@@ -46,9 +46,7 @@ class JoinRequest:
         prompt: Token ids of the whole prompt.
         pauses: Positions in the prompt at which prefill pauses, in order.
         tokens: Ids of the tokens in ``caches``. The row takes the list over and appends to it.
-        caches: Caches of the row, or ``None`` for empty ones.
         opening: Prepares the caches; ``None`` where there is nothing to do.
-        is_alone: Whether the prompt is prefilled alone.
         images: Those of the prompt, in order.
     """
 
@@ -119,7 +117,6 @@ class RunningSequences:
     """Prefills and decodes sequences. Belongs to the thread that loaded the network.
 
     Args:
-        network: An mlx-lm model.
         sampler: Draws a token for each row. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
@@ -252,9 +249,6 @@ class RunningSequences:
 
     def open_rows(self, is_due: Callable[[], bool]) -> dict[int, int]:
         """Prepare the caches of new sequences until other work is due.
-
-        Args:
-            is_due: Whether other work is due.
 
         Returns:
             The restored tokens of the sequences that are ready for prefill, by uid. The caller adds

@@ -76,7 +76,6 @@ class LogitMasks:
         """Restrict a sequence.
 
         Args:
-            uid: The sequence.
             constraint: Returns the mask of allowed tokens before each draw.
             is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
                 ``top_p`` needs. Costs one exponential for each token of the vocabulary.

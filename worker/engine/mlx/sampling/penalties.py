@@ -51,7 +51,6 @@ class TokenCounts:
     The newest token, which the next draw follows, is kept apart until the draw after it.
 
     Args:
-        sampling: The penalties.
         tokens: Prompt and answer so far.
         prompt_tokens: The number of them that are the prompt.
     """

@@ -30,7 +30,6 @@ class SamplerRow:
     """How one sequence draws.
 
     Attributes:
-        sampling: The request's sampling parameters.
         index: Index in the generation of the next token drawn.
         constraint: Restricts what may be drawn; has accepted every token before.
         logprobs: How many of the most likely tokens to record at each position; ``None`` for none.
@@ -338,8 +337,6 @@ def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
 
     Args:
         logprobs: Normalised log-probabilities of one row, [vocabulary].
-        sampling: Sampling parameters.
-        index: Index of the token in the generation.
 
     Returns:
         [vocabulary], float32.

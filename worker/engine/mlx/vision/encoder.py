@@ -71,9 +71,7 @@ class ImageReader:
     """Reads the images of prompts. For many threads at once.
 
     Args:
-        processor: Of mlx-vlm.
         mark: What the chat template writes in the place of an image.
-        config: The ``config.json`` of the model.
 
     Attributes:
         placeholder: The model's own token of images.
@@ -158,9 +156,6 @@ class ImageEncoder:
 
     Args:
         tower: A model of mlx-vlm without weights of its language model.
-
-    Attributes:
-        tower_bytes: Size of its weights.
     """
 
     def __init__(self, tower: Network, reader: ImageReader) -> None:
@@ -253,9 +248,6 @@ def sections_of(config: Mapping[str, Any]) -> AxisSections | None:
 
 def load_reader(model_dir: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> ImageReader:
     """Load what reads the images of a model.
-
-    Args:
-        tokenizer: Has the chat template that writes prompts.
 
     Raises:
         Exception: The model has no processor that mlx-vlm can load, or its template has no place

@@ -48,7 +48,6 @@ class RowImages:
 
     Args:
         tokens: Length of the whole prompt.
-        inputs: Gives them to the network.
     """
 
     def __init__(self, images: Sequence[PromptImage], tokens: int, inputs: ImageInputs) -> None:
@@ -144,7 +143,6 @@ class ImageInputs:
 
     Args:
         network: An mlx-lm model, changed in place.
-        vectors: Returns the vectors of an image.
         placeholder: The model's own token of images.
         sections: Of a family that numbers rows and columns.
 

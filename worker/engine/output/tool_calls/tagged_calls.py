@@ -40,9 +40,6 @@ class TaggedReader:
     Text that does not begin with a call of an offered tool goes to the family's parser
     (``WholeReader``). After the tool's name, the reader streams the call: a string in pieces, any
     other value when it is complete. Words between arguments are dropped.
-
-    Args:
-        rules: How to read the calls; the format has a syntax.
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
