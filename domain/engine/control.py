@@ -5,7 +5,7 @@ Every worker and every api reads the stream, so a change survives each of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -75,12 +75,8 @@ class EngineTuning:
 
     def over(self, settings: EngineValues) -> EngineValues:
         """Return the values in force."""
-        window, size, gap = self.batch_window_ms, self.max_batch_size, self.gap_max_ms
-        return EngineValues(
-            batch_window_ms=settings.batch_window_ms if window is None else window,
-            max_batch_size=settings.max_batch_size if size is None else size,
-            gap_max_ms=settings.gap_max_ms if gap is None else gap,
-        )
+        tuned = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(settings, **tuned)
 
     def check(self) -> None:
         """Check the limits.
@@ -137,13 +133,7 @@ def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent,
         tuning.check()
         if tuning == control.tuning:
             return ()
-        return (
-            EngineTuned(
-                batch_window_ms=tuning.batch_window_ms,
-                max_batch_size=tuning.max_batch_size,
-                gap_max_ms=tuning.gap_max_ms,
-            ),
-        )
+        return (EngineTuned(**asdict(tuning)),)
     if command.admission is control.admission:
         return ()
     match command.admission:
@@ -160,12 +150,7 @@ def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int)
     after = replace(control, version=version)
     match event:
         case EngineTuned():
-            tuning = EngineTuning(
-                batch_window_ms=event.batch_window_ms,
-                max_batch_size=event.max_batch_size,
-                gap_max_ms=event.gap_max_ms,
-            )
-            return replace(after, tuning=tuning)
+            return replace(after, tuning=EngineTuning(**asdict(event)))
         case AdmissionPaused(reason=reason):
             return replace(after, admission=AdmissionState.PAUSED, reason=reason, since=at)
         case DrainStarted(reason=reason):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import add, sub
+from typing import Any
 
 from domain.values import JobId
 
@@ -54,25 +57,16 @@ class WorkCounts:
 
     def since(self, earlier: WorkCounts) -> WorkCounts:
         """Return what was done after an earlier count of the same engine."""
-        return WorkCounts(
-            generated_tokens=self.generated_tokens - earlier.generated_tokens,
-            computed_tokens=self.computed_tokens - earlier.computed_tokens,
-            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
-            cached_tokens=self.cached_tokens - earlier.cached_tokens,
-            first_tokens=self.first_tokens - earlier.first_tokens,
-            first_token_ms=self.first_token_ms - earlier.first_token_ms,
-        )
+        return self._with(earlier, sub)
 
     def __add__(self, other: WorkCounts) -> WorkCounts:
         """Return both together."""
-        return WorkCounts(
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            computed_tokens=self.computed_tokens + other.computed_tokens,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            first_tokens=self.first_tokens + other.first_tokens,
-            first_token_ms=self.first_token_ms + other.first_token_ms,
-        )
+        return self._with(other, add)
+
+    def _with(self, other: WorkCounts, operation: Callable[[Any, Any], Any]) -> WorkCounts:
+        names = [one.name for one in fields(self)]
+        values = [operation(getattr(self, name), getattr(other, name)) for name in names]
+        return WorkCounts(**dict(zip(names, values, strict=True)))
 
     @property
     def first_token_mean_ms(self) -> float | None:
