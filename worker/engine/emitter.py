@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -47,14 +46,6 @@ _UNSTORED = Failed(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOutcome:
-    """An outcome to deliver after the items before it are published."""
-
-    sequence: Sequence
-    outcome: Outcome
-
-
 class Outbox:
     """Buffers items and outcomes and publishes them in order. Belongs to the emitter thread.
 
@@ -77,7 +68,7 @@ class Outbox:
         self._interval_s = interval_s
         self._next_at = 0.0
         self._items: list[tuple[Sequence, StreamItem]] = []
-        self._outcomes: list[PendingOutcome] = []
+        self._outcomes: list[tuple[Sequence, Outcome]] = []
         self._unreachable_since: float | None = None
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_S_MIN
@@ -91,7 +82,7 @@ class Outbox:
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
         """Append an outcome, to deliver after the items appended so far."""
-        self._outcomes.append(PendingOutcome(sequence, outcome))
+        self._outcomes.append((sequence, outcome))
         self._next_at = 0.0
 
     def is_empty(self) -> bool:
@@ -146,7 +137,7 @@ class Outbox:
 
     def _drop_all(self, failure: Failed) -> list[tuple[Sequence, Failed]]:
         dropped = dict.fromkeys(
-            [seq for seq, _ in self._items] + [pending.sequence for pending in self._outcomes]
+            [seq for seq, _ in self._items] + [sequence for sequence, _ in self._outcomes]
         )
         self._items, self._outcomes = [], []
         return [(sequence, failure) for sequence in dropped]
@@ -157,8 +148,8 @@ class Outbox:
         self._items.clear()
         outcomes, self._outcomes = self._outcomes, []
         self._unreachable_since, self._retry_at, self._backoff_s = None, 0.0, BACKOFF_S_MIN
-        for pending in outcomes:
-            self._deliver(pending.sequence, pending.outcome)
+        for sequence, outcome in outcomes:
+            self._deliver(sequence, outcome)
 
 
 #: Most messages that one publish combines when the emitter has fallen behind.
@@ -254,7 +245,8 @@ class Emitter:
             while not self._closing or not self._outbox.is_empty():
                 for process in self._receive():
                     process()
-                self._publish()
+                for sequence, failure in self._outbox.flush(self._clock.monotonic()):
+                    self._give_up(sequence, failure)
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             _log.critical("emitter_died", exc_info=error)
             self._on_death(error)
@@ -270,19 +262,12 @@ class Emitter:
             pass
         return messages
 
-    def _publish(self) -> None:
-        for sequence, failure in self._outbox.flush(self._clock.monotonic()):
-            self._give_up(sequence, failure)
-
     def _close(self) -> None:
         self._closing = True
 
     def _process_tokens(self, at: float, tokens: Many[_Token]) -> None:
-        for sequence, token, finish, likelihood in tokens:
-            self._when_released(
-                sequence,
-                partial(self._process_token_safely, sequence, token, finish, at, likelihood),
-            )
+        for token in tokens:
+            self._when_released(token[0], partial(self._process_token_safely, at, token))
 
     def _process_progress(self, sequence: Sequence, progress: Progress) -> None:
         if sequence.unreleased is None or progress.phase == "queued":
@@ -315,26 +300,20 @@ class Emitter:
         else:
             self._end(sequence, at, reason, failure)
 
-    def _process_token_safely(
-        self,
-        sequence: Sequence,
-        token: int,
-        finish: Finish | None,
-        at: float,
-        likelihood: TokenLikelihood | None,
-    ) -> None:
+    def _process_token_safely(self, at: float, token: _Token) -> None:
+        sequence = token[0]
         try:
-            self._process_token(sequence, token, finish, at, likelihood)
+            self._process_token(at, *token)
         except Exception as error:  # noqa: BLE001 - concerns this generation alone
             self._end(sequence, at, StopReason.END_TURN, _text_failed(sequence, error))
             self._remove(sequence)
 
     def _process_token(
         self,
+        at: float,
         sequence: Sequence,
         token: int,
         finish: Finish | None,
-        at: float,
         likelihood: TokenLikelihood | None,
     ) -> None:
         if sequence.ended:
