@@ -20,10 +20,11 @@ from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
-from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
+from worker.engine.mlx.admission import AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.drafting.speculation import Speculation
+from worker.engine.mlx.kv.start_plan import STEP_TOKENS_MAX
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.abilities import abilities_of, report_abilities

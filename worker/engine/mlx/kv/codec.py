@@ -278,11 +278,6 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
         raise BadPayload(f"no layer of the model has {min(rest)}")
 
 
-def dtype_name(array: mx.array) -> str:
-    """Return the type of an array's elements as the safetensors format calls it."""
-    return DTYPE_NAMES[array.dtype]
-
-
 def _ranges(layers: Sequence[int]) -> str:
     """Write increasing numbers as ranges: 0, 1, 2, 4 becomes ``0-2,4``."""
     ranges: list[list[int]] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import structlog
@@ -27,7 +27,7 @@ from domain.values import ModelCard
 from worker.engine.mlx.fingerprint import computation_of
 from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, checked_spec, probe_spec
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
-from worker.engine.mlx.memory.device import Device
+from worker.engine.mlx.memory.device import Device, EmbeddingAccount
 from worker.engine.mlx.memory.step import StepFile, estimated_step
 from worker.engine.mlx.untyped import Network
 from worker.engine.ports import ModelLoadError, is_device_error
@@ -225,35 +225,8 @@ PINNED_CACHE_BYTES = 512 << 20
 CONTEXT_SHARE_MIN = 0.5
 
 
-class MemoryReserve(Protocol):
-    """Memory that is set aside before the budget of the contexts is made.
-
-    Attributes:
-        is_granted: Whether the device has it beside the model.
-    """
-
-    is_granted: bool
-
-    def beside(self, memory: DeviceMemory) -> DeviceMemory:
-        """Return the memory that is left where the reserve is taken out of it."""
-        ...
-
-
-class ContextSizes(Protocol):
-    """Sizes of the contexts of a model: ``ModelCacheSpec``, or an estimate."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens by which sizes grow at once."""
-        ...
-
-    def live_bytes(self, tokens: int) -> int:
-        """Return the size of the caches of a running sequence of ``tokens``."""
-        ...
-
-    def blocks_for(self, tokens: int) -> int:
-        """Return how many blocks a context of ``tokens`` takes."""
-        ...
+#: Sizes of the contexts of a model, or estimates of them.
+ContextSizes: TypeAlias = ModelCacheSpec | GrowthSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +301,7 @@ class DeviceBudget:
     pinned_bytes: int | None = None
     steps: StepFile | None = None
     disk_bytes: int | None = None
-    reserve: MemoryReserve | None = None
+    reserve: EmbeddingAccount | None = None
 
     def check_weights(self, model_dir: Path) -> None:
         """Refuse weights that the device cannot hold, before they are read.
@@ -368,7 +341,9 @@ class DeviceBudget:
         cache_bytes, key = PINNED_CACHE_BYTES, ""
         if kv_bytes is None:
             key = self._step_key(network, fingerprint, piece_tokens, ragged=ragged)
-            step = self._step(network, key, loaded.spec, piece_tokens, ragged=ragged)
+            step = (None if self.steps is None else self.steps.get(key)) or estimated_step(
+                network, loaded.spec, piece_tokens=piece_tokens, batch=self.batch, ragged=ragged
+            )
             # A step frees what it took, and the next one takes it again: more need not be kept.
             cache_bytes = step_bytes = step.bytes_at(usual_tokens(costs.context_length))
             costs = replace(costs, step=step)
@@ -456,21 +431,6 @@ class DeviceBudget:
         name = mx.device_info().get("device_name", "")
         weights = parameter_bytes(network)
         return f"{fingerprint} {weights} {computation_of(network)} {name} {shape}"
-
-    def _step(
-        self,
-        network: Network,
-        key: str,
-        spec: ModelCacheSpec | None,
-        piece_tokens: int,
-        *,
-        ragged: bool,
-    ) -> StepMemory:
-        """Return the step that was remembered, or its estimate."""
-        known = None if self.steps is None else self.steps.get(key)
-        return known or estimated_step(
-            network, spec, piece_tokens=piece_tokens, batch=self.batch, ragged=ragged
-        )
 
 
 def _warm_up(network: Network) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -14,6 +12,7 @@ import mlx.core as mx
 
 from domain.kv.plan import StepMemory
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
+from worker.engine.mlx.fingerprint import read_object, write_object
 from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
 from worker.engine.mlx.untyped import Network
 
@@ -203,7 +202,7 @@ class StepFile:
 
     def get(self, key: str) -> StepMemory | None:
         """Return the step of a key, ``None`` where there is none."""
-        entry = self._entries().get(key)
+        entry = read_object(self._path).get(key)
         try:
             return None if entry is None else StepMemory(**entry)
         except TypeError:
@@ -211,23 +210,7 @@ class StepFile:
 
     def put(self, key: str, step: StepMemory) -> None:
         """Remember a step. A file that cannot be written is left as it is."""
-        entries = self._entries()
+        entries = read_object(self._path)
         entries.pop(key, None)
         entries[key] = asdict(step)
-        kept = dict(list(entries.items())[-_ENTRIES_MAX:])
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            draft.write_text(json.dumps(kept), encoding="utf-8")
-            draft.replace(self._path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-
-    def _entries(self) -> dict[str, dict[str, int]]:
-        try:
-            entries = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        is_valid = isinstance(entries, dict) and all(
-            isinstance(entry, dict) for entry in entries.values()
-        )
-        return entries if is_valid else {}
+        write_object(self._path, dict(list(entries.items())[-_ENTRIES_MAX:]))

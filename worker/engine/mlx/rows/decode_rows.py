@@ -25,7 +25,7 @@ from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
 from worker.engine.mlx.untyped import Cache, Network
-from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
+from worker.engine.mlx.vision.row_images import Piece, RowImages, images_in_pass
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
 #: token of each, [rows].
@@ -46,6 +46,10 @@ class Row:
     caches: list[Any]
     tokens: list[int]
     images: RowImages | None = None
+
+    def piece(self, count: int) -> Piece:
+        """Return its next tokens as a pass has them."""
+        return self.images, len(self.tokens), count
 
 
 #: Prompt tokens of a pass whose buffers are given back to the system. Those of a smaller one are
@@ -309,12 +313,12 @@ class DecodeRows:
             return mx.concatenate(
                 [self._alone(tokens[at : at + 1], row) for at, row in enumerate(self.rows)]
             )
-        read = [(row, len(piece)) for row, piece in prompts]
-        with images_in_pass([*zip(self.rows, lengths, strict=True), *read]):
+        pieces = [one.piece(count) for one, count in zip(self.rows, lengths, strict=True)]
+        with images_in_pass([*pieces, *(row.piece(len(piece)) for row, piece in prompts)]):
             return self._ragged_pass(tokens, lengths, prompts, states or self._states)
 
     def _alone(self, token: mx.array, row: Row) -> mx.array:
-        with images_in_pass([(row, 1)]):
+        with images_in_pass([row.piece(1)]):
             logits: mx.array = self._network(token[:, None], cache=row.caches)
         return logits[0]
 
@@ -354,7 +358,7 @@ def prefill(
     """
     assert len(rows) == len(pieces), "one piece for each row"
     caches = [row.caches for row in rows]
-    with images_in_pass(list(zip(rows, map(len, pieces), strict=True))):
+    with images_in_pass([one.piece(len(new)) for one, new in zip(rows, pieces, strict=True)]):
         logits = forward_rows(network, caches, pieces, {}, RaggedKind.WHOLE)
     if on_logits is not None:
         on_logits(logits)

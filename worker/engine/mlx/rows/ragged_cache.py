@@ -12,7 +12,7 @@ the keys up to its own: ``RaggedKind.BY_TOKEN``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -197,32 +197,6 @@ def _turned(part: mx.array) -> mx.array:
     return part.transpose(2, 1, 0, 3)
 
 
-def ragged_caches(
-    rows: Sequence[Sequence[Any]],
-    lengths: Sequence[int],
-    states: Callable[[int], Any],
-    *,
-    by_token: bool = False,
-) -> list[Any]:
-    """Return the caches for one forward pass over several rows.
-
-    Args:
-        states: From the index of a recurrent layer to its state of all rows together.
-    """
-    flat = [leaves(caches) for caches in rows]
-    first = [_offset(found) for found in flat]
-    offset = mx.array(
-        [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
-    )
-    merged = [
-        states(index)
-        if is_state(flat[0][index])
-        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
-        for index in range(len(flat[0]))
-    ]
-    return nest(rows[0], iter(merged))
-
-
 def pass_caches(
     rows: Sequence[Sequence[Any]],
     lengths: Sequence[int],
@@ -232,12 +206,26 @@ def pass_caches(
     """Return the caches for a pass over rows, of which a single one is computed as it is.
 
     Args:
+        rows: The caches of each row, one for each layer.
+        lengths: New tokens of each row.
         states: The states of all rows together, by the index of their layer.
     """
-    if len(rows) > 1:
-        by_token = kind is RaggedKind.BY_TOKEN
-        return ragged_caches(rows, lengths, states.__getitem__, by_token=by_token)
-    return nest(rows[0], (states.get(at, one) for at, one in enumerate(leaves(rows[0]))))
+    flat = [leaves(caches) for caches in rows]
+    if len(rows) == 1:
+        return nest(rows[0], (states.get(at, one) for at, one in enumerate(flat[0])))
+    # Where only recurrent layers are, there are no positions.
+    first = [next((leaf.offset for leaf in found if not is_state(leaf)), 0) for found in flat]
+    offset = mx.array(
+        [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
+    )
+    by_token = kind is RaggedKind.BY_TOKEN
+    merged = [
+        states[index]
+        if is_state(flat[0][index])
+        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
+        for index in range(len(flat[0]))
+    ]
+    return nest(rows[0], iter(merged))
 
 
 def forward_rows(
@@ -252,11 +240,6 @@ def forward_rows(
     tokens = mx.array([token for piece in pieces for token in piece])
     logits: mx.array = network(tokens[None] if len(rows) == 1 else tokens[:, None], cache=caches)
     return logits[0] if len(rows) == 1 else logits[:, 0]
-
-
-def _offset(found: Sequence[Any]) -> int:
-    """Return the tokens in a row; 0 where only recurrent layers, which have no positions."""
-    return next((leaf.offset for leaf in found if not is_state(leaf)), 0)
 
 
 _NAME = "scaled_dot_product_attention"
@@ -352,7 +335,8 @@ def logits_differ(expected: mx.array, found: mx.array) -> str:
     return "" if bool(agree.item()) else "the logits differ"
 
 
-def _prefilled(network: Network) -> list[list[Any]]:
+def checked_rows(network: Network) -> list[list[Any]]:
+    """Return the caches of the two rows that a network is checked with."""
     rows = []
     for tokens in _CHECK_ROWS:
         caches = make_row_caches(network)
@@ -361,21 +345,26 @@ def _prefilled(network: Network) -> list[list[Any]]:
     return rows
 
 
+def merged_states(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
+    """Return the states of all rows together, by the index of their layer."""
+    flat = [leaves(caches) for caches in rows]
+    return {
+        index: type(leaf).merge([found[index] for found in flat])
+        for index, leaf in enumerate(flat[0])
+        if is_state(leaf)
+    }
+
+
 def _logits_alone(network: Network, lengths: Sequence[int]) -> mx.array:
     """Return the logits of each new token, [new tokens, vocabulary]."""
     outputs = [
         network(mx.array([[1] * length]), cache=caches)[0]
-        for length, caches in zip(lengths, _prefilled(network), strict=True)
+        for length, caches in zip(lengths, checked_rows(network), strict=True)
     ]
     return mx.concatenate(outputs)
 
 
 def _logits_together(network: Network, lengths: Sequence[int], kind: RaggedKind) -> mx.array:
-    rows = _prefilled(network)
-    flat = [leaves(caches) for caches in rows]
-    states = {
-        index: type(leaf).merge([found[index] for found in flat])
-        for index, leaf in enumerate(flat[0])
-        if is_state(leaf)
-    }
-    return forward_rows(network, rows, [[1] * length for length in lengths], states, kind)
+    rows = checked_rows(network)
+    pieces = [[1] * length for length in lengths]
+    return forward_rows(network, rows, pieces, merged_states(rows), kind)

@@ -33,7 +33,14 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, RaggedRows, forward_rows, logits_differ
+from worker.engine.mlx.rows.ragged_cache import (
+    RaggedKind,
+    RaggedRows,
+    checked_rows,
+    forward_rows,
+    logits_differ,
+    merged_states,
+)
 from worker.engine.mlx.untyped import Cache, Module, Network
 
 #: The functions that compute recurrences, and their arguments with a value for each new token:
@@ -405,8 +412,7 @@ def _install(network: Network) -> StateHooks:
     return hooks
 
 
-#: Prompts of the check, the tokens after each, and how many of them are drafted and kept.
-_CHECK_PROMPTS = ((0, 1, 2, 3, 4), (1, 0))
+#: Tokens after the rows of the check, and how many of them are drafted and kept.
 _CHECK_TOKENS = ((1, 2, 0), (2, 1))
 _CHECK_DRAFTED, _CHECK_KEPT = (3, 1), (2, 1)
 
@@ -415,7 +421,7 @@ def _check(network: Network, hooks: StateHooks, kind: RaggedKind, *, computes: b
     """Return why drafts differ; an empty text if they do not."""
     expected = [
         [network(mx.array([[token]]), cache=caches)[0] for token in tokens]
-        for tokens, caches in zip(_CHECK_TOKENS, _prefilled(network), strict=True)
+        for tokens, caches in zip(_CHECK_TOKENS, checked_rows(network), strict=True)
     ]
     for rows in (1, len(expected)):
         drafted = [expected[at][: _CHECK_DRAFTED[at]] for at in range(rows)]
@@ -429,13 +435,8 @@ def _check(network: Network, hooks: StateHooks, kind: RaggedKind, *, computes: b
 
 def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:
     """Return the logits of some rows after each drafted token, and after the next one."""
-    rows = _prefilled(network)[:count]
-    flat = [leaves(caches) for caches in rows]
-    states = {
-        index: type(leaf).merge([found[index] for found in flat])
-        for index, leaf in enumerate(flat[0])
-        if is_state(leaf)
-    }
+    rows = checked_rows(network)[:count]
+    states = merged_states(rows)
     lengths, kept = _CHECK_DRAFTED[:count], _CHECK_KEPT[:count]
     tokens = [_CHECK_TOKENS[at][:length] for at, length in enumerate(lengths)]
     with hooks.drafting(states, lengths) as ragged:
@@ -443,20 +444,11 @@ def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) 
     if not all(state.is_whole for state in ragged.values()):
         msg = "a function that is not known computes them"
         raise NotImplementedError(msg)
-    for found, length, count_kept in zip(flat, lengths, kept, strict=True):
-        for leaf in found:
+    for caches, length, count_kept in zip(rows, lengths, kept, strict=True):
+        for leaf in leaves(caches):
             if not is_state(leaf):
                 leaf.trim(length - count_kept)
     for state in ragged.values():
         state.keep_tokens(kept)
     following = [_CHECK_TOKENS[at][one : one + 1] for at, one in enumerate(kept)]
     return mx.concatenate([logits, forward_rows(network, rows, following, states, kind)])
-
-
-def _prefilled(network: Network) -> list[list[Any]]:
-    rows = []
-    for tokens in _CHECK_PROMPTS:
-        caches = make_row_caches(network)
-        network(mx.array([tokens]), cache=caches)
-        rows.append(caches)
-    return rows

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -108,13 +108,6 @@ def _positions(images: Sequence[PromptImage], tokens: int) -> tuple[Positions, i
         at = first + count
     parts.append(_counted(position, tokens - at))
     return np.concatenate(parts, axis=1), position - at
-
-
-def images_of_row(
-    inputs: ImageInputs | None, images: Sequence[PromptImage], tokens: int
-) -> RowImages | None:
-    """Return the images of a row whose prompt has so many tokens; ``None`` where it has none."""
-    return None if inputs is None or not images else RowImages(images, tokens, inputs)
 
 
 #: New tokens of a row in a pass: its images, the tokens before, and their number.
@@ -245,32 +238,10 @@ def _turned(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
     return mx.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
 
 
-class RowWithImages(Protocol):
-    """A row of a pass."""
-
-    @property
-    def images(self) -> RowImages | None:
-        """The images of its prompt."""
-        ...
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Ids of the tokens in its caches."""
-        ...
-
-
-def images_in_pass(
-    pieces: Sequence[tuple[RowWithImages, int]],
-) -> AbstractContextManager[None]:
-    """Give the network the images of a pass.
-
-    Args:
-        pieces: Its rows, each with the number of its new tokens, in order.
-    """
-    seeing = next((row.images for row, _ in pieces if row.images is not None), None)
-    if seeing is None:
-        return nullcontext()
-    return seeing.inputs.of([(row.images, len(row.tokens), count) for row, count in pieces])
+def images_in_pass(pieces: Sequence[Piece]) -> AbstractContextManager[None]:
+    """Give the network the images of a pass, whose pieces are in order."""
+    seeing = next((images for images, _, _ in pieces if images is not None), None)
+    return nullcontext() if seeing is None else seeing.inputs.of(pieces)
 
 
 def _axes_of(sections: AxisSections, dims: int) -> npt.NDArray[np.intp]:
