@@ -240,7 +240,12 @@ class Constraints:
             opened=prompt.opened,
             answer=answer,
             call=call,
-            starts=_starts(tool_format),
+            # A call without the outer start tag begins with its inner tag.
+            starts=tuple(
+                (tag, "" if tag == tool_format.start else tag) for tag in tool_format.starts
+            )
+            if tool_format
+            else (),
             is_bare=tool_format is not None and tool_format.is_bare,
             free_tags=free_tags,
         )
@@ -263,11 +268,3 @@ class Constraints:
             others = (*free_tags, self.tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
         return writer.answer(rule, alternatives=others, calls=calls), free_tags
-
-
-def _starts(tool_format: ToolFormat | None) -> tuple[tuple[str, str], ...]:
-    """Return the start tags of calls, each with the part of it that the grammar begins with."""
-    if tool_format is None:
-        return ()
-    # A call without the outer start tag begins with its inner tag.
-    return tuple((tag, "" if tag == tool_format.start else tag) for tag in tool_format.starts)

@@ -33,6 +33,8 @@ _PATTERNS = (
 )
 #: Holds sampling defaults only; each job records its own sampling parameters.
 _LEFT_OUT = frozenset({"generation_config.json"})
+#: What is loaded of an adapter; checkpoints of its training stand beside it.
+_ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 #: The digest of a file that changed within this time is not cached: the file could change again
 #: with the same timestamps.
 _SETTLED_NS = 2 * 10**9
@@ -51,7 +53,7 @@ def fingerprint(model_dir: Path, adapter: Path | None = None, *, cache_file: Pat
     combined = hashlib.sha256()
     files = [(path.relative_to(model_dir).as_posix(), path) for path in _files(model_dir)]
     if adapter is not None:
-        files += [(f"adapter/{path.name}", path) for path in _adapter_files(adapter)]
+        files += [(f"adapter/{name}", adapter / name) for name in _ADAPTER_FILES]
     for name, path in files:
         combined.update(f"{name}\0{_digest_of(path, cached)}\n".encode())
     if cache_file is not None:
@@ -73,12 +75,6 @@ def block_fingerprint(model: str, *, kv_dtype: str, layout: str, computation: st
 def identities(model_dir: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return path, size, times and inode of each file of a model; no file is read."""
     return tuple((str(path.resolve()), _identity(path)) for path in _files(model_dir))
-
-
-def _adapter_files(adapter: Path) -> Iterator[Path]:
-    """Yield what is loaded of an adapter; checkpoints of its training stand beside it."""
-    yield adapter / "adapter_config.json"
-    yield adapter / "adapters.safetensors"
 
 
 def _files(model_dir: Path) -> Iterator[Path]:

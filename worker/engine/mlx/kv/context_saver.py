@@ -226,7 +226,9 @@ class ContextSaver:
         if end.write is None:
             make = self._end_block(work.context, end)
             if make is None:
-                self._touch(work.context, end)
+                # No write makes a context that the disk has the latest there.
+                names = work.context.names[: end.position // self._size]
+                self._tier.touch(names if end.name is None else [*names, end.name])
                 return self._finish_end(work, end)
             if not self._tier.can_write() or not self._copy_live(work.context, end):
                 return False
@@ -238,11 +240,6 @@ class ContextSaver:
             return False
         outcome, end.write = end.write.result(), None
         return outcome not in _REPEATED and self._finish_end(work, end)
-
-    def _touch(self, context: Context, end: ContextEnd) -> None:
-        """Record the use of a context that the disk has: no write makes it the latest there."""
-        names = context.names[: end.position // self._size]
-        self._tier.touch(names if end.name is None else [*names, end.name])
 
     def _to_blocks(self, end: ContextEnd, tokens: int) -> None:
         """Move an end to the last whole block in the first ``tokens``."""

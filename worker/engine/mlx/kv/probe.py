@@ -44,7 +44,9 @@ def probe_spec(model: Network, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSp
     if shapes[0] != shapes[1]:
         raise UnsupportedCache("a layer's state grows with the context")
     layers = tuple(_layer(leaf, index) for index, leaf in enumerate(found))
-    return ModelCacheSpec(layers=layers, dtype=_dtype(found), block_tokens=block_tokens)
+    # The type of keys and values, or of the states where there are no keys.
+    dtype = str(_arrays(min(found, key=is_state))[0].dtype).removeprefix("mlx.core.")
+    return ModelCacheSpec(layers=layers, dtype=dtype, block_tokens=block_tokens)
 
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +61,10 @@ _CHECK_TOLERANCE = 0.05
 
 def packed_spec(network: Network, spec: ModelCacheSpec) -> ModelCacheSpec:
     """Return the sizes with full-attention layers in 8 bits, but for the first and last layer."""
-    return spec.packed(_end_layers(make_row_caches(network)))
+    caches = make_row_caches(network)
+    first, last = (len(leaves([one])) for one in (caches[0], caches[-1]))
+    found = len(leaves(caches))
+    return spec.packed({*range(first), *range(found - last, found)})
 
 
 def checked_spec(network: Network, spec: ModelCacheSpec, *, ragged: bool) -> ModelCacheSpec:
@@ -80,13 +85,6 @@ def checked_spec(network: Network, spec: ModelCacheSpec, *, ragged: bool) -> Mod
         return spec
     _log.info("kv_in_8_bits", layers=layers, of=len(spec.layers))
     return packed
-
-
-def _end_layers(caches: list[Any]) -> set[int]:
-    """Return the indexes of the caches of the first and the last layer of a network."""
-    first, last = (len(leaves([one])) for one in (caches[0], caches[-1]))
-    found = len(leaves(caches))
-    return {*range(first), *range(found - last, found)}
 
 
 def _difference(network: Network, packed: ModelCacheSpec) -> str:
@@ -142,12 +140,6 @@ def _layer(leaf: Cache, index: int) -> LayerSpec:
 
 def _arrays(leaf: Cache) -> list[Any]:
     return list(leaf.cache) if is_state(leaf) else [leaf.keys, leaf.values]
-
-
-def _dtype(found: list[Any]) -> str:
-    """Return the type of keys and values, or of the states where there are no keys."""
-    by_attention = sorted(found, key=is_state)
-    return str(_arrays(by_attention[0])[0].dtype).removeprefix("mlx.core.")
 
 
 #: Tokens in the forward passes of the probe. The caches of mlx-lm grow by 256 tokens at once, so

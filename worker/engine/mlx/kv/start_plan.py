@@ -358,7 +358,9 @@ class PendingPrefixes:
             pauses: Positions at which checkpoints are made.
         """
         ends = pauses if self._pool.spec.has_ends else (len(token_ids),)
-        found = {} if self._pool.spec.has_ends else self._blocks(names)
+        found: dict[BlockHash, int] = {}
+        if not self._pool.spec.has_ends:
+            found = {name: (at + 1) * self._size for at, name in enumerate(names)}
         found |= {name_at(self._pool, token_ids, names, end): end for end in ends if end > restored}
         new = {
             name: end for name, end in found.items() if end > restored and name not in self._pool
@@ -415,6 +417,3 @@ class PendingPrefixes:
                 return
         if wanted:
             yield name_at(self._pool, wanted, names, len(wanted))
-
-    def _blocks(self, names: Sequence[BlockHash]) -> dict[BlockHash, int]:
-        return {name: (at + 1) * self._size for at, name in enumerate(names)}

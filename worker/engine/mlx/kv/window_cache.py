@@ -99,10 +99,6 @@ class WindowKVCache:
             return self.length
         return max(0, self.length - (self.window - 1))
 
-    def is_trimmable(self) -> bool:
-        """Return whether the last token can be taken back."""
-        return self.trimmable > 0
-
     def trim(self, n: int) -> int:
         """Take back the last ``n`` tokens, at most ``trimmable``; return how many."""
         n = min(n, self.trimmable)
@@ -161,7 +157,7 @@ class WindowKVCache:
         kept = self.length
         if total > slots_max:
             kept = min(kept, max(self.window - 1, self.window + self.slack - new))
-        if total <= self._slots():
+        if self.keys is not None and total <= self.keys.shape[_TOKEN_AXIS]:
             self._write(keys, values)
         elif kept + new <= slots_max:
             self._rebuild(kept, keys, values)
@@ -182,9 +178,6 @@ class WindowKVCache:
     @property
     def _slots_max(self) -> int:
         return self.window + self.slack + self.step
-
-    def _slots(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[_TOKEN_AXIS]
 
     def _seen(self) -> int:
         """Return how many stored tokens the next one sees."""

@@ -310,17 +310,14 @@ class DecodeRows:
             The logits after each of those tokens, [tokens, vocabulary].
         """
         if not self._ragged:
-            return mx.concatenate(
-                [self._alone(tokens[at : at + 1], row) for at, row in enumerate(self.rows)]
-            )
+            alone = []
+            for at, row in enumerate(self.rows):
+                with images_in_pass([row.piece(1)]):
+                    alone.append(self._network(tokens[at : at + 1, None], cache=row.caches)[0])
+            return mx.concatenate(alone)
         pieces = [one.piece(count) for one, count in zip(self.rows, lengths, strict=True)]
         with images_in_pass([*pieces, *(row.piece(len(piece)) for row, piece in prompts)]):
             return self._ragged_pass(tokens, lengths, prompts, states or self._states)
-
-    def _alone(self, token: mx.array, row: Row) -> mx.array:
-        with images_in_pass([row.piece(1)]):
-            logits: mx.array = self._network(token[:, None], cache=row.caches)
-        return logits[0]
 
     def _ragged_pass(
         self,

@@ -297,7 +297,10 @@ def install_ragged_attention(network: Network, *, computes: bool = True) -> Ragg
     try:
         has_states = any(map(is_state, leaves(make_row_caches(network))))
         lengths = (1, 1) if has_states else (2, 1)
-        alone = _logits_alone(network, lengths)
+        pairs = zip(lengths, checked_rows(network), strict=True)
+        alone = mx.concatenate(
+            [network(mx.array([[1] * length]), cache=caches)[0] for length, caches in pairs]
+        )
         for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
             difference = _difference(network, alone, lengths, kind, computes=computes)
             if not difference:
@@ -353,15 +356,6 @@ def merged_states(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
         for index, leaf in enumerate(flat[0])
         if is_state(leaf)
     }
-
-
-def _logits_alone(network: Network, lengths: Sequence[int]) -> mx.array:
-    """Return the logits of each new token, [new tokens, vocabulary]."""
-    outputs = [
-        network(mx.array([[1] * length]), cache=caches)[0]
-        for length, caches in zip(lengths, checked_rows(network), strict=True)
-    ]
-    return mx.concatenate(outputs)
 
 
 def _logits_together(network: Network, lengths: Sequence[int], kind: RaggedKind) -> mx.array:

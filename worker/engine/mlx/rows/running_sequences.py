@@ -387,10 +387,6 @@ class RunningSequences:
             mx.clear_cache()
         return tokens
 
-    def interrupt(self) -> None:
-        """Note that something else runs before the next step, so that it is not timed."""
-        self._rows.interrupt()
-
     def remove(self, uids: Collection[int]) -> None:
         """Remove sequences; unknown uids are ignored."""
         removed = set(uids)
