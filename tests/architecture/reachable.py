@@ -47,7 +47,6 @@ _ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "worker/engine/mlx/kv/context_caches.py check_integrity",
             "domain/kv/pool.py check_integrity",
             "domain/kv/relief.py check_integrity",
         ),

@@ -41,21 +41,6 @@ class BlockArrays:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def key_name(layer: int) -> str:
-    """Return the tensor name of an attention layer's keys."""
-    return f"{layer}.k"
-
-
-def value_name(layer: int) -> str:
-    """Return the tensor name of an attention layer's values."""
-    return f"{layer}.v"
-
-
-def state_name(layer: int, index: int) -> str:
-    """Return the tensor name of one array of a layer's recurrent state."""
-    return f"{layer}.s{index}"
-
-
 #: Names of the arrays of a full-attention layer, in tensors and in its cache.
 _EXACT_PARTS = (("k", "keys"), ("v", "values"))
 _PACKED_PARTS = (("words", "words"), ("scales", "scales"), ("biases", "biases"))

@@ -141,13 +141,15 @@ def _refusal_of_parts(tokenizer: Tokenizer) -> str | None:
         pre_tokenizers = _parts(tokenizer.pre_tokenizer, "pretokenizers")
     except Exception:  # noqa: BLE001 - a component written in Python may raise anything
         return "a component that cannot be inspected"
-    for part in normalizers:
-        if part["type"] not in _NORMALIZERS:
-            return f"normalizer {part['type']}"
-    for part in pre_tokenizers:
-        if part["type"] not in _PRE_TOKENIZERS or part.get("add_prefix_space"):
-            return f"pre-tokenizer {part['type']}"
-    return None
+    refused = [
+        f"normalizer {one['type']}" for one in normalizers if one["type"] not in _NORMALIZERS
+    ]
+    refused += [
+        f"pre-tokenizer {one['type']}"
+        for one in pre_tokenizers
+        if one["type"] not in _PRE_TOKENIZERS or one.get("add_prefix_space")
+    ]
+    return next(iter(refused), None)
 
 
 def _marks(tokenizer: Tokenizer) -> Iterator[tuple[int, Any]]:
