@@ -105,13 +105,6 @@ class EngineControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tune:
-    """Replace all tuned values."""
-
-    tuning: EngineTuning
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAdmission:
     """Pause, drain or resume."""
 
@@ -119,7 +112,8 @@ class SetAdmission:
     reason: str | None = None
 
 
-EngineCommand = Tune | SetAdmission
+#: A tuning replaces all tuned values.
+EngineCommand = EngineTuning | SetAdmission
 
 
 def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent, ...]:
@@ -128,12 +122,9 @@ def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent,
     Raises:
         InvalidRequest: A value is out of its limits.
     """
-    if isinstance(command, Tune):
-        tuning = command.tuning
-        tuning.check()
-        if tuning == control.tuning:
-            return ()
-        return (EngineTuned(**asdict(tuning)),)
+    if isinstance(command, EngineTuning):
+        command.check()
+        return () if command == control.tuning else (EngineTuned(**asdict(command)),)
     if command.admission is control.admission:
         return ()
     match command.admission:

@@ -13,7 +13,6 @@ from domain.engine.control import (
     EngineControl,
     EngineTuning,
     SetAdmission,
-    Tune,
     decide,
     evolve,
 )
@@ -70,7 +69,7 @@ class EngineControls:
         Raises:
             InvalidRequest: A value is out of its limits.
         """
-        return self._commit(lambda now: Tune(tuning=change(now.tuning)), correlation_id)
+        return self._commit(lambda now: change(now.tuning), correlation_id)
 
     def set_admission(
         self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str

@@ -359,51 +359,47 @@ class DeviceBudget:
             left_bytes = self.reserve.beside(memory).usable_bytes
             self.reserve.is_granted = costs.weights_bytes + kv_bytes <= left_bytes
         self.device.limit(memory_bytes=memory.device_bytes, cache_bytes=cache_bytes)
-        watch = MemoryWatch(
-            weights_bytes=self.device.active_bytes(),
-            step_bytes=step_bytes,
-            budget_bytes=kv_bytes,
-            peak_bytes=self.device.peak_bytes(),
-        )
-        remember = self._remembered(key, costs.step, step_bytes or 0)
-
-        def withheld(accounted: int) -> int:
-            withheld_bytes = watch.withheld_bytes(
-                active=self.device.active_bytes(),
-                peak=self.device.peak_bytes(),
-                accounted=accounted,
-            )
-            remember(watch.step_bytes)
-            return withheld_bytes
-
         return replace(
             loaded,
             kv_bytes=kv_bytes,
             costs=costs,
             device=memory,
             is_pinned=self.pinned_bytes is not None,
-            withheld=withheld,
+            withheld=self._watched(key, costs.step, step_bytes, kv_bytes),
         )
 
-    def _remembered(self, key: str, step: StepMemory, step_bytes: int) -> Callable[[int], None]:
-        """Return what keeps a step beyond the estimate for the next start.
+    def _watched(
+        self, key: str, step: StepMemory, step_bytes: int | None, kv_bytes: int
+    ) -> Callable[[int], int]:
+        """Return what withholds bytes from the budget, and remembers steps beyond the estimate.
 
         Args:
             key: Of the step in the file.
-            step_bytes: Its size on a context of the usual length.
+            step_bytes: Its size on a context of the usual length; ``None`` without an estimate.
         """
-        known_bytes = step_bytes
+        watch = MemoryWatch(
+            weights_bytes=self.device.active_bytes(),
+            step_bytes=step_bytes,
+            budget_bytes=kv_bytes,
+            peak_bytes=self.device.peak_bytes(),
+        )
+        known_bytes = step_bytes or 0
 
-        def remember(seen_bytes: int) -> None:
+        def withheld(accounted: int) -> int:
             nonlocal known_bytes
-            if self.steps is None or not step_bytes or seen_bytes <= known_bytes:
-                return
-            # With some room, so that the file is written a few times and not at each step.
-            known_bytes = seen_bytes + seen_bytes // _REMEMBERED_ROOM
-            fixed_bytes = step.fixed_bytes + known_bytes - step_bytes
-            self.steps.put(key, replace(step, fixed_bytes=fixed_bytes))
+            withheld_bytes = watch.withheld_bytes(
+                active=self.device.active_bytes(),
+                peak=self.device.peak_bytes(),
+                accounted=accounted,
+            )
+            if self.steps is not None and step_bytes and watch.step_bytes > known_bytes:
+                # With some room, so that the file is written a few times and not at each step.
+                known_bytes = watch.step_bytes + watch.step_bytes // _REMEMBERED_ROOM
+                fixed_bytes = step.fixed_bytes + known_bytes - step_bytes
+                self.steps.put(key, replace(step, fixed_bytes=fixed_bytes))
+            return withheld_bytes
 
-        return remember
+        return withheld
 
     def _measured(
         self, costs: ContextCosts, memory: DeviceMemory, block_bytes: int
