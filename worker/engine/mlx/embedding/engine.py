@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -128,10 +129,11 @@ class EmbeddingEngine:
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Hand the texts of a prepared request to the lane."""
         submitted_at, files, prompt = time.monotonic(), self._read(), task.prompt
+        borders = accumulate(prompt.lengths, initial=0)
         work = VectorWork(
             directory=files.directory,
             pooling=files.shape.pooling,
-            texts=_divided(prompt.tokens, prompt.lengths),
+            texts=[prompt.tokens[begin:end] for begin, end in pairwise(borders)],
             dimensions=prompt.dimensions,
             memory_bytes=files.shape.memory_bytes,
             on_end=lambda end: handle.resolve(_outcome(task, end, submitted_at, work.began_at)),
@@ -211,15 +213,6 @@ def _token_ids(text: EmbeddingText, index: int, files: _Files) -> tuple[int, ...
     if len(ids) > shape.text_tokens_max:
         raise TextTooLong(index, len(ids), shape.text_tokens_max)
     return ids
-
-
-def _divided(tokens: tuple[int, ...], lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
-    texts: list[tuple[int, ...]] = []
-    begin = 0
-    for length in lengths:
-        texts.append(tokens[begin : begin + length])
-        begin += length
-    return texts
 
 
 def _outcome(
