@@ -118,9 +118,7 @@ class ContextSaver:
     def cancel(self, context: Context, checkpoint: CacheCheckpoint) -> None:
         """Do not save a checkpoint; its report is kept, and does not name it."""
         work = self._works.get(context)
-        if work is None:
-            return
-        for end in work.ends:
+        for end in () if work is None else work.ends:
             if end.checkpoint is checkpoint:
                 end.drops = True
                 self._to_blocks(end, end.position)

@@ -121,15 +121,15 @@ def refusal(tokenizer: Tokenizer) -> str | None:
 
 
 def _refusal_of_marks(marks: Sequence[Any]) -> str | None:
-    if not marks:
-        return "it has no markers to split at"
-    if len({token.content for token in marks}) < len(marks):
-        return "a marker has two ids"
-    if any(token.lstrip or token.rstrip or token.single_word for token in marks):
-        return "a marker depends on its neighbours"
-    if any(len(token.content) > _MARK_CHARS_MAX for token in marks):
-        return "a marker is very long"
-    return None
+    reasons = {
+        "it has no markers to split at": not marks,
+        "a marker has two ids": len({one.content for one in marks}) < len(marks),
+        "a marker depends on its neighbours": any(
+            one.lstrip or one.rstrip or one.single_word for one in marks
+        ),
+        "a marker is very long": any(len(one.content) > _MARK_CHARS_MAX for one in marks),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _refusal_of_parts(tokenizer: Tokenizer) -> str | None:

@@ -34,7 +34,7 @@ _QUOTES = "\"'"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-class TaggedReader:
+class TaggedReader(CallReader):
     """``CallReader`` for a ``ToolSyntax``.
 
     Text that does not begin with a call of an offered tool goes to the family's parser
@@ -45,8 +45,6 @@ class TaggedReader:
     def __init__(self, rules: CallRules, start: str) -> None:
         syntax = rules.format.syntax
         assert syntax is not None, "the format has no tool syntax"
-        self.is_over = False
-        self.plain = self.rest = ""
         self._rules, self._start, self._syntax = rules, start, syntax
         self._call_start = syntax.before_name.rstrip(_QUOTES)
         self._name_end = syntax.after_name.strip().lstrip(_QUOTES)
