@@ -119,24 +119,6 @@ def report_memory(
         )
 
 
-def report_disk(stored_bytes: int, *, context_length: int, budget_bytes: int) -> None:
-    """Warn where the disk does not hold the usual contexts.
-
-    Args:
-        stored_bytes: Files of one context of the usual length.
-        context_length: Longest context that the service accepts, in tokens.
-    """
-    if AGENTS_DEFAULT * stored_bytes <= budget_bytes:
-        return
-    _log.warning(
-        "contexts_exceed_disk",
-        why=f"{AGENTS_DEFAULT} contexts of {usual_tokens(context_length)} tokens take"
-        f" {_gb(AGENTS_DEFAULT * stored_bytes)} GB of files, cache.disk_budget_gb allows"
-        f" {_gb(budget_bytes)}",
-        advice="raise cache.disk_budget_gb; contexts that are deleted are computed again",
-    )
-
-
 def _gb(size_bytes: int) -> float:
     return round(size_bytes / 1e9, 2)
 
@@ -276,11 +258,16 @@ class LoadedMemory:
                 is_pinned=self.is_pinned,
                 device=self.device,
             )
-        if self.spec is not None and self.disk_bytes is not None:
-            report_disk(
-                self.spec.context_bytes(usual_tokens(context_length)),
-                context_length=context_length,
-                budget_bytes=self.disk_bytes,
+        if self.spec is None or self.disk_bytes is None:
+            return
+        tokens = usual_tokens(context_length)
+        files_bytes = AGENTS_DEFAULT * self.spec.context_bytes(tokens)
+        if files_bytes > self.disk_bytes:
+            _log.warning(
+                "contexts_exceed_disk",
+                why=f"{AGENTS_DEFAULT} contexts of {tokens} tokens take {_gb(files_bytes)} GB of"
+                f" files, cache.disk_budget_gb allows {_gb(self.disk_bytes)}",
+                advice="raise cache.disk_budget_gb; contexts that are deleted are computed again",
             )
 
 
