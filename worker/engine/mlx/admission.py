@@ -11,8 +11,8 @@ from typing import TypeAlias
 import structlog
 
 from domain.values import ModelCard, WaitingFor
+from worker.engine.mlx.kv.probe import ContextSizes
 from worker.engine.mlx.kv.start_plan import row_slots
-from worker.engine.mlx.memory.at_load import ContextSizes
 from worker.engine.mlx.prefix_cache import PrefixCache
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
 from worker.engine.ports import Admission, Admitted, Finish, ModelLoadError

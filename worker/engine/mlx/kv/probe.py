@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
 import structlog
@@ -201,6 +201,10 @@ class GrowthSizes:
             actual = sum(map(_cache_bytes, leaves(caches)))
             if actual > estimate:
                 self._correction *= actual / max(1, estimate)
+
+
+#: Sizes of the contexts of a model, or estimates of them.
+ContextSizes: TypeAlias = ModelCacheSpec | GrowthSizes
 
 
 def _measured_lines(network: Network, piece_tokens: int) -> list[tuple[int, float, float]]:

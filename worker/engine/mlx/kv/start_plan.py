@@ -14,7 +14,7 @@ from domain.kv.relief import Holder
 from domain.kv.spec import ModelCacheSpec
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.context_caches import ContextStore
-from worker.engine.mlx.memory.at_load import ContextSizes
+from worker.engine.mlx.kv.probe import ContextSizes
 
 #: Restoring fewer tokens than this takes longer than computing them.
 RESTORED_TOKENS_MIN = 16

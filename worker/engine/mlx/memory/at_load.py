@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -25,7 +25,13 @@ from domain.kv.plan import (
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import ModelCard
 from worker.engine.mlx.fingerprint import computation_of
-from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, checked_spec, probe_spec
+from worker.engine.mlx.kv.probe import (
+    ContextSizes,
+    FoundRows,
+    GrowthSizes,
+    checked_spec,
+    probe_spec,
+)
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
 from worker.engine.mlx.memory.device import Device, EmbeddingAccount
 from worker.engine.mlx.memory.step import StepFile, estimated_step
@@ -205,10 +211,6 @@ _REMEMBERED_ROOM = 8
 PINNED_CACHE_BYTES = 512 << 20
 #: Least share of its longest context that a model keeps beside what is set aside.
 CONTEXT_SHARE_MIN = 0.5
-
-
-#: Sizes of the contexts of a model, or estimates of them.
-ContextSizes: TypeAlias = ModelCacheSpec | GrowthSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
