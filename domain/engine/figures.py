@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from operator import add, sub
+from operator import add, attrgetter, sub
 from typing import Any
 
 from domain.values import JobId
@@ -64,9 +64,8 @@ class WorkCounts:
         return self._with(other, add)
 
     def _with(self, other: WorkCounts, operation: Callable[[Any, Any], Any]) -> WorkCounts:
-        names = [one.name for one in fields(self)]
-        values = [operation(getattr(self, name), getattr(other, name)) for name in names]
-        return WorkCounts(**dict(zip(names, values, strict=True)))
+        values = map(operation, _COUNTS_OF(self), _COUNTS_OF(other))
+        return WorkCounts(**dict(zip(_COUNTS, values, strict=True)))
 
     @property
     def first_token_mean_ms(self) -> float | None:
@@ -77,6 +76,10 @@ class WorkCounts:
     def cached_share(self) -> float | None:
         """The share of the prompts that came from the cache, from 0 to 1."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+_COUNTS = tuple(one.name for one in fields(WorkCounts))
+_COUNTS_OF = attrgetter(*_COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
