@@ -5,7 +5,7 @@ Every worker and every api reads the stream, so a change survives each of them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -75,8 +75,12 @@ class EngineTuning:
 
     def over(self, settings: EngineValues) -> EngineValues:
         """Return the values in force."""
-        tuned = {name: value for name, value in asdict(self).items() if value is not None}
-        return replace(settings, **tuned)
+        window, size, gap = self.batch_window_ms, self.max_batch_size, self.gap_max_ms
+        return EngineValues(
+            batch_window_ms=settings.batch_window_ms if window is None else window,
+            max_batch_size=settings.max_batch_size if size is None else size,
+            gap_max_ms=settings.gap_max_ms if gap is None else gap,
+        )
 
     def check(self) -> None:
         """Check the limits.
@@ -94,6 +98,8 @@ class EngineControl:
     """The folded stream.
 
     Attributes:
+        admission: Which jobs are accepted and started.
+        reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
     """
 
@@ -105,6 +111,13 @@ class EngineControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """Replace all tuned values."""
+
+    tuning: EngineTuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAdmission:
     """Pause, drain or resume."""
 
@@ -112,8 +125,7 @@ class SetAdmission:
     reason: str | None = None
 
 
-#: A tuning replaces all tuned values.
-EngineCommand = EngineTuning | SetAdmission
+EngineCommand = Tune | SetAdmission
 
 
 def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent, ...]:
@@ -122,9 +134,18 @@ def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent,
     Raises:
         InvalidRequest: A value is out of its limits.
     """
-    if isinstance(command, EngineTuning):
-        command.check()
-        return () if command == control.tuning else (EngineTuned(**asdict(command)),)
+    if isinstance(command, Tune):
+        tuning = command.tuning
+        tuning.check()
+        if tuning == control.tuning:
+            return ()
+        return (
+            EngineTuned(
+                batch_window_ms=tuning.batch_window_ms,
+                max_batch_size=tuning.max_batch_size,
+                gap_max_ms=tuning.gap_max_ms,
+            ),
+        )
     if command.admission is control.admission:
         return ()
     match command.admission:
@@ -137,11 +158,20 @@ def decide(control: EngineControl, command: EngineCommand) -> tuple[EngineEvent,
 
 
 def evolve(control: EngineControl, event: EngineEvent, *, at: str, version: int) -> EngineControl:
-    """Return the state after an event."""
+    """Return the state after an event.
+
+    Args:
+        at: Its RFC 3339 instant.
+    """
     after = replace(control, version=version)
     match event:
         case EngineTuned():
-            return replace(after, tuning=EngineTuning(**asdict(event)))
+            tuning = EngineTuning(
+                batch_window_ms=event.batch_window_ms,
+                max_batch_size=event.max_batch_size,
+                gap_max_ms=event.gap_max_ms,
+            )
+            return replace(after, tuning=tuning)
         case AdmissionPaused(reason=reason):
             return replace(after, admission=AdmissionState.PAUSED, reason=reason, since=at)
         case DrainStarted(reason=reason):

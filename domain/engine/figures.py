@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from operator import add, attrgetter, sub
-from typing import Any
 
 from domain.values import JobId
 
@@ -44,6 +41,7 @@ class WorkCounts:
     """What an engine has done since it was made; none of the counts goes back.
 
     Attributes:
+        computed_tokens: Prompt tokens that were computed.
         prompt_tokens: Tokens of the prompts whose first token was generated.
         first_token_ms: Sum of their times to the first token, in milliseconds.
     """
@@ -57,15 +55,25 @@ class WorkCounts:
 
     def since(self, earlier: WorkCounts) -> WorkCounts:
         """Return what was done after an earlier count of the same engine."""
-        return self._with(earlier, sub)
+        return WorkCounts(
+            generated_tokens=self.generated_tokens - earlier.generated_tokens,
+            computed_tokens=self.computed_tokens - earlier.computed_tokens,
+            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
+            cached_tokens=self.cached_tokens - earlier.cached_tokens,
+            first_tokens=self.first_tokens - earlier.first_tokens,
+            first_token_ms=self.first_token_ms - earlier.first_token_ms,
+        )
 
     def __add__(self, other: WorkCounts) -> WorkCounts:
         """Return both together."""
-        return self._with(other, add)
-
-    def _with(self, other: WorkCounts, operation: Callable[[Any, Any], Any]) -> WorkCounts:
-        values = map(operation, _COUNTS_OF(self), _COUNTS_OF(other))
-        return WorkCounts(**dict(zip(_COUNTS, values, strict=True)))
+        return WorkCounts(
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+            computed_tokens=self.computed_tokens + other.computed_tokens,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            first_tokens=self.first_tokens + other.first_tokens,
+            first_token_ms=self.first_token_ms + other.first_token_ms,
+        )
 
     @property
     def first_token_mean_ms(self) -> float | None:
@@ -78,15 +86,12 @@ class WorkCounts:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
-_COUNTS = tuple(one.name for one in fields(WorkCounts))
-_COUNTS_OF = attrgetter(*_COUNTS)
-
-
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
     """What an engine does now.
 
     Attributes:
+        rows: Its running sequences.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

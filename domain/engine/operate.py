@@ -13,6 +13,7 @@ from domain.engine.control import (
     EngineControl,
     EngineTuning,
     SetAdmission,
+    Tune,
     decide,
     evolve,
 )
@@ -66,10 +67,13 @@ class EngineControls:
     ) -> EngineControl:
         """Change the tuned values, and nudge the workers.
 
+        Args:
+            change: Returns the new values for the present ones.
+
         Raises:
             InvalidRequest: A value is out of its limits.
         """
-        return self._commit(lambda now: change(now.tuning), correlation_id)
+        return self._commit(lambda now: Tune(tuning=change(now.tuning)), correlation_id)
 
     def set_admission(
         self, admission: AdmissionState, *, reason: str | None = None, correlation_id: str

@@ -16,6 +16,7 @@ from domain.engine.control import (
     EngineTuning,
     EngineValues,
     SetAdmission,
+    Tune,
     decide,
     evolve,
 )
@@ -31,7 +32,8 @@ TUNINGS = st.builds(
     gap_max_ms=st.none() | st.floats(0, 60_000),
 )
 COMMANDS = st.lists(
-    TUNINGS | st.builds(SetAdmission, admission=st.sampled_from(AdmissionState), reason=st.none()),
+    st.builds(Tune, tuning=TUNINGS)
+    | st.builds(SetAdmission, admission=st.sampled_from(AdmissionState), reason=st.none()),
     max_size=12,
 )
 
@@ -55,11 +57,11 @@ def test_value_that_is_not_tuned_is_that_of_the_settings() -> None:
 @given(COMMANDS)
 def test_last_command_of_each_kind_holds(commands: list[EngineCommand]) -> None:
     control = _after(commands)
-    tunings = [one for one in commands if isinstance(one, EngineTuning)]
+    tunings = [one.tuning for one in commands if isinstance(one, Tune)]
     states = [one.admission for one in commands if isinstance(one, SetAdmission)]
     assert control.tuning == (tunings[-1] if tunings else EngineTuning())
     assert control.admission is (states[-1] if states else AdmissionState.OPEN)
-    assert decide(control, control.tuning) == ()
+    assert decide(control, Tune(tuning=control.tuning)) == ()
     assert decide(control, SetAdmission(admission=control.admission)) == ()
 
 
@@ -85,7 +87,7 @@ def test_limits_themselves_are_allowed() -> None:
         batch_window_ms=BATCH_WINDOW_MS_MAX, max_batch_size=BATCH_SIZE_MAX, gap_max_ms=GAP_MS_MAX
     )
     for tuning in (least, most):
-        assert _after([tuning]).tuning == tuning
+        assert _after([Tune(tuning=tuning)]).tuning == tuning
         assert tuning.over(SETTINGS).batch_window_ms == tuning.batch_window_ms
 
 
@@ -103,12 +105,12 @@ def test_limits_themselves_are_allowed() -> None:
 )
 def test_value_out_of_its_limits_is_refused(tuning: EngineTuning, field: str) -> None:
     with pytest.raises(InvalidRequest, match="must be from") as caught:
-        decide(EngineControl(), tuning)
+        decide(EngineControl(), Tune(tuning=tuning))
     assert caught.value.field == field
 
 
 def test_events_hold_all_tuned_values() -> None:
     tuned = EngineTuning(batch_window_ms=50)
-    assert decide(_after([EngineTuning(max_batch_size=2)]), tuned) == (
+    assert decide(_after([Tune(tuning=EngineTuning(max_batch_size=2))]), Tune(tuning=tuned)) == (
         EngineTuned(batch_window_ms=50, max_batch_size=None, gap_max_ms=None),
     )
