@@ -34,9 +34,9 @@ from worker.cachestore.cache_gauge import CacheGauge
 from worker.cachestore.tier import DiskTier
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.adapters import KeptBase, checked_adapter
 from worker.engine.mlx.model.draft_model import load_draft

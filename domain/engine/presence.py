@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from domain.engine.workers import WorkerPulse, WorkerPulses, WorkerState
@@ -62,7 +61,8 @@ class LoadedModels:
             ModelNotLoaded: The model is absent, and its jobs cause no swap.
         """
         if (embeds or not self._swaps_on_demand) and self.is_absent(model):
-            raise ModelNotLoaded(model, loaded=_loaded(self._alive()))
+            ready = (one for one in self._alive() if one.state == WorkerState.READY)
+            raise ModelNotLoaded(model, loaded=next(map(model_of, ready), None))
 
     def has_running_jobs(self) -> bool:
         """Whether a live worker runs a job."""
@@ -79,7 +79,3 @@ class LoadedModels:
             pulses = ()  # jobs wait until the broker is back
         self._read = pulses, now
         return pulses
-
-
-def _loaded(pulses: Iterable[WorkerPulse]) -> str | None:
-    return next((model_of(pulse) for pulse in pulses if pulse.state == WorkerState.READY), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from domain.engine.figures import WorkCounts
@@ -31,7 +31,6 @@ class Sample:
     Attributes:
         at_s: Seconds since 1970.
         counts: What each worker has done since it started.
-        queue_depth: Waiting jobs.
     """
 
     at_s: float
@@ -45,10 +44,7 @@ class Rates:
     """Means over a time; ``None`` where nothing was measured.
 
     Attributes:
-        tokens_per_s: Generated tokens.
-        prompt_tokens_per_s: Computed tokens of prompts.
         cached_share: Share of the prompts that the cache held.
-        queue_depth: Waiting jobs.
     """
 
     tokens_per_s: float | None = None
@@ -140,13 +136,8 @@ class RateHistory:
         """Return the rates of the last seconds; those of prompts over the last minute."""
         recent = list(self._recent)
         tokens, prompts = _latest(recent, RATE_S).rates(), _latest(recent, PROMPTS_S).rates()
-        return Rates(
-            tokens_per_s=tokens.tokens_per_s,
-            prompt_tokens_per_s=tokens.prompt_tokens_per_s,
-            first_token_ms=prompts.first_token_ms,
-            cached_share=prompts.cached_share,
-            running=tokens.running,
-            queue_depth=tokens.queue_depth,
+        return replace(
+            tokens, first_token_ms=prompts.first_token_ms, cached_share=prompts.cached_share
         )
 
     def points(self, *, since_s: float, step_s: int = STEP_S) -> tuple[RatePoint, ...]:

@@ -95,7 +95,6 @@ class WorkerPulse:
         turns: State of its scheduler, with the places of its batch as slots, once it is ready.
         waiting: The jobs that wait in its engine, in their order.
         values: The values of its engine, once it is ready.
-        admission: Whether it starts jobs.
         counts: What its engine has done so far, once it is ready.
         slow_step: The step of its engine that takes long, in words; ``None`` if none does.
         rows: Its running sequences; ``None`` while no overview is watched.

@@ -30,7 +30,6 @@ _ALLOWED = {
     **dict.fromkeys(
         (
             "worker/engine/mlx/kv/packed_cache.py quantised",
-            "worker/engine/mlx/kv/window_cache.py is_trimmable",
             *(
                 f"worker/engine/mlx/{file}.py {name}"
                 for file in ("kv/packed_cache", "kv/window_cache", "rows/ragged_cache")
@@ -48,7 +47,6 @@ _ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "worker/engine/mlx/kv/context_caches.py check_integrity",
             "domain/kv/pool.py check_integrity",
             "domain/kv/relief.py check_integrity",
         ),

@@ -7,7 +7,7 @@ and ``Quarantine`` finds the one that fails alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -32,23 +32,15 @@ from worker.engine.sequence_scheduler import SequenceScheduler
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class BatchSteps:
     """The steps of one runner. Only the engine thread uses it."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        runner: ModelRunner,
-        scheduler: SequenceScheduler,
-        emitter: Emitter,
-        clock: Clock,
-    ) -> None:
-        self._model = model
-        self._runner = runner
-        self._scheduler = scheduler
-        self._quarantine = scheduler.quarantine
-        self._emitter = emitter
-        self._clock = clock
+    _model: LoadedModel
+    _runner: ModelRunner
+    _scheduler: SequenceScheduler
+    _emitter: Emitter
+    _clock: Clock
 
     def run(self) -> None:
         """Compute a step of the sequences in the batch, and commit its results.
@@ -121,7 +113,7 @@ class BatchSteps:
     def _remove_finished(self, tokens: Iterable[tuple[int, int, Finish | None]]) -> None:
         for uid, _, finish in tokens:
             if finish is not None:
-                self._quarantine.forget(self._scheduler.running.pop(uid))
+                self._scheduler.quarantine.forget(self._scheduler.running.pop(uid))
 
     def _report_prefill(self, sequence: Sequence, done: int, total: int, now: float) -> None:
         if sequence.times.prefilled is not None:
@@ -143,13 +135,13 @@ class BatchSteps:
             self._put_back(sequence, is_alone=fault.is_shared, is_cold=is_restore)
             return
         del self._scheduler.running[fault.uid]
-        if self._quarantine.is_active:
+        if self._scheduler.quarantine.is_active:
             # The only sequence that runs has failed: it is the culprit.
-            self._quarantine.record_failure([sequence])
+            self._scheduler.quarantine.record_failure([sequence])
         self._fail(sequence, fault.error, retryable=fault.retryable)
 
     def _end_trial(self, advanced: set[Sequence]) -> None:
-        cleared = self._quarantine.record_success(advanced)
+        cleared = self._scheduler.quarantine.record_success(advanced)
         if cleared is not None and cleared.uid is not None:
             self._runner.remove(cleared.uid)
             self._put_back(cleared)
@@ -157,8 +149,8 @@ class BatchSteps:
     def _recover(self, error: Exception) -> None:
         """Return the sequences of a failed step to the queue; fail one that failed alone."""
         sequences = sorted(self._scheduler.running.values(), key=lambda one: one.admission.arrival)
-        culprit = self._quarantine.record_failure(sequences)
-        if self._quarantine.is_hopeless():
+        culprit = self._scheduler.quarantine.record_failure(sequences)
+        if self._scheduler.quarantine.is_hopeless():
             msg = f"every step fails: {type(error).__name__}: {error}"
             raise EngineLost(msg) from error
         self._scheduler.running.clear()

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -47,14 +46,6 @@ _UNSTORED = Failed(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOutcome:
-    """An outcome to deliver after the items before it are published."""
-
-    sequence: Sequence
-    outcome: Outcome
-
-
 class Outbox:
     """Buffers items and outcomes and publishes them in order. Belongs to the emitter thread.
 
@@ -62,7 +53,6 @@ class Outbox:
     of ``interval_s`` share one. The first item and the end of a generation are published at once.
 
     Args:
-        deliver: Gives a generation its outcome.
         interval_s: Seconds between two publishes; 0 publishes after each engine step.
     """
 
@@ -78,7 +68,7 @@ class Outbox:
         self._interval_s = interval_s
         self._next_at = 0.0
         self._items: list[tuple[Sequence, StreamItem]] = []
-        self._outcomes: list[PendingOutcome] = []
+        self._outcomes: list[tuple[Sequence, Outcome]] = []
         self._unreachable_since: float | None = None
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_S_MIN
@@ -92,7 +82,7 @@ class Outbox:
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
         """Append an outcome, to deliver after the items appended so far."""
-        self._outcomes.append(PendingOutcome(sequence, outcome))
+        self._outcomes.append((sequence, outcome))
         self._next_at = 0.0
 
     def is_empty(self) -> bool:
@@ -147,7 +137,7 @@ class Outbox:
 
     def _drop_all(self, failure: Failed) -> list[tuple[Sequence, Failed]]:
         dropped = dict.fromkeys(
-            [seq for seq, _ in self._items] + [pending.sequence for pending in self._outcomes]
+            [seq for seq, _ in self._items] + [sequence for sequence, _ in self._outcomes]
         )
         self._items, self._outcomes = [], []
         return [(sequence, failure) for sequence in dropped]
@@ -158,8 +148,8 @@ class Outbox:
         self._items.clear()
         outcomes, self._outcomes = self._outcomes, []
         self._unreachable_since, self._retry_at, self._backoff_s = None, 0.0, BACKOFF_S_MIN
-        for pending in outcomes:
-            self._deliver(pending.sequence, pending.outcome)
+        for sequence, outcome in outcomes:
+            self._deliver(sequence, outcome)
 
 
 #: Most messages that one publish combines when the emitter has fallen behind.
@@ -183,7 +173,6 @@ class Emitter:
         remove: Asks the engine to remove a generation whose text has ended.
         on_ended: Called once per generation, after its handle has the outcome.
         on_death: Called if a defect ends the thread.
-        interval_s: Seconds between two publishes; the first item and the end of a generation are
             published at once.
     """
 
@@ -256,7 +245,8 @@ class Emitter:
             while not self._closing or not self._outbox.is_empty():
                 for process in self._receive():
                     process()
-                self._publish()
+                for sequence, failure in self._outbox.flush(self._clock.monotonic()):
+                    self._give_up(sequence, failure)
         except BaseException as error:  # noqa: BLE001 - the thread reports any defect, then ends
             _log.critical("emitter_died", exc_info=error)
             self._on_death(error)
@@ -272,19 +262,12 @@ class Emitter:
             pass
         return messages
 
-    def _publish(self) -> None:
-        for sequence, failure in self._outbox.flush(self._clock.monotonic()):
-            self._give_up(sequence, failure)
-
     def _close(self) -> None:
         self._closing = True
 
     def _process_tokens(self, at: float, tokens: Many[_Token]) -> None:
-        for sequence, token, finish, likelihood in tokens:
-            self._when_released(
-                sequence,
-                partial(self._process_token_safely, sequence, token, finish, at, likelihood),
-            )
+        for token in tokens:
+            self._when_released(token[0], partial(self._process_token_safely, at, token))
 
     def _process_progress(self, sequence: Sequence, progress: Progress) -> None:
         if sequence.unreleased is None or progress.phase == "queued":
@@ -317,26 +300,20 @@ class Emitter:
         else:
             self._end(sequence, at, reason, failure)
 
-    def _process_token_safely(
-        self,
-        sequence: Sequence,
-        token: int,
-        finish: Finish | None,
-        at: float,
-        likelihood: TokenLikelihood | None,
-    ) -> None:
+    def _process_token_safely(self, at: float, token: _Token) -> None:
+        sequence = token[0]
         try:
-            self._process_token(sequence, token, finish, at, likelihood)
+            self._process_token(at, *token)
         except Exception as error:  # noqa: BLE001 - concerns this generation alone
             self._end(sequence, at, StopReason.END_TURN, _text_failed(sequence, error))
             self._remove(sequence)
 
     def _process_token(
         self,
+        at: float,
         sequence: Sequence,
         token: int,
         finish: Finish | None,
-        at: float,
         likelihood: TokenLikelihood | None,
     ) -> None:
         if sequence.ended:

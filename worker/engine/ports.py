@@ -97,7 +97,6 @@ class Admission:
         is_scored: Whether ``StepResult.prompts`` has the log probabilities of ``tokens``. Such a
             sequence requests ``logprobs``, is cold and alone.
         priority: Batch work makes room for interactive work.
-        images: The images among the tokens.
     """
 
     tokens: Sequence[int]
@@ -246,15 +245,11 @@ class LoadedModel:
     """The parts of a loaded model that any thread may use.
 
     Attributes:
-        think_tags: Tags around its reasoning, if it uses tags.
-        render: Turns a request into a prompt; raises ``InvalidRequest``.
         opens_thinking: Whether a prompt ends inside a reasoning section.
-        tool_format: How it writes tool calls, if it can.
         channel_format: How it delimits the messages of an answer, if it writes several (as gpt-oss
             does); ``think_tags`` do not apply then.
         dropped: Markers around its text that are removed, for models with ``think_tags``.
         sampling: Default sampling parameters; the seed is ignored.
-        cached_prefix: Looks up how much of a prompt is in the cache now.
         constraint: Makes the constraint of the answer to a prompt, ``None`` if every token is
             allowed; raises ``InvalidRequest`` if a strict request cannot be satisfied.
         constrains: Whether it has grammars to make one.

@@ -108,16 +108,10 @@ def constraint_of(
     return constraint
 
 
-def checkpoints_of(task: GenerationTask) -> tuple[int, ...]:
-    """Return where other sequences are likely to continue differently: after the system prompt."""
-    ends = task.prompt.message_starts[:1]
-    last = len(task.prompt.tokens) + len(task.emitted) - 1
-    return tuple(end for end in ends if 0 < end < last)
-
-
 def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> Admission:
     """Return the sequence of an attempt, as it is inserted into the batch."""
     prompt = task.prompt
+    last = len(prompt.tokens) + len(task.emitted) - 1
     is_scored = prompt.is_scored and not task.emitted  # an earlier attempt emitted the values
     return Admission(
         tokens=extended(prompt.tokens, task.emitted),
@@ -129,7 +123,8 @@ def admission_of(task: GenerationTask, model: LoadedModel, *, arrival: int) -> A
         arrival=arrival,
         constraint=constraint_of(model, prompt, task.emitted),
         logprobs=prompt.logprobs,
-        checkpoints=checkpoints_of(task),
+        # Other sequences are likely to continue differently after the system prompt.
+        checkpoints=tuple(end for end in prompt.message_starts[:1] if 0 < end < last),
         last_message=prompt.last_message,
         agent=task.agent,
         is_alone=is_scored,

@@ -117,12 +117,12 @@ class StuckStepGuard:
             return
         self._is_stuck = True
         self.file.mark_stuck()
-        self.logger.critical("step_stuck", why=stuck.message, age_s=round(stuck.age_s))
+        self.logger.critical("step_stuck", why=stuck, age_s=round(self.watch.age_s))
         # The log or the broker may be what hangs.
         end = threading.Timer(GIVE_UP_S, os._exit, args=(int(ExitCode.STUCK),))
         end.daemon = True
         end.start()
-        self.engine.abandon(stuck.message)
+        self.engine.abandon(stuck)
         self.on_stuck()
 
 

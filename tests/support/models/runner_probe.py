@@ -17,6 +17,7 @@ from tests.support.polling import wait_until
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.drafting.pass_times import PassTimes
+from worker.engine.mlx.kv.context_caches import ContextStore
 from worker.engine.mlx.memory.at_load import DeviceBudget
 from worker.engine.mlx.model.draft_model import DraftNetwork
 from worker.engine.mlx.model.loader import LoadedWeights
@@ -221,7 +222,7 @@ class Bench:
     def check(self) -> None:
         """Assert that the memory accounts are right."""
         if self.runner.prefix_cache is not None:
-            self.reuse.store.check_integrity()
+            check_accounts(self.reuse.store)
 
     def drain(self) -> None:
         """Step until all sequences have ended, and check the accounts after each step."""
@@ -310,3 +311,13 @@ def _model() -> LoadedModel:
 
 
 MakeBench = Callable[..., Bench]
+
+
+def check_accounts(store: ContextStore) -> None:
+    """Assert that the arrays and the accounts of contexts agree."""
+    store.pool.check_integrity(store._caches, store._ends)
+    for one, caches in store._caches.items():
+        assert caches.nbytes <= one.size_bytes, "a context exceeds its reservation"
+    for checkpoint, arrays in store._ends.items():
+        size_bytes = sum(array.nbytes for array in arrays.values())
+        assert size_bytes <= checkpoint.size_bytes, "a checkpoint exceeds its reservation"

@@ -8,7 +8,7 @@ alone, so a resumed answer continues in the same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -34,8 +34,6 @@ class AnswerPlan:
     """The grammars of the parts of an answer.
 
     Attributes:
-        end_ids: Tokens that end a turn.
-        tags: The model's reasoning tags, if it has any.
         thinking: Whether the prompt opened a reasoning section.
         opened: The beginning of a call at the end of the prompt.
         answer: Makes a matcher of the answer's schema; ``None`` without a schema.
@@ -87,13 +85,13 @@ class AnswerConstraint:
         #: Text of a free part that may contain the beginning of a tag, or the answer's beginning.
         self._buffer = ""
         self._has_begun = False
-        tags = plan.tags
-        self._closing = TagScanner((tags.end,) if tags else ())
+        self._closing = TagScanner((plan.tags.end,) if plan.tags else ())
         self._call_prefixes = dict(plan.starts) if plan.call is not None else {}
         self._starts = TagScanner(tag for tag in self._call_prefixes if tag)
         self._part = _Part.THINKING if plan.thinking else _Part.FREE
         if plan.opened:
-            self._enter_call(_without_start_tag(plan.opened, self._call_prefixes))
+            tags = (tag for tag in self._call_prefixes if tag and plan.opened.startswith(tag))
+            self._enter_call(plan.opened.removeprefix(next(tags, "")))
         elif not plan.thinking:
             self._enter_text("")
 
@@ -246,9 +244,3 @@ class AnswerConstraint:
     def _give_up(self) -> None:
         _log.warning("constraint_given_up", part=self._part.name, accepted=self.accepted_count)
         self._part, self._matcher = _Part.FREE, None
-
-
-def _without_start_tag(opened: str, starts: Iterable[str]) -> str:
-    """Return the beginning of a call without its start tag."""
-    tag = next((tag for tag in starts if tag and opened.startswith(tag)), "")
-    return opened.removeprefix(tag)

@@ -70,7 +70,8 @@ class BareGrammar(TaggedGrammar):
             written = [self._literal(one) for one in values if type_of(one) in types]
             others = sorted(schema.keys() - {"const", "enum", "type", *_ANNOTATIONS})
             possible = [one for one in written if one]
-            return possible or [self._literal("") or ""], [*reasons, *others, *_no(possible)]
+            reasons += others if possible else [*others, "none of its values can be written"]
+            return possible or [self._literal("") or ""], reasons
         parts: list[str] = []
         for inner in self._inner(schema, root):
             rule, reason = self._value(place, inner, root)
@@ -168,7 +169,3 @@ class BareGrammar(TaggedGrammar):
         if high is None or high - needed > 1:
             several += f' ("," {item}){rest}'
         return f'"[" {several} "]"' if low else f'"[" ({several})? "]"'
-
-
-def _no(possible: list[str]) -> list[str]:
-    return [] if possible else ["none of its values can be written"]

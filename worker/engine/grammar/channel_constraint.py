@@ -26,11 +26,7 @@ _SPACE: Final = "sp: / ?/"
 
 
 class ChannelGrammarWriter:
-    """Writes Lark grammars for one channel format.
-
-    Args:
-        tag: Returns a marker as a grammar writes it: by token id, or as text.
-    """
+    """Writes Lark grammars for one channel format."""
 
     def __init__(
         self, channel_format: ChannelFormat, writer: GrammarWriter, tag: Callable[[str], str]
@@ -50,7 +46,6 @@ class ChannelGrammarWriter:
         constraint on its arguments.
 
         Args:
-            answer: The rule of the answer's schema.
             tools: The tools that may be called instead of answering.
             is_first: Whether the prompt contains the start marker of the message.
         """
@@ -97,7 +92,6 @@ class ChannelPlan:
     """The grammars of the messages of an answer.
 
     Attributes:
-        opened: The beginning of a call at the end of the prompt.
         first: Makes a matcher of the first header; ``None`` if the answer has no schema.
         later: The same for later headers, from their start marker on.
         free_mask: The mask of free parts before an answer with a schema: all tokens except those

@@ -83,7 +83,6 @@ class GrammarWriter:
 
         Args:
             tool_format: How calls are written; ``None`` if arguments are JSON.
-            tool: The tool, in OpenAI's function format.
         """
         if tool_format is None or tool_format.syntax is None:
             return self._arguments(tool)[1]
@@ -197,11 +196,6 @@ class Constraints:
 
     Answers with a schema are constrained, and tool calls of families with a grammar: from the start
     tag on if the model may call a tool, from the first token on if it must.
-
-    Attributes:
-        opens_thinking: Whether a prompt ends inside a reasoning section.
-        tags: The model's reasoning tags, if it has any.
-        tool_format: How the model writes calls, if it can.
     """
 
     library: GuidanceGrammars
@@ -246,7 +240,12 @@ class Constraints:
             opened=prompt.opened,
             answer=answer,
             call=call,
-            starts=_starts(tool_format),
+            # A call without the outer start tag begins with its inner tag.
+            starts=tuple(
+                (tag, "" if tag == tool_format.start else tag) for tag in tool_format.starts
+            )
+            if tool_format
+            else (),
             is_bare=tool_format is not None and tool_format.is_bare,
             free_tags=free_tags,
         )
@@ -269,11 +268,3 @@ class Constraints:
             others = (*free_tags, self.tags.start)
         calls = (tool_format, prompt.tools) if tool_format is not None and has_grammar else None
         return writer.answer(rule, alternatives=others, calls=calls), free_tags
-
-
-def _starts(tool_format: ToolFormat | None) -> tuple[tuple[str, str], ...]:
-    """Return the start tags of calls, each with the part of it that the grammar begins with."""
-    if tool_format is None:
-        return ()
-    # A call without the outer start tag begins with its inner tag.
-    return tuple((tag, "" if tag == tool_format.start else tag) for tag in tool_format.starts)

@@ -14,17 +14,17 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Final
 
 from llguidance import LLMatcher, LLTokenizer
@@ -44,8 +44,6 @@ _MODULE: Final = "worker.engine.grammar.grammar_probe"
 BEGUN: Final = b"+"
 #: Seconds between two looks at the cancellation of a request.
 _LOOK_S: Final = 0.05
-_LENGTH: Final = struct.Struct(">Q")
-_CHUNK_BYTES: Final = 1 << 16
 _TOO_LARGE: Final = f"it takes more than {CPU_S_MAX} s or {GRAMMAR_BYTES_MAX >> 20} MB to compile"
 
 
@@ -66,9 +64,6 @@ class GrammarProbe:
     """Has grammars compiled in a process of its own, which starts with the first grammar.
 
     Safe to use from any thread; grammars of several threads are compiled at the same time.
-
-    Args:
-        tokenizer_json: The tokenizer, as the ``tokenizers`` library serialises it.
     """
 
     def __init__(self, tokenizer_json: str, end_ids: Collection[int]) -> None:
@@ -88,22 +83,19 @@ class GrammarProbe:
             GenerationCancelled: The request was cancelled; the compilation ends.
             EngineFailure: The process cannot be started, or was ended.
         """
-        with self._begun() as client:
-            client.sendall(_sized(grammar.encode()))
-            reply = b""
+        replies: list[bytes] = []
+        with self._begun() as client, suppress(EOFError, OSError):
+            client.send_bytes(grammar.encode())
             while True:
-                while not select.select([client], [], [], _LOOK_S)[0]:
+                while not client.poll(_LOOK_S):
                     if is_cancelled():
                         raise GenerationCancelled("cancelled while its grammar was compiled")
-                piece = _received(client)
-                if not piece:
-                    break
-                reply += piece
-        if not reply.startswith(BEGUN):
+                replies.append(client.recv_bytes())
+        if not replies:
             raise EngineFailure("the process that compiles grammars has ended")
-        if reply == BEGUN:
+        if replies == [BEGUN]:
             return TrialVerdict(refusal=_TOO_LARGE, size_bytes=GRAMMAR_BYTES_MAX)
-        return TrialVerdict(**json.loads(reply[len(BEGUN) :]))
+        return TrialVerdict(**json.loads(replies[-1]))
 
     def close(self) -> None:
         """End the process."""
@@ -111,20 +103,20 @@ class GrammarProbe:
             self._end()
             self._control = None
 
-    def _begun(self) -> socket.socket:
+    def _begun(self) -> Connection:
         """Return the connection to a new fork; one that ended for idleness is started again."""
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             try:
                 if self._control is not None:
                     socket.send_fds(self._control, [BEGUN], [theirs.fileno()])
-                    return ours
+                    return Connection(ours.detach())
             except OSError:
                 pass
             self._end()
             self._control = self._started()
             socket.send_fds(self._control, [BEGUN], [theirs.fileno()])
-        return ours
+        return Connection(ours.detach())
 
     def _started(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -134,35 +126,9 @@ class GrammarProbe:
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
         self._end = weakref.finalize(self, _end, ours, process)
-        ours.sendall(_sized(self._setup))
+        with Connection(os.dup(ours.fileno())) as setup:
+            setup.send_bytes(self._setup)
         return ours
-
-
-def _receive(connection: socket.socket) -> bytes:
-    """Return the bytes of the next message."""
-    (left,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    return _exactly(connection, left)
-
-
-def _sized(message: bytes) -> bytes:
-    return _LENGTH.pack(len(message)) + message
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    read = bytearray()
-    while len(read) < size:
-        piece = connection.recv(min(_CHUNK_BYTES, size - len(read)))
-        if not piece:
-            raise EOFError
-        read += piece
-    return bytes(read)
-
-
-def _received(client: socket.socket) -> bytes:
-    try:
-        return client.recv(_CHUNK_BYTES)
-    except ConnectionError:
-        return b""
 
 
 def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
@@ -192,7 +158,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
     control = socket.socket(fileno=int(sys.argv[1]))
-    setup = json.loads(_receive(control))
+    with Connection(os.dup(control.fileno())) as connection:
+        setup = json.loads(connection.recv_bytes())
     trial = _trial_of(setup["tokenizer"], setup["end_ids"])
     control.settimeout(IDLE_S)
     while True:
@@ -204,15 +171,15 @@ def main() -> int:
             return int(ExitCode.OK)
         if os.fork() == 0:
             control.close()
-            _examine(socket.socket(fileno=descriptors[0]), trial)
+            _examine(Connection(descriptors[0]), trial)
         os.close(descriptors[0])
 
 
-def _examine(client: socket.socket, trial: Callable[[str], str | None]) -> None:
+def _examine(client: Connection, trial: Callable[[str], str | None]) -> None:
     """Compile one grammar, send the verdict and end this fork."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX))
-    client.sendall(BEGUN)
-    grammar = _receive(client).decode()
+    client.send_bytes(BEGUN)
+    grammar = client.recv_bytes().decode()
     # The first compilation maps pages of the library that later ones share.
     trial(_SMALL)
     before = _rss_max()
@@ -223,19 +190,15 @@ def _examine(client: socket.socket, trial: Callable[[str], str | None]) -> None:
         "size_bytes": _rss_max() - before,
         "cpu_s": time.process_time(),
     }
-    client.sendall(json.dumps(verdict).encode())
+    client.send_bytes(json.dumps(verdict).encode())
     end_process(int(ExitCode.OK))
 
 
-def _watch(client: socket.socket, before: int) -> None:
+def _watch(client: Connection, before: int) -> None:
     """End this fork when it takes too much memory, or when its client has left."""
     while _rss_max() - before <= GRAMMAR_BYTES_MAX:
-        client.settimeout(_WATCH_S)
-        try:
-            if not client.recv(1):
-                break
-        except TimeoutError:
-            continue
+        if client.poll(_WATCH_S):
+            break
     os._exit(int(ExitCode.OK))
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 from llguidance import LLMatcher, LLTokenizer
@@ -45,6 +45,8 @@ _POSITION: Final = re.compile(r"^at \d+\(\d+\): ")
 #: How it begins the error of a pattern. The lines behind it repeat the pattern; one has the cause.
 _REGEX_ERROR: Final = "regex parse error"
 _DETAIL: Final = "error: "
+
+T = TypeVar("T")
 
 
 class GuidanceMatcher:
@@ -123,11 +125,7 @@ class _Compiled:
 
 
 class GuidanceGrammars:
-    """The compiled grammars of one model, and the refused ones. Safe to use from any thread.
-
-    Args:
-        probe: Compiles each grammar first, in another process.
-    """
+    """The compiled grammars of one model, and the refused ones. Safe to use from any thread."""
 
     def __init__(
         self, vocabulary: LLTokenizer, end_ids: frozenset[int], probe: GrammarProbe
@@ -161,12 +159,12 @@ class GuidanceGrammars:
             GenerationCancelled: The request was cancelled.
         """
         name = _name(grammar)
-        if (known := self._known(name)) is not None:
+        if (known := self._recent(self._verdicts, name)) is not None:
             return known, 0.0
         if left_s <= 0:
             return TrialVerdict(refusal=_NO_TIME), 0.0
         with self._turn(claim):
-            if (known := self._known(name)) is not None:
+            if (known := self._recent(self._verdicts, name)) is not None:
                 return known, 0.0
             try:
                 grammar.encode()
@@ -188,10 +186,10 @@ class GuidanceGrammars:
             GenerationCancelled: The request was cancelled.
         """
         name = _name(grammar)
-        if (found := self._kept(name)) is not None:
+        if (found := self._recent(self._compiled, name)) is not None:
             return found
         with self._turn(claim):
-            if (found := self._kept(name)) is not None:
+            if (found := self._recent(self._compiled, name)) is not None:
                 return found
             made = _Compiled(compiled(self.vocabulary, grammar), size_bytes, self._search)
             with self._lock:
@@ -205,17 +203,12 @@ class GuidanceGrammars:
         """End the process that compiles grammars first."""
         self._probe.close()
 
-    def _known(self, name: Digest) -> TrialVerdict | None:
+    def _recent(self, kept: OrderedDict[Digest, T], name: Digest) -> T | None:
+        """Return what is kept under a name, which counts as used."""
         with self._lock:
-            if name in self._verdicts:
-                self._verdicts.move_to_end(name)
-            return self._verdicts.get(name)
-
-    def _kept(self, name: Digest) -> _Compiled | None:
-        with self._lock:
-            if name in self._compiled:
-                self._compiled.move_to_end(name)
-            return self._compiled.get(name)
+            if name in kept:
+                kept.move_to_end(name)
+            return kept.get(name)
 
     @contextmanager
     def _turn(self, claim: Claim) -> Iterator[None]:

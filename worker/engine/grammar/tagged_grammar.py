@@ -81,11 +81,7 @@ _UNSUPPORTED: Final = (
 
 
 class TaggedGrammar:
-    """Writes the rules of the calls of some tools, in the syntax of one model family.
-
-    Args:
-        tag: Returns a tag as a grammar writes it: by token id, or as text.
-    """
+    """Writes the rules of the calls of some tools, in the syntax of one model family."""
 
     def __init__(self, syntax: ToolSyntax, rules: SchemaRules, tag: Callable[[str], str]) -> None:
         self._syntax = syntax
@@ -169,7 +165,11 @@ class TaggedGrammar:
         self, rule: str, values: Mapping[str, str], required: Sequence[str], other: str | None
     ) -> str:
         done = self._written(self._syntax.after_call) if self._syntax.after_call else '""'
-        written = {name: f"{self._before(name)} {value}" for name, value in values.items()}
+        before, after = self._syntax.before_key, self._syntax.after_key
+        written = {
+            name: f"{self._written(before + name + after)} {value}"
+            for name, value in values.items()
+        }
         comma = quoted(self._syntax.separator) if self._syntax.separator else ""
         if not written or len(written) > ORDERED_MAX:
             # Optional arguments are left out here: their separators would need too many rules.
@@ -196,9 +196,6 @@ class TaggedGrammar:
                 choices.append(f"{before} {other} {following}::_")
             self._rules.append(f"{current}::_: " + "\n  | ".join(choices))
         return f"{rule}::0x0"
-
-    def _before(self, name: str) -> str:
-        return self._written(self._syntax.before_key + name + self._syntax.after_key)
 
     def _other(
         self, number: str, schema: Mapping[str, Any], root: Mapping[str, Any], known: Sequence[str]

@@ -59,7 +59,6 @@ def text_terminal(schema: object, root: Mapping[str, Any]) -> str | None:
 
     Args:
         schema: Any value; one that is no schema allows all strings.
-        root: The schema that references point into.
 
     Raises:
         UnsupportedKeyword: No terminal can express the schema.
@@ -68,11 +67,7 @@ def text_terminal(schema: object, root: Mapping[str, Any]) -> str | None:
 
 
 class _Terminals:
-    """Writes the terminals of the parts of one schema, each once: many references may share one.
-
-    Args:
-        root: The schema that references point into.
-    """
+    """Writes the terminals of the parts of one schema, each once: many references may share one."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -275,11 +270,7 @@ _SHARED: Final = ("$defs", "definitions")
 
 
 class SchemaRules:
-    """Writes the rules of schemas.
-
-    Args:
-        refusal: Returns why the library cannot follow a grammar, ``None`` if it can.
-    """
+    """Writes the rules of schemas."""
 
     def __init__(self, refusal: Callable[[str], str | None]) -> None:
         self.refusal = refusal
@@ -302,7 +293,6 @@ class SchemaRules:
 
         Args:
             schema: The part; a value that is no schema allows everything.
-            root: The whole schema, which references point into.
         """
         inner = schema if isinstance(schema, Mapping) else {}
         named = _SHARED if has_reference(inner) else ()
@@ -343,42 +333,37 @@ def _json_rule(
     *,
     left_out: Collection[str] = (),
 ) -> str:
-    whole = {**_Normalizer(left_out).schema(schema), "x-guidance": options}
+    whole = {**_normalized(schema, left_out), "x-guidance": options}
     return "%json " + json.dumps(whole, ensure_ascii=False)
 
 
-class _Normalizer:
-    """Rewrites a schema into an equivalent one that the library handles better.
+def _normalized(schema: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    """Return an equivalent schema that the library handles better.
+
+    Required properties come first, in the caller's order.
 
     Args:
         left_out: Keywords to drop, which makes the schema wider.
     """
+    normalized: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "propertyNames" and value in ({}, True, {"type": "string"}):
+            continue  # The library does not support the keyword, and all names are strings.
+        if key not in left_out:
+            normalized[key] = _normalized_value(key, value, left_out)
+    properties, required = normalized.get("properties"), schema.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        first = [name for name in required if isinstance(name, str) and name in properties]
+        normalized["properties"] = {name: properties[name] for name in (*first, *properties)}
+    return normalized
 
-    def __init__(self, left_out: Collection[str]) -> None:
-        self._left_out = left_out
 
-    def schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a normalized schema; required properties come first, in the caller's order."""
-        normalized: dict[str, Any] = {}
-        for key, value in schema.items():
-            if key == "propertyNames" and value in ({}, True, {"type": "string"}):
-                continue  # The library does not support the keyword, and all names are strings.
-            if key not in self._left_out:
-                normalized[key] = self._value(key, value)
-        properties, required = normalized.get("properties"), schema.get("required")
-        if isinstance(properties, dict) and isinstance(required, list):
-            first = [name for name in required if isinstance(name, str) and name in properties]
-            normalized["properties"] = {name: properties[name] for name in (*first, *properties)}
-        return normalized
+def _normalized_value(key: str, value: object, left_out: Collection[str]) -> object:
+    def one(inner: object) -> object:
+        return _normalized(inner, left_out) if isinstance(inner, Mapping) else inner
 
-    def _value(self, key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
-        if key in NAMED and isinstance(value, Mapping):
-            return {name: self._one(inner) for name, inner in value.items()}
-        if key in LISTED and isinstance(value, list):
-            return [self._one(inner) for inner in value]
-        if key in SINGLE:
-            return self._one(value)
-        return value
-
-    def _one(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
-        return self.schema(value) if isinstance(value, Mapping) else value
+    if key in NAMED and isinstance(value, Mapping):
+        return {name: one(inner) for name, inner in value.items()}
+    if key in LISTED and isinstance(value, list):
+        return [one(inner) for inner in value]
+    return one(value) if key in SINGLE else value

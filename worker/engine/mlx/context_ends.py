@@ -22,7 +22,7 @@ from worker.cachestore.reports import Manifest
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import ContextEnd, ContextSaver
 from worker.engine.mlx.kv.row_opening import RowOpening
-from worker.engine.mlx.kv.start_plan import LEFT_PARTS, StartPlan, StartPlanner
+from worker.engine.mlx.kv.start_plan import LEFT_PARTS, StartPlan, StartPlanner, name_at
 from worker.engine.ports import Admission, Finish
 
 
@@ -93,11 +93,7 @@ _OF_THE_TURN = (CheckpointKind.PARTING, CheckpointKind.PROMPT)
 
 
 class ContextEnds:
-    """Makes and thins checkpoints. Belongs to the engine thread.
-
-    Args:
-        saver: Saves them; ``None`` without a disk.
-    """
+    """Makes and thins checkpoints. Belongs to the engine thread."""
 
     def __init__(
         self,
@@ -133,7 +129,7 @@ class ContextEnds:
             return
         sequence.last_message = admission.last_message
         preferred = admission.checkpoints
-        client = self._name_at(token_ids, sequence.names, preferred[0]) if preferred else None
+        client = name_at(self._pool, token_ids, sequence.names, preferred[0]) if preferred else None
         asked = len(token_ids) - admission.first_index
         end = self._partings.add(
             token_ids[:asked],
@@ -201,15 +197,6 @@ class ContextEnds:
                 return 0
         position = end.stop - max(distance, APART_TOKENS_MIN)
         return position if distance and position > sequence.last_message else 0
-
-    def _name_at(
-        self, token_ids: Sequence[int], names: Sequence[BlockHash], position: int
-    ) -> BlockHash:
-        """Return the name of the checkpoint at a position of a prompt."""
-        size = self._spec.block_tokens
-        block = (position - 1) // size
-        parent = names[block - 1] if block else None
-        return self._pool.checkpoints.name_of(parent, token_ids[block * size : position])
 
     def advance(self, sequence: TrackedSequence, caches: Callable[[], ContextCaches]) -> None:
         """Make a checkpoint after the present tokens of a sequence if it is time."""

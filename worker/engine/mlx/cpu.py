@@ -25,6 +25,8 @@ from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 from mlx.utils import tree_flatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
+from worker.engine.mlx.untyped import Network
+
 _log = structlog.get_logger(__name__)
 
 _FUNCTION: Final = "cblas_sgemm"
@@ -118,7 +120,7 @@ def blas_name() -> str:
     return "other"
 
 
-def in_single_precision(network: Any, usable_bytes: int) -> None:  # noqa: ANN401 - mlx-lm ships no types
+def in_single_precision(network: Network, usable_bytes: int) -> None:
     """Let a network compute in float32 on a CPU; its arrays stay lazy.
 
     Weights of half precision become float32, and quantized weights are dequantized, if all of them
@@ -149,7 +151,7 @@ def computes_on_cpu() -> bool:
     return platform.system() == "Linux" and mx.default_device().type == mx.DeviceType.cpu
 
 
-def _single_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
+def _single_bytes(network: Network) -> int:
     """Return what the weights of a network take in float32."""
     packed = sum(
         module.weight.size * (_WORD_BITS // module.bits)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -18,21 +17,28 @@ from mlx_lm.generate import generation_stream
 
 from domain.kv.checkpoints import checkpoint_fingerprint
 from domain.kv.contexts import Context
-from domain.kv.hashing import BlockHash, pack_ids
+from domain.kv.hashing import LAYOUT_VERSION, BlockHash, pack_ids
 from domain.kv.owned_tokens import cache_ids, context_of
 from domain.kv.spec import ModelCacheSpec
 from domain.values import WaitingFor
 from worker.cachestore.reports import ContextSaved, ContextStarted, Manifest, OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.cachestore.writer import WriteState
-from worker.engine.mlx.admission import RowAllocator
 from worker.engine.mlx.context_ends import ContextEnds, TrackedSequence
-from worker.engine.mlx.fingerprint import computation_of, fingerprint_of_blocks
+from worker.engine.mlx.fingerprint import block_fingerprint, computation_of
 from worker.engine.mlx.kv.context_caches import ContextCaches, ContextStore
 from worker.engine.mlx.kv.context_saver import FLUSH_S, STOPPED, ContextSaver
-from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening
-from worker.engine.mlx.kv.start_plan import RESTORED_TOKENS_MIN, PendingPrefixes, StartPlanner
+from worker.engine.mlx.kv.row_opening import RowOpening
+from worker.engine.mlx.kv.start_plan import (
+    RESTORED_TOKENS_MIN,
+    PendingPrefixes,
+    StartPlan,
+    StartPlanner,
+    row_slots,
+)
+from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.running_sequences import JoinRequest, RunningSequences
+from worker.engine.mlx.untyped import Network
 from worker.engine.ports import Admission, Admitted, CachedPrefix, Finish
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +48,8 @@ READ_AHEAD_BYTES_MAX = 256 << 20
 #: Longest wait for the disk when a running sequence gives up its memory, in seconds.
 PARKED_S_MAX = 2.0
 
+#: Room that a row has beyond its tokens where memory is free, in parts of the tokens.
+SPARE_PARTS = 16
 #: States of the disk in which contexts may be freed although it does not have them.
 _LOSES = frozenset((WriteState.PAUSED, WriteState.FULL))
 
@@ -52,16 +60,14 @@ class PrefixCache:
     Belongs to the engine thread, except ``cached_prefix`` and ``forget``.
 
     Args:
-        network: An mlx-lm model.
         budget_bytes: Bytes for rows, segments, checkpoints and copies together.
-        spec: The network's caches.
         tier: Stores blocks on the disk; ``None`` keeps them in memory only.
         on_context: Receives reports of restored and saved contexts; must not block.
     """
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         fingerprint: str,
         budget_bytes: int,
         spec: ModelCacheSpec,
@@ -71,7 +77,12 @@ class PrefixCache:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
-        self.fingerprint = fingerprint_of_blocks(fingerprint, spec, computation_of(network))
+        self.fingerprint = block_fingerprint(
+            fingerprint,
+            kv_dtype=spec.form,
+            layout=f"{LAYOUT_VERSION}:{spec.block_tokens}",
+            computation=computation_of(network),
+        )
         fingerprints = self.fingerprint, checkpoint_fingerprint(self.fingerprint)
         in_flight_bytes = 0 if tier is None else spec.in_flight_bytes(budget_bytes)
         self.store = ContextStore(
@@ -82,19 +93,26 @@ class PrefixCache:
             may_lose=lambda: tier is None or tier.write_state() in _LOSES,
         )
         self.pool = self.store.pool
-        planner = StartPlanner(self.store, self.fingerprint, tier)
+        planner = StartPlanner(self.store, self.fingerprint, tier, monotonic_s)
         saver = None if tier is None else ContextSaver(self.store, tier, fingerprints)
         if tier is not None:
             self.pool.on_cut = self._on_cut
             tier.limit_in_flight(write_bytes=in_flight_bytes, read_bytes=READ_AHEAD_BYTES_MAX)
         self._planner, self._saver, self._tier = planner, saver, tier
-        self._opener = RowOpener(self.store, planner, fingerprints, tier, monotonic_s)
+        self._opening = partial(
+            RowOpening,
+            store=self.store,
+            planner=planner,
+            fingerprints=fingerprints,
+            tier=tier,
+            now_s=monotonic_s,
+        )
         self._ends = ContextEnds(self.store, planner, saver)
         self._pending = PendingPrefixes(self.pool)
         self._tracked: dict[int, TrackedSequence] = {}
         self._on_context = on_context
         self._now_s = monotonic_s
-        self._rows = RowAllocator(network, self.store, planner, saver, monotonic_s)
+        self._new_caches = partial(make_row_caches, network, spec.block_tokens, spec)
 
     def _on_cut(self, context: Context, tokens: int) -> None:
         """Save what is left of a context whose memory is freed."""
@@ -133,12 +151,12 @@ class PrefixCache:
         return self.pool.used_bytes + in_flight_bytes
 
     def withhold(self, size_bytes: int) -> None:
-        """See ``RowMemory.withhold``."""
+        """Take bytes from the budget until the next call; a lone sequence may use them."""
         self.pool.withheld_bytes = size_bytes
 
     def row_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence's caches after its next step, in whole blocks."""
-        return self._rows.row_bytes(tokens)
+        return self._spec.live_bytes(row_slots(self._spec, tokens))
 
     # --- a sequence joins ----------------------------------------------------------------------
 
@@ -148,12 +166,14 @@ class PrefixCache:
         ``sequences.open_rows`` restores its known tokens; ``opened`` must follow.
         """
         tokens = cache_ids(admission.tokens)
-        plan = self._rows.admit(tokens, running=len(self._tracked), is_cold=admission.is_cold)
+        plan = self._planner.admit(tokens, running=len(self._tracked), is_cold=admission.is_cold)
         if plan is None:
             return None
-        context, caches = self._rows.begin(plan, len(tokens))
+        context, caches = self._begin(plan, len(tokens))
         context.token_ids = context_of(admission.tokens, context.token_ids)
-        opening = RowOpening(self._opener, caches, tokens[:-1], plan)
+        opening = self._opening(
+            caches=caches, token_ids=tokens[:-1], plan=plan, slots=context.slots
+        )
         sequence = TrackedSequence(
             context=context,
             opening=opening,
@@ -172,13 +192,43 @@ class PrefixCache:
                 pauses=tuple(sequence.pauses),
                 caches=caches.caches,
                 tokens=context.token_ids,
-                opening=opening.steps(context.slots),
+                opening=opening.steps,
                 is_alone=admission.is_alone,
                 images=admission.images,
             )
         )
         self._tracked[uid] = sequence
         return Admitted(uid, plan.tokens, self._spec.block_tokens)
+
+    def _roomy_slots(self, tokens: int, plan: StartPlan) -> int:
+        """Return the slots of a new row, with room for later tokens where memory is free."""
+        held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
+        roomy = row_slots(self._spec, tokens + max(self._spec.block_tokens, tokens // SPARE_PARTS))
+        if plan.adopted is not None and row_slots(self._spec, tokens) <= plan.adopted.slots:
+            return plan.adopted.slots
+        if self._spec.live_bytes(roomy) - held_bytes <= self.pool.free_bytes():
+            return roomy
+        return row_slots(self._spec, tokens)
+
+    def _begin(self, plan: StartPlan, tokens: int) -> tuple[Context, ContextCaches]:
+        """Return the context of a new row and its caches, for a prompt of ``tokens``."""
+        slots = self._roomy_slots(tokens, plan)
+        context = plan.adopted
+        if context is None:
+            caches = ContextCaches(self._spec, self._new_caches())
+            return self.store.open(caches, slots), caches
+        self.pool.release(context)
+        caches, held = self.store.caches(context), len(context.token_ids)
+        known = plan.pieces[0].stop
+        if plan.end is None and self._spec.has_ends:
+            caches.trim_end(known, held)
+        else:
+            caches.set_tokens(known)
+        if self._saver is not None:
+            self._saver.cut(context, known)
+        self.pool.adopt(context, known)
+        self.pool.grow(context, slots)
+        return context, caches
 
     def opened(self, uid: int, restored_tokens: int) -> None:
         """Register the restored tokens of a sequence, and report its start."""
@@ -251,9 +301,30 @@ class PrefixCache:
         alone = len(self._tracked) == 1
         with mx.stream(sequences.stream):
             return (self.pool.fit() or alone) and all(
-                sequence.opening is not None or self._rows.grow(sequence.context, alone=alone)
+                sequence.opening is not None or self._grow(sequence.context, alone=alone)
                 for sequence in self._tracked.values()
             )
+
+    def _grow(self, context: Context, *, alone: bool) -> bool:
+        """Make room for the next step of a row; return whether there is enough memory.
+
+        Args:
+            alone: Whether no other sequence runs; then contexts are freed that the disk lacks.
+        """
+        tokens = len(context.token_ids)
+        needed = row_slots(self._spec, tokens)
+        if needed <= context.slots:
+            return True
+        roomy = row_slots(self._spec, tokens + tokens // SPARE_PARTS)
+        if self._spec.live_bytes(roomy) - context.size_bytes > self.pool.free_bytes():
+            roomy = needed
+        added_bytes = self._spec.live_bytes(roomy) - context.size_bytes
+        if not self.pool.make_room(added_bytes, lose=alone, alone=alone):
+            return False
+        self.pool.grow(context, roomy)
+        for _ in self.store.caches(context).reserve(roomy):
+            pass
+        return True
 
     # --- a sequence leaves ---------------------------------------------------------------------
 
@@ -292,7 +363,7 @@ class PrefixCache:
         if opening is None:
             is_kept = self._rewind(context)
         else:
-            opening.close()
+            opening.steps.close()
             is_kept = opening.plan.adopted is context
             if is_kept:
                 if opening.plan.end is not None:  # else the row goes on from its own ends
@@ -354,11 +425,7 @@ class PrefixCache:
         return self._tier is None or self._tier.flush(max(0.0, until_s - self._now_s()))
 
     def pump(self, is_due: Callable[[], bool] | None = None) -> bool:
-        """Save what the disk has room for; return whether something is left.
-
-        Args:
-            is_due: As for ``ContextSaver.pump``.
-        """
+        """Save what the disk has room for; return whether something is left."""
         self.pool.collect()
         if self._saver is None:
             return False

@@ -20,10 +20,11 @@ from domain.values import DraftFigures, WaitingFor
 from worker.cachestore.reports import OnContext, ignore
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx import admission as rows
-from worker.engine.mlx.admission import STEP_TOKENS_MAX, AdmissionControl, RowMemory
+from worker.engine.mlx.admission import AdmissionControl, RowMemory
 from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.pass_times import PassTimes
 from worker.engine.mlx.drafting.speculation import Speculation
+from worker.engine.mlx.kv.start_plan import STEP_TOKENS_MAX
 from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.memory.at_load import DeviceBudget, LoadedMemory, memory_at_load
 from worker.engine.mlx.model.abilities import abilities_of, report_abilities
@@ -61,7 +62,6 @@ class BatchRunner:
     """Runs a batch of sequences on one model. Only the thread that called ``load`` may use it.
 
     Args:
-        load_weights: Loads the model.
         prefill_step_tokens: Most prompt tokens in one piece; ``None``: the default of the device.
         gap_max_ms: Longest pause between two tokens of a stream while a prompt is prefilled, in
             milliseconds; pieces are shortened accordingly. 0 leaves them whole.
@@ -69,8 +69,6 @@ class BatchRunner:
             what measures them at load. ``load`` lowers the model's context length to what fits.
             ``None`` means no limit, and no blocks are cached.
         reuse: Whether blocks are cached; otherwise every prompt is computed whole.
-        tier: Stores blocks on the disk; ``None`` keeps them in memory only.
-        on_context: Receives reports of restored and saved contexts; must not block.
 
     Attributes:
         speculates: Whether rows draft tokens from their own text, as of the next ``reset``.

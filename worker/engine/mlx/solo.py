@@ -202,7 +202,11 @@ class ModelHandles:
                 seen.append(error.message)
             else:
                 seen.append(f"{source.id} computes with {here[:_FINGERPRINT_CHARS]}…")
-        raise ReplayRefused(Refusal.MODEL_DIFFERS, _refusal(model, wanted, seen))
+        msg = (
+            f"the answer is {model}'s when it computed with {wanted[:_FINGERPRINT_CHARS]}…"
+            f" (weights, their type, tokenizer, template, configuration); now {'; '.join(seen)}"
+        )
+        raise ReplayRefused(Refusal.MODEL_DIFFERS, msg)
 
     def _of(self, model: str) -> ModelSource:
         entry = self.registry.get(model)
@@ -215,10 +219,3 @@ class ModelHandles:
             adapter=entry.adapter,
             kv_bits=entry.kv_bits,
         )
-
-
-def _refusal(model: str, wanted: str, seen: Sequence[str]) -> str:
-    return (
-        f"the answer is {model}'s when it computed with {wanted[:_FINGERPRINT_CHARS]}… (weights,"
-        f" their type, tokenizer, template, configuration); now {'; '.join(seen)}"
-    )

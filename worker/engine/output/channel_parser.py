@@ -210,9 +210,6 @@ class ChannelParser(AnswerParser):
     """For families with a channel format.
 
     Words between messages are answer text. Stop sequences apply to answer text only.
-
-    Args:
-        calls: How to read tool calls; ``None`` treats them as text.
     """
 
     def __init__(

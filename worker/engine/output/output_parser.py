@@ -9,7 +9,7 @@ text back while it may still become a tag, and hands a tool call to a ``CallRead
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -58,7 +58,6 @@ class AnswerParser(ABC):
 
     Attributes:
         thinking_sections: Number of reasoning sections so far, including an open one.
-        stop_sequence: The stop sequence that ended the answer, if any.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,6 @@ class SectionParser(AnswerParser):
 
     Args:
         thinking: Whether the prompt opened a reasoning section.
-        calls: How to read tool calls; ``None`` treats them as text.
         dropped: Markers around the answer to remove.
     """
 
@@ -195,7 +193,9 @@ class SectionParser(AnswerParser):
 
     def _advance_text(self) -> Generator[Part, None, bool]:
         if self._begins_bare_call():
-            self._enter_bare_call()
+            text = self._buffer.lstrip()
+            gap, self._buffer = self._buffer[: len(self._buffer) - len(text)], text
+            self._enter_calls("", gap=gap)
             return True
         hit = self._scanner().search(self._buffer)
         if hit is not None:
@@ -248,16 +248,14 @@ class SectionParser(AnswerParser):
             and self._buffer.lstrip().startswith("{")
         )
 
-    def _enter_bare_call(self) -> None:
-        text = self._buffer.lstrip()
-        gap = self._buffer[: len(self._buffer) - len(text)]
-        self._buffer = text
-        self._enter_calls("", gap=gap)
-
     def _enter_calls(self, start: str, *, gap: str) -> None:
         assert self._calls is not None, "no calls are read"
         self._gap = "" if self._strip else gap
-        self._reader = _reader_for(self._calls)(self._calls, start)
+        kind, syntax = self._calls.format, self._calls.format.syntax
+        if syntax is not None and not syntax.is_quoted and not syntax.quote:
+            self._reader = TaggedReader(self._calls, start)
+        else:
+            self._reader = (JsonReader if kind.parse is None else WholeReader)(self._calls, start)
 
     def _leave_call(self) -> Iterator[Part]:
         """Continue after the calls, or with their text if they turned out to be none."""
@@ -291,10 +289,3 @@ class SectionParser(AnswerParser):
         self._strip = False
         self._visible = self._visible or not text.isspace()
         yield TextPiece(self._section, text, start)
-
-
-def _reader_for(rules: CallRules) -> Callable[[CallRules, str], CallReader]:
-    syntax = rules.format.syntax
-    if syntax is not None and not syntax.is_quoted and not syntax.quote:
-        return TaggedReader
-    return JsonReader if rules.format.parse is None else WholeReader

@@ -39,7 +39,9 @@ class RequestGate:
         with self._reads:
             payload = read()
             with self._changed:
-                self._changed.wait_for(lambda: self._fits(len(payload)))
+                self._changed.wait_for(
+                    lambda: not self._bytes or self._bytes + len(payload) <= self._bytes_max
+                )
                 self._bytes += len(payload)
         try:
             yield payload
@@ -47,6 +49,3 @@ class RequestGate:
             with self._changed:
                 self._bytes -= len(payload)
                 self._changed.notify_all()
-
-    def _fits(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self._bytes_max

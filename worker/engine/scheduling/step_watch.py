@@ -49,28 +49,10 @@ class StepSize:
     rows: int
     tokens: int
 
-
-@dataclass(frozen=True, slots=True)
-class StuckStep:
-    """A step that is older than its limit.
-
-    Attributes:
-        size: Its work.
-        age_s: Seconds since its begin, as counted in checks.
-        limit_s: Seconds that it may take.
-    """
-
-    size: StepSize
-    age_s: float
-    limit_s: float
-
     @property
-    def message(self) -> str:
-        """One sentence about the step."""
-        return (
-            f"a step did not return within {self.limit_s:.0f} s: {self.size.kind} of"
-            f" {self.size.rows} rows, {self.size.tokens} tokens"
-        )
+    def words(self) -> str:
+        """The work in words."""
+        return f"{self.kind} of {self.rows} rows, {self.tokens} tokens"
 
 
 class StepWatch:
@@ -81,6 +63,9 @@ class StepWatch:
         on_step: Called on the engine thread with each step that begins, and with ``None`` at its
             end; must return within microseconds.
         clock: Seconds.
+
+    Attributes:
+        age_s: Seconds since the begin of the present step, as counted in checks.
     """
 
     def __init__(
@@ -97,7 +82,7 @@ class StepWatch:
         self._paces: dict[StepKind, tuple[float, int]] = {}
         self._current: tuple[StepSize, float] | None = None
         self._checked: tuple[StepSize, float] | None = None
-        self._age_s = 0.0
+        self.age_s = 0.0
 
     @contextmanager
     def step(self, size: StepSize) -> Iterator[None]:
@@ -119,8 +104,8 @@ class StepWatch:
             return FIRST_LIMITS * self._least_limit_s
         return max(self._least_limit_s, SLOWER_MAX * pace * _tokens(size))
 
-    def check(self, interval_s: float, *, crowding: float = 1.0) -> StuckStep | None:
-        """Age the present step; return it once it is older than its limit.
+    def check(self, interval_s: float, *, crowding: float = 1.0) -> str | None:
+        """Age the present step; return it in words once it is older than its limit.
 
         Args:
             interval_s: Seconds since the last check.
@@ -129,23 +114,22 @@ class StepWatch:
         current = self._current
         if current is None or current is not self._checked:
             # Its age is unknown, and at most one interval.
-            self._checked, self._age_s = current, 0.0
+            self._checked, self.age_s = current, 0.0
             return None
-        self._age_s += interval_s / max(1.0, crowding)
+        self.age_s += interval_s / max(1.0, crowding)
         limit_s = self.limit_s(current[0])
-        if not self._least_limit_s or self._age_s < limit_s:
+        if not self._least_limit_s or self.age_s < limit_s:
             return None
-        return StuckStep(current[0], self._age_s, limit_s)
+        return f"a step did not return within {limit_s:.0f} s: {current[0].words}"
 
     def slow_step(self) -> str | None:
         """Return the present step in words once it has taken half of its limit."""
-        current, age_s = self._current, self._age_s
+        current, age_s = self._current, self.age_s
         if current is None or current is not self._checked or not self._least_limit_s:
             return None
-        size = current[0]
-        if age_s < self.limit_s(size) / 2:
+        if age_s < self.limit_s(current[0]) / 2:
             return None
-        return f"{size.kind} of {size.rows} rows, {size.tokens} tokens has taken {age_s:.0f} s"
+        return f"{current[0].words} has taken {age_s:.0f} s"
 
     def _record(self, size: StepSize, seconds: float) -> None:
         pace, steps = self._paces.get(size.kind, (0.0, 0))

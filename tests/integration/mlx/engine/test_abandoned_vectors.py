@@ -22,8 +22,8 @@ from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.polling import scaled
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine
-from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
+from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 
 pytestmark = pytest.mark.mlx
 

@@ -21,9 +21,9 @@ from domain.model.registry import ModelEntry, ModelKind, Pooling
 from domain.values import JobId, SamplingWish, StopReason
 from tests.support.models.tiny_embedder import DIMENSIONS, make_tiny_embedder, plain_vector
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import SLICE_TOKENS_MIN, EmbeddingAccount, EmbeddingLane
+from worker.engine.mlx.embedding.lane import SLICE_TOKENS_MIN, EmbeddingLane
 from worker.engine.mlx.embedding.network import EmbeddingNetwork, VectorComputation, read_shape
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 
 pytestmark = pytest.mark.mlx
 

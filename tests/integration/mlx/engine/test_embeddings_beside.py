@@ -22,9 +22,9 @@ from tests.support.models.tiny_embedder import make_tiny_embedder
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.embedding.engine import EmbeddingEngine, shape_of
-from worker.engine.mlx.embedding.lane import EmbeddingAccount, EmbeddingLane, SharedRunner
+from worker.engine.mlx.embedding.lane import EmbeddingLane, SharedRunner
 from worker.engine.mlx.memory.at_load import DeviceBudget
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.runner import BatchRunner
 

@@ -20,7 +20,7 @@ from tests.support.models.runner_probe import BLOCK, Bench, MakeBench
 from tests.support.models.tiny_architectures import FALCON_H1, GEMMA3, LLAMA, Architecture
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
-from worker.engine.mlx.kv.row_opening import RowOpener, RowOpening, Steps
+from worker.engine.mlx.kv.row_opening import RowOpening, Steps
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.rows import decode_rows, running_sequences
 from worker.engine.mlx.rows.ragged_cache import forward_rows
@@ -296,17 +296,17 @@ class TestWholeEngine:
     ) -> None:
         engine, request = start(CollectingSink(), 1 << 24), ask("tell me", max_tokens=40)
         whole = finished(submit(engine, "job-whole", request))
-        run = RowOpener.run
+        run = RowOpening.run
 
-        def failing(opener: RowOpener, opening: RowOpening, slots: int) -> Steps:
+        def failing(opening: RowOpening) -> Steps:
             if always or opening.plan.tokens:
                 yield True
                 msg = "a window is incomplete"
                 raise AssertionError(msg)
-            return (yield from run(opener, opening, slots))
+            return (yield from run(opening))
 
         with monkeypatch.context() as patch:
-            patch.setattr(RowOpener, "run", failing)
+            patch.setattr(RowOpening, "run", failing)
             cold = finished(submit(engine, "job-cold", request))
         if always:
             assert cold.failure is not None

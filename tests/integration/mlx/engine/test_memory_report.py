@@ -10,10 +10,9 @@ from structlog.testing import capture_logs
 
 import worker.demo_model
 from domain.kv.plan import ContextCosts, DeviceMemory, StepMemory
-from worker.engine.mlx.embedding.lane import EmbeddingAccount
 from worker.engine.mlx.memory import at_load
 from worker.engine.mlx.memory.at_load import DeviceBudget, measured_budget, report_memory
-from worker.engine.mlx.memory.device import ProcessDevice
+from worker.engine.mlx.memory.device import EmbeddingAccount, ProcessDevice
 from worker.engine.mlx.memory.step import StepFile
 from worker.engine.mlx.model.loader import ModelSource, load_weights
 from worker.engine.mlx.model.sizing import size_model

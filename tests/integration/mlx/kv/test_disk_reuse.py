@@ -224,7 +224,7 @@ def test_a_slow_disk_is_waited_for_as_long_as_bytes_come(
     expected = process(LLAMA).run_alone(prompt, 8).tokens
     second = process(LLAMA)
     now_s = [0.0]
-    monkeypatch.setattr(second.reuse._opener, "_now_s", lambda: now_s[0])
+    monkeypatch.setitem(second.reuse._opening.keywords, "now_s", lambda: now_s[0])
     second.hold_reads()
     run = second.join(prompt, 8)
     for _ in range(4):

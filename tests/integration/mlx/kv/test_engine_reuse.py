@@ -10,6 +10,7 @@ import pytest
 from domain.values import Sampling
 from ops.clock import SystemClock
 from tests.support.models.engine_probe import CollectingSink, ask, finished, submit
+from tests.support.models.runner_probe import check_accounts
 from tests.support.models.tiny_models import make_tiny_llama
 from worker.engine.engine import BatchEngine
 from worker.engine.mlx.model.loader import ModelSource, load_weights
@@ -146,4 +147,4 @@ def test_broken_step_leaves_the_blocks(engine: Engine, monkeypatch: pytest.Monke
     assert again.token_ids == first.token_ids
     assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
     assert engine.runner.prefix_cache is not None
-    engine.runner.prefix_cache.store.check_integrity()
+    check_accounts(engine.runner.prefix_cache.store)

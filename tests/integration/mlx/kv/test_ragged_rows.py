@@ -21,7 +21,7 @@ from worker.engine.mlx.kv.window_cache import make_row_caches
 from worker.engine.mlx.rows.ragged_cache import (
     RaggedKind,
     install_ragged_attention,
-    ragged_caches,
+    pass_caches,
 )
 
 RULES = (Sampling(temperature=0), Sampling(temperature=0.9, top_p=0.95, seed=5))
@@ -68,8 +68,7 @@ def test_several_new_tokens_of_each_row_are_those_of_the_row_alone(
         rows.append(caches[1])
     tokens = mx.array([token for piece in pieces for token in piece])
     lengths = [len(piece) for piece in pieces]
-    by_token = kind is RaggedKind.BY_TOKEN
-    caches = ragged_caches(rows, lengths, rows.__getitem__, by_token=by_token)
+    caches = pass_caches(rows, lengths, {}, kind)
     together = model(tokens[:, None], cache=caches)[:, 0]
     assert mx.allclose(together, mx.concatenate(alone), atol=1e-4, rtol=1e-4)
 

@@ -21,7 +21,7 @@ from tests.support.models.tiny_architectures import (
     Architecture,
 )
 from worker.engine.mlx.kv.window_cache import WindowKVCache, leaves, make_row_caches
-from worker.engine.mlx.rows.ragged_cache import install_ragged_attention, ragged_caches
+from worker.engine.mlx.rows.ragged_cache import RaggedKind, install_ragged_attention, pass_caches
 
 #: Rounding of float32 under another order of the keys, as a difference of logits.
 ROUNDING = 1e-3
@@ -44,11 +44,6 @@ def pieces_of(tokens: list[int], rng: random.Random, longest: int) -> list[list[
     while cuts[-1] < len(tokens):
         cuts.append(min(len(tokens), cuts[-1] + rng.randint(1, longest)))
     return [tokens[start:stop] for start, stop in pairwise(cuts)]
-
-
-def no_state(index: int) -> Any:
-    """Refuse a recurrent layer."""
-    pytest.fail(f"layer {index} has no state")
 
 
 @with_windows
@@ -97,7 +92,7 @@ def test_several_tokens_of_ragged_rows_are_those_of_each_row_alone(
         alone.append(mx.concatenate([logits_of(model, fresh, [token]) for token in draft]))
     lengths = [len(draft) for draft in drafts]
     tokens = mx.array([token for draft in drafts for token in draft])
-    together = model(tokens[:, None], cache=ragged_caches(rows, lengths, no_state))
+    together = model(tokens[:, None], cache=pass_caches(rows, lengths, {}, RaggedKind.WHOLE))
     assert difference(together[:, 0], mx.concatenate(alone)) < ROUNDING
 
 

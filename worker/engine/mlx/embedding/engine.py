@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -53,11 +54,7 @@ class _Files:
 
 
 class EmbeddingEngine:
-    """Computes the vectors of the requests for one model. Safe to use from any thread.
-
-    Args:
-        digest_cache: File that caches digests of weights; see ``fingerprint``.
-    """
+    """Computes the vectors of the requests for one model. Safe to use from any thread."""
 
     def __init__(self, entry: ModelEntry, lane: EmbeddingLane, digest_cache: Path | None) -> None:
         self._entry = entry
@@ -131,24 +128,24 @@ class EmbeddingEngine:
 
     def submit(self, task: GenerationTask) -> GenerationHandle:
         """Hand the texts of a prepared request to the lane."""
-        submission = _Submission(task)
-        files, prompt = self._read(), task.prompt
+        submitted_at, files, prompt = time.monotonic(), self._read(), task.prompt
+        borders = accumulate(prompt.lengths, initial=0)
         work = VectorWork(
             directory=files.directory,
             pooling=files.shape.pooling,
-            texts=_divided(prompt.tokens, prompt.lengths),
+            texts=[prompt.tokens[begin:end] for begin, end in pairwise(borders)],
             dimensions=prompt.dimensions,
             memory_bytes=files.shape.memory_bytes,
-            on_end=lambda end: submission.end(end, work.began_at),
+            on_end=lambda end: handle.resolve(_outcome(task, end, submitted_at, work.began_at)),
         )
 
         def cancel() -> None:
             work.is_cancelled = True
             self._lane.wake()
 
-        submission.handle = Handle(cancel, lambda: None)
+        handle = Handle(cancel, lambda: None)
         self._lane.submit(work)
-        return submission.handle
+        return handle
 
     def _read(self) -> _Files:
         """Return the files, read once they are there.
@@ -218,46 +215,24 @@ def _token_ids(text: EmbeddingText, index: int, files: _Files) -> tuple[int, ...
     return ids
 
 
-def _divided(tokens: tuple[int, ...], lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
-    texts: list[tuple[int, ...]] = []
-    begin = 0
-    for length in lengths:
-        texts.append(tokens[begin : begin + length])
-        begin += length
-    return texts
-
-
-class _Submission:
-    """One attempt: makes its outcome of what the lane reports."""
-
-    handle: Handle
-
-    def __init__(self, task: GenerationTask) -> None:
-        self._task = task
-        self._submitted_at = time.monotonic()
-
-    def end(self, end: Vectors | Failed | None, began_at: float | None) -> None:
-        """Resolve the handle, from any thread; the first end counts."""
-        now = time.monotonic()
-        begin = now if began_at is None else began_at
-        prompt = self._task.prompt
-        outcome = Outcome(
-            next_item=self._task.first_item,
-            token_ids=(),
-            text="",
-            thinking="",
-            stop_reason=StopReason.END_TURN,
-            stop_sequence=None,
-            usage=Usage(prompt_tokens=len(prompt.tokens)),
-            token_hash=hash_ids(()),
-            timings=Timings(
-                admission_ms=(begin - self._submitted_at) * 1000, prefill_ms=(now - begin) * 1000
-            ),
-        )
-        if end is None:
-            outcome = replace(outcome, stop_reason=StopReason.CANCELLED)
-        elif isinstance(end, Failed):
-            outcome = replace(outcome, failure=end)
-        else:
-            outcome = replace(outcome, vectors=end)
-        self.handle.resolve(outcome)
+def _outcome(
+    task: GenerationTask, end: Vectors | Failed | None, submitted_at: float, began_at: float | None
+) -> Outcome:
+    """Return the outcome of an attempt of which the lane has reported the end."""
+    now = time.monotonic()
+    begin = now if began_at is None else began_at
+    return Outcome(
+        next_item=task.first_item,
+        token_ids=(),
+        text="",
+        thinking="",
+        stop_reason=StopReason.CANCELLED if end is None else StopReason.END_TURN,
+        stop_sequence=None,
+        usage=Usage(prompt_tokens=len(task.prompt.tokens)),
+        token_hash=hash_ids(()),
+        timings=Timings(
+            admission_ms=(begin - submitted_at) * 1000, prefill_ms=(now - begin) * 1000
+        ),
+        failure=end if isinstance(end, Failed) else None,
+        vectors=end if isinstance(end, Vectors) else None,
+    )

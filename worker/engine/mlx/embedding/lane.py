@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 from typing import Final
 
-import mlx.core as mx
 import structlog
 
 from domain.chat.embedding import Vectors
 from domain.chat.items import Failed
-from domain.errors import Draining, EngineFailure, EngineLost, ModelUnusable, SemanticError
-from domain.kv.plan import DeviceMemory
+from domain.errors import Draining, EngineFailure, EngineLost, SemanticError
 from domain.model.registry import Pooling
 from domain.values import WaitingFor
 from worker.engine.mlx.embedding.network import EmbeddingNetwork, VectorComputation
-from worker.engine.mlx.memory.device import Device
+from worker.engine.mlx.memory.device import EmbeddingAccount
 from worker.engine.ports import (
     Admission,
     Admitted,
@@ -30,76 +28,6 @@ from worker.engine.ports import (
     StepResult,
     is_device_error,
 )
-
-
-class EmbeddingAccount:
-    """``Device`` for the model beside which vectors are computed, without the memory of these.
-
-    The contexts of that model keep their budget: what vectors take counts in no account of theirs,
-    and a slice of vectors is no step of theirs. Belongs to the engine thread.
-
-    Args:
-        device: The whole device.
-        reserve_bytes: What the largest embedding model takes; 0 if there is none.
-
-    Attributes:
-        is_granted: Whether the device has that much beside the model.
-    """
-
-    def __init__(self, device: Device, reserve_bytes: int) -> None:
-        self._device = device
-        self._own_bytes = 0
-        self._peak_bytes = 0
-        self.reserve_bytes = reserve_bytes
-        self.is_granted = False
-
-    def memory(self) -> DeviceMemory:
-        """Return the memory of the whole process."""
-        return self._device.memory()
-
-    def beside(self, memory: DeviceMemory) -> DeviceMemory:
-        """Return the memory that is left where the reserve is taken out of it."""
-        return replace(memory, usable_bytes=max(0, memory.usable_bytes - self.reserve_bytes))
-
-    def require(self, memory_bytes: int) -> None:
-        """Refuse a model for which nothing, or too little, is set aside.
-
-        Raises:
-            ModelUnusable: The message has the way out.
-        """
-        if not self.is_granted:
-            msg = "the memory has no room for this model beside the one that is loaded"
-            raise ModelUnusable(msg)
-        if memory_bytes > self.reserve_bytes:
-            msg = "this model came after the start of the worker, which set less memory aside"
-            raise ModelUnusable(f"{msg}: restart the service")
-
-    def limit(self, *, memory_bytes: int, cache_bytes: int) -> None:
-        """Set the limits of the process."""
-        self._device.limit(memory_bytes=memory_bytes, cache_bytes=cache_bytes)
-
-    def active_bytes(self) -> int:
-        """Return the bytes of all arrays but those of vectors."""
-        return max(0, self._device.active_bytes() - self._own_bytes)
-
-    def peak_bytes(self) -> int:
-        """Return the most that ``active_bytes`` has been, apart from slices of vectors."""
-        self._peak_bytes = max(self._peak_bytes, self._device.peak_bytes() - self._own_bytes)
-        return self._peak_bytes
-
-    def begin_slice(self) -> None:
-        """Note the peak of the steps before a slice of vectors."""
-        self.peak_bytes()
-
-    def end_slice(self, own_bytes: int) -> None:
-        """Forget the peak of the slice.
-
-        Args:
-            own_bytes: Weights and caches that it leaves in memory.
-        """
-        self._own_bytes = own_bytes
-        mx.reset_peak_memory()
-
 
 _log = structlog.get_logger(__name__)
 
@@ -120,7 +48,6 @@ class VectorWork:
 
     Attributes:
         texts: Token ids of each text.
-        memory_bytes: What the model takes.
         on_end: Gets the vectors or the failure; ``None`` after a cancellation. Ignores later ends.
         is_cancelled: Set by any thread.
         began_at: When its first slice began, in seconds on the monotonic clock.

@@ -49,7 +49,6 @@ class EmbeddingShape:
         dimensions: Elements of a whole vector.
         vocabulary: Token ids are less than this.
         text_tokens_max: Longest text, in tokens.
-        pooling: Which hidden states are the vector of a text.
         memory_bytes: Weights, the caches of one text of full length, and one slice.
     """
 
@@ -64,10 +63,6 @@ def read_shape(
     directory: Path, *, context: int | None = None, pooling: Pooling | None = None
 ) -> EmbeddingShape:
     """Return the shape of the model in a directory, without its weights.
-
-    Args:
-        context: Longest text in tokens, where it is set.
-        pooling: The pooling, where it is set.
 
     Raises:
         ModelUnusable: This program cannot compute the vectors of the model.
@@ -222,8 +217,6 @@ class VectorComputation:
 
     Args:
         network: Its weights are loaded.
-        texts: Token ids of each text.
-        pooling: Which hidden states are the vector of a text.
         dimensions: Elements of each vector; the first ones are kept.
     """
 

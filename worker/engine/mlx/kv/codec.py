@@ -41,21 +41,6 @@ class BlockArrays:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def key_name(layer: int) -> str:
-    """Return the tensor name of an attention layer's keys."""
-    return f"{layer}.k"
-
-
-def value_name(layer: int) -> str:
-    """Return the tensor name of an attention layer's values."""
-    return f"{layer}.v"
-
-
-def state_name(layer: int, index: int) -> str:
-    """Return the tensor name of one array of a layer's recurrent state."""
-    return f"{layer}.s{index}"
-
-
 #: Names of the arrays of a full-attention layer, in tensors and in its cache.
 _EXACT_PARTS = (("k", "keys"), ("v", "values"))
 _PACKED_PARTS = (("words", "words"), ("scales", "scales"), ("biases", "biases"))
@@ -276,11 +261,6 @@ def check_fit(spec: ModelCacheSpec, block: BlockArrays, *, position: int | None 
                 del rest[name]
     if rest:
         raise BadPayload(f"no layer of the model has {min(rest)}")
-
-
-def dtype_name(array: mx.array) -> str:
-    """Return the type of an array's elements as the safetensors format calls it."""
-    return DTYPE_NAMES[array.dtype]
 
 
 def _ranges(layers: Sequence[int]) -> str:

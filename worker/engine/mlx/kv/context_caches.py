@@ -23,11 +23,8 @@ from domain.kv.spec import LayerKind, LayerSpec, ModelCacheSpec
 from worker.engine.mlx.kv.codec import (
     TOKEN_AXIS,
     BlockArrays,
-    key_name,
     part_names,
     parts_of,
-    state_name,
-    value_name,
 )
 from worker.engine.mlx.kv.row_target import RowTarget, untouched_arrays
 from worker.engine.mlx.kv.window_cache import leaves
@@ -63,7 +60,6 @@ class ContextCaches:
     """The caches of one context.
 
     Args:
-        caches: Caches of the model, one for each layer.
         start: The token that the first slot of the full-attention layers holds.
     """
 
@@ -228,12 +224,12 @@ class ContextCaches:
         for index, leaf, layer in self._ends():
             if layer.kind is LayerKind.STATE:
                 for part, state in enumerate(leaf.cache):
-                    yield state_name(index, part), state, layer.kind
+                    yield f"{index}.s{part}", state, layer.kind
             else:
                 stop = leaf.length - (leaf.offset - tokens)
                 first = stop - layer.kept_tokens(tokens)
-                yield key_name(index), leaf.keys[:, :, first:stop], layer.kind
-                yield value_name(index), leaf.values[:, :, first:stop], layer.kind
+                yield f"{index}.k", leaf.keys[:, :, first:stop], layer.kind
+                yield f"{index}.v", leaf.values[:, :, first:stop], layer.kind
 
     def set_ends(self, tensors: Mapping[str, mx.array], tokens: int) -> Iterator[None]:
         """Set windows and states from what ``ends_at`` returned; yields after each layer.
@@ -242,12 +238,12 @@ class ContextCaches:
         """
         for index, leaf, layer in self._ends():
             if layer.kind is LayerKind.STATE:
-                names = [state_name(index, part) for part in range(len(leaf.cache))]
+                names = [f"{index}.s{part}" for part in range(len(leaf.cache))]
                 # Copies, because item assignment changes the array for every holder of the handle.
                 leaf.cache = [mx.contiguous(tensors[name]) for name in names]
                 mx.eval(leaf.cache)
             else:
-                pair = (tensors[key_name(index)], tensors[value_name(index)])
+                pair = (tensors[f"{index}.k"], tensors[f"{index}.v"])
                 length = pair[0].shape[TOKEN_AXIS]
                 keys, values = (_with_room(one, leaf.slots_for(length)) for one in pair)
                 leaf.state = (keys, values, tokens, length)
@@ -312,13 +308,7 @@ def _with_room(tokens: mx.array, slots: int) -> mx.array:
 
 
 class ContextStore:
-    """The arrays of one model's contexts. Belongs to the engine thread.
-
-    Args:
-        budget_bytes: See ``BlockPool``.
-        in_flight_bytes: See ``BlockPool``.
-        may_lose: See ``BlockPool``.
-    """
+    """The arrays of one model's contexts. Belongs to the engine thread."""
 
     def __init__(
         self,
@@ -386,12 +376,3 @@ class ContextStore:
             del self._caches[holder]
         else:
             del self._ends[holder]
-
-    def check_integrity(self) -> None:
-        """Assert that arrays and accounts agree; for tests."""
-        self.pool.check_integrity(self._caches, self._ends)
-        for one, caches in self._caches.items():
-            assert caches.nbytes <= one.size_bytes, "a context exceeds its reservation"
-        for checkpoint, arrays in self._ends.items():
-            size_bytes = sum(array.nbytes for array in arrays.values())
-            assert size_bytes <= checkpoint.size_bytes, "a checkpoint exceeds its reservation"

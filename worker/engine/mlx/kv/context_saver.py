@@ -62,7 +62,6 @@ class _Work:
     Attributes:
         block: Index of the first whole block that may be missing on the disk.
         writes: Blocks that are being written, by index.
-        ends: Positions to save, in order.
     """
 
     context: Context
@@ -119,9 +118,7 @@ class ContextSaver:
     def cancel(self, context: Context, checkpoint: CacheCheckpoint) -> None:
         """Do not save a checkpoint; its report is kept, and does not name it."""
         work = self._works.get(context)
-        if work is None:
-            return
-        for end in work.ends:
+        for end in () if work is None else work.ends:
             if end.checkpoint is checkpoint:
                 end.drops = True
                 self._to_blocks(end, end.position)
@@ -227,7 +224,9 @@ class ContextSaver:
         if end.write is None:
             make = self._end_block(work.context, end)
             if make is None:
-                self._touch(work.context, end)
+                # No write makes a context that the disk has the latest there.
+                names = work.context.names[: end.position // self._size]
+                self._tier.touch(names if end.name is None else [*names, end.name])
                 return self._finish_end(work, end)
             if not self._tier.can_write() or not self._copy_live(work.context, end):
                 return False
@@ -239,11 +238,6 @@ class ContextSaver:
             return False
         outcome, end.write = end.write.result(), None
         return outcome not in _REPEATED and self._finish_end(work, end)
-
-    def _touch(self, context: Context, end: ContextEnd) -> None:
-        """Record the use of a context that the disk has: no write makes it the latest there."""
-        names = context.names[: end.position // self._size]
-        self._tier.touch(names if end.name is None else [*names, end.name])
 
     def _to_blocks(self, end: ContextEnd, tokens: int) -> None:
         """Move an end to the last whole block in the first ``tokens``."""

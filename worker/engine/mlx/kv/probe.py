@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
 import structlog
@@ -21,16 +21,14 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
+from worker.engine.mlx.untyped import Cache, Network
 
 #: Tokens of the two forward passes that fill the caches; a state must keep its shape.
 _PROBE = ([0, 1], [0, 1, 2])
 
 
-def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec:  # noqa: ANN401 - mlx-lm ships no types
+def probe_spec(model: Network, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec:
     """Return the layers, dtypes and sizes of the model's caches, in the order of the layers.
-
-    Args:
-        model: An mlx-lm model.
 
     Raises:
         UnsupportedCache: A cache has a class or a layout that cannot be restored.
@@ -46,7 +44,9 @@ def probe_spec(model: Any, block_tokens: int = BLOCK_TOKENS) -> ModelCacheSpec: 
     if shapes[0] != shapes[1]:
         raise UnsupportedCache("a layer's state grows with the context")
     layers = tuple(_layer(leaf, index) for index, leaf in enumerate(found))
-    return ModelCacheSpec(layers=layers, dtype=_dtype(found), block_tokens=block_tokens)
+    # The type of keys and values, or of the states where there are no keys.
+    dtype = str(_arrays(min(found, key=is_state))[0].dtype).removeprefix("mlx.core.")
+    return ModelCacheSpec(layers=layers, dtype=dtype, block_tokens=block_tokens)
 
 
 _log = structlog.get_logger(__name__)
@@ -59,17 +59,15 @@ _CHECK = (list(range(2)) * DIRECT_TOKENS_MAX, [1, 0])
 _CHECK_TOLERANCE = 0.05
 
 
-def packed_spec(network: Any, spec: ModelCacheSpec) -> ModelCacheSpec:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the sizes with full-attention layers in 8 bits, but for the network's first and last.
-
-    Args:
-        network: An mlx-lm model.
-        spec: Its sizes in exact form.
-    """
-    return spec.packed(_end_layers(make_row_caches(network)))
+def packed_spec(network: Network, spec: ModelCacheSpec) -> ModelCacheSpec:
+    """Return the sizes with full-attention layers in 8 bits, but for the first and last layer."""
+    caches = make_row_caches(network)
+    first, last = (len(leaves([one])) for one in (caches[0], caches[-1]))
+    found = len(leaves(caches))
+    return spec.packed({*range(first), *range(found - last, found)})
 
 
-def checked_spec(network: Any, spec: ModelCacheSpec, *, ragged: bool) -> ModelCacheSpec:  # noqa: ANN401 - mlx-lm ships no types
+def checked_spec(network: Network, spec: ModelCacheSpec, *, ragged: bool) -> ModelCacheSpec:
     """Return ``packed_spec``, or ``spec`` with a warning where the network cannot read 8 bits.
 
     Args:
@@ -89,14 +87,7 @@ def checked_spec(network: Any, spec: ModelCacheSpec, *, ragged: bool) -> ModelCa
     return packed
 
 
-def _end_layers(caches: list[Any]) -> set[int]:
-    """Return the indexes of the caches of the first and the last layer of a network."""
-    first, last = (len(leaves([one])) for one in (caches[0], caches[-1]))
-    found = len(leaves(caches))
-    return {*range(first), *range(found - last, found)}
-
-
-def _difference(network: Any, packed: ModelCacheSpec) -> str:  # noqa: ANN401 - mlx-lm ships no types
+def _difference(network: Network, packed: ModelCacheSpec) -> str:
     """Return why a network computes something else with packed layers; an empty text if not."""
     try:
         exact, found = (_logits(network, spec) for spec in (None, packed))
@@ -107,13 +98,13 @@ def _difference(network: Any, packed: ModelCacheSpec) -> str:  # noqa: ANN401 - 
         return f"{type(error).__name__}: {error}"
 
 
-def _logits(network: Any, spec: ModelCacheSpec | None) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+def _logits(network: Network, spec: ModelCacheSpec | None) -> mx.array:
     caches = make_row_caches(network, spec=spec)
     outputs = [network(mx.array([tokens]), cache=caches)[0] for tokens in _CHECK]
     return mx.concatenate(outputs).astype(mx.float32)
 
 
-def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+def _refuse_unknown(leaf: Cache) -> None:
     name = type(leaf).__name__
     if getattr(leaf, "keep", 0):
         raise UnsupportedCache(f"a {name} that always keeps its first {leaf.keep} tokens")
@@ -121,13 +112,13 @@ def _refuse_unknown(leaf: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
         raise UnsupportedCache(f"the cache class {name} is not known")
 
 
-def _state_shapes(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
+def _state_shapes(leaf: Cache) -> list[Any]:
     if not is_state(leaf):
         return []
     return [None if array is None else (array.shape, array.dtype) for array in leaf.cache]
 
 
-def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - mlx-lm ships no types
+def _layer(leaf: Cache, index: int) -> LayerSpec:
     arrays = _arrays(leaf)
     if any(array is None for array in arrays):
         raise UnsupportedCache(f"cache {index}, a {type(leaf).__name__}, stays empty")
@@ -147,14 +138,8 @@ def _layer(leaf: Any, index: int) -> LayerSpec:  # noqa: ANN401 - mlx-lm ships n
     )
 
 
-def _arrays(leaf: Any) -> list[Any]:  # noqa: ANN401 - mlx-lm ships no types
+def _arrays(leaf: Cache) -> list[Any]:
     return list(leaf.cache) if is_state(leaf) else [leaf.keys, leaf.values]
-
-
-def _dtype(found: list[Any]) -> str:
-    """Return the type of keys and values, or of the states where there are no keys."""
-    by_attention = sorted(found, key=is_state)
-    return str(_arrays(by_attention[0])[0].dtype).removeprefix("mlx.core.")
 
 
 #: Tokens in the forward passes of the probe. The caches of mlx-lm grow by 256 tokens at once, so
@@ -187,7 +172,7 @@ class GrowthSizes:
         piece_tokens: Most prompt tokens computed in one piece.
     """
 
-    def __init__(self, network: Any, *, block_tokens: int, piece_tokens: int) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def __init__(self, network: Network, *, block_tokens: int, piece_tokens: int) -> None:
         self.block_tokens = block_tokens
         self._lines = _measured_lines(network, piece_tokens)
         #: Factor on the estimates, at least 1.
@@ -218,7 +203,11 @@ class GrowthSizes:
                 self._correction *= actual / max(1, estimate)
 
 
-def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, float]]:  # noqa: ANN401 - mlx-lm ships no types
+#: Sizes of the contexts of a model, or estimates of them.
+ContextSizes: TypeAlias = ModelCacheSpec | GrowthSizes
+
+
+def _measured_lines(network: Network, piece_tokens: int) -> list[tuple[int, float, float]]:
     """Return bytes after one token, bytes for each further one, and most tokens, of each cache."""
     caches = make_prompt_cache(network)
     found, sizes = leaves(caches), []
@@ -239,14 +228,14 @@ def _measured_lines(network: Any, piece_tokens: int) -> list[tuple[int, float, f
     return lines
 
 
-def _token_bytes(leaf: Any) -> float:  # noqa: ANN401 - mlx-lm ships no types
+def _token_bytes(leaf: Cache) -> float:
     """Return the bytes of one token in arrays of the shape [1, heads, tokens, head_dim]."""
     arrays = [getattr(leaf, name, None) for name in ("keys", "values")]
     shaped = [array for array in arrays if isinstance(array, mx.array) and array.ndim == _KV_AXES]
     return sum(array.nbytes / array.shape[2] for array in shaped if array.shape[2])
 
 
-def _cache_bytes(leaf: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
+def _cache_bytes(leaf: Cache) -> int:
     try:
         return int(leaf.nbytes)
     except (AttributeError, NotImplementedError):

@@ -35,154 +35,160 @@ ENDS_TRIED_MAX = 3
 Steps = Generator[bool, None, int]
 
 
-class RowOpener:
-    """Opens the rows of one model. Belongs to the engine thread.
+@dataclass(slots=True, eq=False, kw_only=True)
+class RowOpening:
+    """One row that is being opened. Belongs to the engine thread.
 
-    Args:
+    Attributes:
         fingerprints: Fingerprint of blocks, and of checkpoints.
+        token_ids: The prompt without its last token.
+        plan: What the row starts from; its sources are pinned until the opening ends.
+        slots: Room of the row in tokens.
+        disk_tokens: Tokens that were read from the disk so far.
+        tail: Name and end of the partial block that was read whole.
     """
 
-    def __init__(
-        self,
-        store: ContextStore,
-        planner: StartPlanner,
-        fingerprints: tuple[str, str],
-        tier: DiskTier | None,
-        monotonic_s: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._planner = planner
-        self._fingerprint, self._checkpoint_fingerprint = fingerprints
-        self._tier = tier
-        self._now_s = monotonic_s
-        #: Whether threads may write blocks into the memory of rows.
-        self._places = shares_memory()
+    store: ContextStore
+    planner: StartPlanner
+    fingerprints: tuple[str, str]
+    tier: DiskTier | None
+    now_s: Callable[[], float]
+    caches: ContextCaches
+    token_ids: Sequence[int]
+    plan: StartPlan
+    slots: int
+    steps: Steps = field(init=False)
+    disk_tokens: int = field(default=0, init=False)
+    tail: tuple[BlockHash, int] | None = field(default=None, init=False)
 
     # --- steps -------------------------------------------------------------------------------
 
-    def run(self, opening: RowOpening, slots: int) -> Steps:
-        """Return the steps of an opening; their result is the number of restored tokens."""
-        caches, plan = opening.caches, opening.plan
-        for _ in caches.reserve(slots):
+    def __post_init__(self) -> None:
+        self.steps = self.run()
+
+    def run(self) -> Steps:
+        """Return the steps; their result is the number of restored tokens."""
+        caches, plan = self.caches, self.plan
+        for _ in caches.reserve(self.slots):
             yield True
         at = 0
         for piece in plan.pieces:
             if piece.context is plan.adopted and piece.start == 0 and plan.adopted is not None:
                 at = piece.stop
             elif piece.context is None:
-                at = yield from self._read_blocks(opening, piece)
+                at = yield from self._read_blocks(piece)
             else:
-                yield from self._copy(opening, piece)
+                yield from self._copy(piece)
                 at = piece.stop
             if at < piece.stop:
                 break
         if self._spec.has_ends:
-            at = yield from self._restore_ends(opening, at)
+            at = yield from self._restore_ends(at)
         elif plan.tail_on_disk and at == sum(one.stop - one.start for one in plan.pieces):
-            at = yield from self._read_tail(opening, at)
+            at = yield from self._read_tail(at)
         caches.set_tokens(at)
         return at
 
     @property
     def _spec(self) -> ModelCacheSpec:
-        return self._store.pool.spec
+        return self.store.pool.spec
 
-    def _copy(self, opening: RowOpening, piece: Piece) -> Iterator[bool]:
+    def _copy(self, piece: Piece) -> Iterator[bool]:
         assert piece.context is not None, "the disk is read"
-        source = self._store.caches(piece.context)
+        source = self.store.caches(piece.context)
         size = self._spec.block_tokens
         block_bytes = max(1, self._spec.full_bytes(size))
         step = size * max(1, MOVED_AT_ONCE_BYTES // block_bytes)
         for start in range(piece.start, piece.stop, step):
             # The row may have been parked in the meantime, in the same buffers.
-            for _ in opening.caches.copy_from(source, start, min(start + step, piece.stop)):
+            for _ in self.caches.copy_from(source, start, min(start + step, piece.stop)):
                 yield True
 
-    def _read_blocks(self, opening: RowOpening, piece: Piece) -> Steps:
+    def _read_blocks(self, piece: Piece) -> Steps:
         """Read whole blocks, of the last one perhaps only the first tokens."""
         size = self._spec.block_tokens
-        names = opening.plan.names[piece.start // size : self._spec.blocks_for(piece.stop)]
+        names = self.plan.names[piece.start // size : self._spec.blocks_for(piece.stop)]
         at = piece.start
-        for block in self._read_all(opening, names, self._fingerprint, piece.start):
+        for block in self._read_all(names, self.fingerprints[0], piece.start):
             if block is None:
                 yield False
                 continue
             tokens = min(size, piece.stop - at)
-            if not (block.is_placed or self._write(opening, block, at, tokens)):
+            if not (block.is_placed or self._write(block, at, tokens)):
                 return at
             at += tokens
-            opening.disk_tokens += tokens
+            self.disk_tokens += tokens
             yield True
         return at
 
-    def _write(self, opening: RowOpening, block: StoredBlock, at: int, tokens: int) -> bool:
+    def _write(self, block: StoredBlock, at: int, tokens: int) -> bool:
         try:
             arrays = decoded(self._spec, block.payload, block.meta.tokens)
         except BadPayload as error:
             self._reject(block, error)
             return False
-        opening.caches.write(arrays, at, tokens)
+        self.caches.write(arrays, at, tokens)
         return True
 
-    def _read_tail(self, opening: RowOpening, at: int) -> Steps:
+    def _read_tail(self, at: int) -> Steps:
         """Read the block, whole or partial, that covers most of the tokens after whole blocks."""
-        assert self._tier is not None, "only a disk has tails"
+        assert self.tier is not None, "only a disk has tails"
         size = self._spec.block_tokens
         start = at - at % size
         wanted = Continuation(
-            parent=opening.plan.names[start // size - 1] if start else None,
-            token_ids=opening.token_ids[start : start + size],
-            fingerprint=self._fingerprint,
+            parent=self.plan.names[start // size - 1] if start else None,
+            token_ids=self.token_ids[start : start + size],
+            fingerprint=self.fingerprints[0],
             known_tokens=at - start,
         )
-        for block in self._read(opening, partial(self._tier.read_continuation, wanted)):
+        for block in self._read(partial(self.tier.read_continuation, wanted)):
             if block is None:
                 yield False
                 continue
             tokens = common_tokens(block.token_ids, wanted.token_ids)
-            if tokens > at - start and self._write(opening, block, start, tokens):
-                opening.disk_tokens += start + tokens - at
+            if tokens > at - start and self._write(block, start, tokens):
+                self.disk_tokens += start + tokens - at
                 at = start + tokens
                 if tokens == block.meta.tokens < size:
-                    opening.tail = block.meta.hash, at
+                    self.tail = block.meta.hash, at
         return at
 
-    def _restore_ends(self, opening: RowOpening, at: int) -> Steps:
+    def _restore_ends(self, at: int) -> Steps:
         """Set windows and states; return the position from which they go on."""
-        end: CacheCheckpoint | DiskEnd | Context | None = opening.plan.end
-        position = opening.plan.tokens
-        if end is None and opening.plan.adopted is not None and position == at:
+        end: CacheCheckpoint | DiskEnd | Context | None = self.plan.end
+        position = self.plan.tokens
+        if end is None and self.plan.adopted is not None and position == at:
             return at
         for _ in range(ENDS_TRIED_MAX):
             if end is None or position > at + self._spec.block_tokens:
-                position, end = self._planner.end_before(opening.token_ids, opening.plan.names, at)
+                position, end = self.planner.end_before(self.token_ids, self.plan.names, at)
             if end is None:
                 break
-            if (yield from self._restore_end(opening, end, position, at)):
+            if (yield from self._restore_end(end, position, at)):
                 return position
             end = None
-        opening.caches.drop_ends()
+        self.caches.drop_ends()
         return 0
 
     def _restore_end(
-        self, opening: RowOpening, end: CacheCheckpoint | DiskEnd | Context, position: int, at: int
+        self, end: CacheCheckpoint | DiskEnd | Context, position: int, at: int
     ) -> Generator[bool, None, bool]:
         if isinstance(end, DiskEnd):
-            return (yield from self._read_end(opening, end, at))
+            return (yield from self._read_end(end, at))
         if position > at:
             return False
         if isinstance(end, Context):
             held = len(end.token_ids)
-            steps = opening.caches.copy_ends(self._store.caches(end), position, held)
+            steps = self.caches.copy_ends(self.store.caches(end), position, held)
         else:
-            self._store.pool.touch(end)
-            steps = opening.caches.set_ends(self._store.ends(end), position)
+            self.store.pool.touch(end)
+            steps = self.caches.set_ends(self.store.ends(end), position)
         for _ in steps:
             yield True
         return True
 
-    def _read_end(self, opening: RowOpening, end: DiskEnd, at: int) -> Generator[bool, None, bool]:
-        for block in self._read_all(opening, [end.name], self._checkpoint_fingerprint):
+    def _read_end(self, end: DiskEnd, at: int) -> Generator[bool, None, bool]:
+        for block in self._read_all([end.name], self.fingerprints[1]):
             if block is None:
                 yield False
                 continue
@@ -195,22 +201,21 @@ class RowOpener:
             if end.position > at:
                 if tail == self._spec.block_tokens or at < end.start:
                     return False
-                opening.caches.write(arrays, end.start, tail)
-                opening.disk_tokens += end.position - at
-            for _ in opening.caches.set_ends(arrays.tensors, end.position):
+                self.caches.write(arrays, end.start, tail)
+                self.disk_tokens += end.position - at
+            for _ in self.caches.set_ends(arrays.tensors, end.position):
                 yield True
             return True
         return False
 
     def _reject(self, block: StoredBlock, error: BadPayload) -> None:
-        assert self._tier is not None, "the block was read from it"
-        self._tier.reject(block.meta.hash, str(error))
+        assert self.tier is not None, "the block was read from it"
+        self.tier.reject(block.meta.hash, str(error))
 
     # --- reads -------------------------------------------------------------------------------
 
     def _read_all(
         self,
-        opening: RowOpening,
         names: Sequence[BlockHash],
         fingerprint: str,
         start: int | None = None,
@@ -219,75 +224,35 @@ class RowOpener:
 
         With ``start`` they are placed into the row's slots from there on, where that is possible.
         """
-        assert self._tier is not None, "the plan names a disk"
+        assert self.tier is not None, "the plan names a disk"
         targets = None
-        if start is not None and self._places:
-            targets = opening.caches.target(start)
-        return self._read(opening, partial(self._tier.read, names, fingerprint, targets))
+        if start is not None and shares_memory():
+            targets = self.caches.target(start)
+        return self._read(partial(self.tier.read, names, fingerprint, targets))
 
-    def _read(
-        self, opening: RowOpening, start: Callable[[], BlockRead | None]
-    ) -> Iterator[StoredBlock | None]:
+    def _read(self, start: Callable[[], BlockRead | None]) -> Iterator[StoredBlock | None]:
         """Yield the blocks of a read until one is missing; ``None`` while the disk reads."""
-        waits_since_s = self._now_s()
+        waits_since_s = self.now_s()
         while (read := start()) is None:
-            if self._now_s() - waits_since_s > STALLED_S_MAX:  # too many reads are open
+            if self.now_s() - waits_since_s > STALLED_S_MAX:  # too many reads are open
                 return
             yield None
         try:
-            yield from self._blocks(opening, read)
+            yield from self._blocks(read)
         finally:
-            opening.read = None
             read.cancel()
 
-    def _blocks(self, opening: RowOpening, read: BlockRead) -> Iterator[StoredBlock | None]:
-        opening.read = read
-        progress, progressed_s = read.progress, self._now_s()
+    def _blocks(self, read: BlockRead) -> Iterator[StoredBlock | None]:
+        progress, progressed_s = read.progress, self.now_s()
         # After a useless block other threads may still write to the row's buffers.
         while not (read.done and read.is_read):
             taken = read.take(1)
             if taken and isinstance(taken[0], StoredBlock):
                 yield taken[0]
             elif read.progress != progress:
-                progress, progressed_s = read.progress, self._now_s()
-            elif self._now_s() - progressed_s > STALLED_S_MAX:
+                progress, progressed_s = read.progress, self.now_s()
+            elif self.now_s() - progressed_s > STALLED_S_MAX:
                 _log.warning("restore_stalled", blocks=len(read.names), taken=read.taken)
                 return
             else:
                 yield None
-
-
-@dataclass(slots=True, eq=False)
-class RowOpening:
-    """One row that is being opened.
-
-    Attributes:
-        caches: The row's caches: empty, or those of the adopted context.
-        token_ids: The prompt without its last token.
-        plan: What the row starts from; its sources are pinned until the opening ends.
-        disk_tokens: Tokens that were read from the disk so far.
-        tail: Name and end of the partial block that was read whole.
-    """
-
-    opener: RowOpener
-    caches: ContextCaches
-    token_ids: Sequence[int]
-    plan: StartPlan
-    _steps: Steps | None = field(default=None, init=False)
-    disk_tokens: int = field(default=0, init=False)
-    tail: tuple[BlockHash, int] | None = field(default=None, init=False)
-    read: BlockRead | None = field(default=None, init=False)
-
-    def steps(self, slots: int) -> Steps:
-        """Return the steps; their result is the number of restored tokens.
-
-        Args:
-            slots: Room of the row in tokens.
-        """
-        self._steps = self.opener.run(self, slots)
-        return self._steps
-
-    def close(self) -> None:
-        """Stop before the end."""
-        if self._steps is not None:
-            self._steps.close()

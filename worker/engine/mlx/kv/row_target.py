@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 import mlx.core as mx
 
 from ops.blockstore.blocks import BlockTarget, TensorEntry
-from worker.engine.mlx.kv.codec import DTYPE_NAMES, dtype_name, layers_of
+from worker.engine.mlx.kv.codec import DTYPE_NAMES, layers_of
 
 _LENGTH_BYTES = 8
 _SPACES = 8
@@ -30,7 +30,7 @@ class _Buffer:
         _, self._heads, self.slots, dim = buffer.shape
         self._slot_bytes = dim * buffer.itemsize
         #: Shape of some tokens of the buffer, without their number, and the type of an element.
-        self.kind = self._heads, dim, dtype_name(buffer)
+        self.kind = self._heads, dim, DTYPE_NAMES[buffer.dtype]
         # The buffer protocol has no bfloat16, so elements are exported as uint8.
         self._bytes = memoryview(buffer.view(mx.uint8)).cast("B")  # type: ignore[arg-type]  # the stubs leave it out
 

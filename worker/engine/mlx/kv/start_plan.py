@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from domain.kv.checkpoints import CacheCheckpoint, CheckpointSite, checkpoint_fingerprint, places
@@ -14,6 +14,7 @@ from domain.kv.relief import Holder
 from domain.kv.spec import ModelCacheSpec
 from worker.cachestore.tier import DiskTier
 from worker.engine.mlx.kv.context_caches import ContextStore
+from worker.engine.mlx.kv.probe import ContextSizes
 
 #: Restoring fewer tokens than this takes longer than computing them.
 RESTORED_TOKENS_MIN = 16
@@ -22,6 +23,17 @@ RESTORED_TOKENS_MIN = 16
 LEFT_PARTS = 4
 #: Tokens that it may leave behind although the disk does not have them: the end of an answer.
 LEFT_UNSAVED_TOKENS = 16
+
+
+#: Tokens by which the next step may lengthen a row: the passes in flight, and drafted tokens.
+STEP_TOKENS_MAX = 12
+#: Seconds without a running sequence after which contexts that the disk does not take are freed.
+BLOCKED_S_MAX = 10.0
+
+
+def row_slots(sizes: ContextSizes, tokens: int) -> int:
+    """Return the room, in whole blocks, of a row of ``tokens`` that runs its next step."""
+    return sizes.blocks_for(tokens + STEP_TOKENS_MAX) * sizes.block_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +93,21 @@ class StartPlan:
 class StartPlanner:
     """Plans how sequences start."""
 
-    def __init__(self, store: ContextStore, fingerprint: str, tier: DiskTier | None) -> None:
+    def __init__(
+        self,
+        store: ContextStore,
+        fingerprint: str,
+        tier: DiskTier | None,
+        now_s: Callable[[], float],
+    ) -> None:
         self._store = store
         self._pool = store.pool
         self._spec: ModelCacheSpec = store.pool.spec
         self._fingerprint = fingerprint
         self._checkpoint_fingerprint = checkpoint_fingerprint(fingerprint)
         self._tier = tier
+        self._now_s = now_s
+        self._blocked_since_s: float | None = None
 
     def known_tokens(self, token_ids: Sequence[int]) -> tuple[int, int, int]:
         """Return how many tokens of a prompt memory has, can be restored, and are known at all.
@@ -135,6 +155,40 @@ class StartPlanner:
             diverged_at=diverged_at,
         )
 
+    def admit(
+        self, tokens: Sequence[int], *, running: int, is_cold: bool = False
+    ) -> StartPlan | None:
+        """Plan a start for which there is memory, and pin what it uses."""
+        growth_bytes = self._spec.full_bytes(self._spec.block_tokens) * running
+        needed_bytes = self._spec.live_bytes(row_slots(self._spec, len(tokens))) + growth_bytes
+        alone = running == 0
+        if not self._pool.could_take(needed_bytes, alone=alone):
+            return None  # before the prompt is hashed: a refused one is tried again soon
+        for adopts in () if is_cold else (False, True):
+            plan = self.plan(tokens[:-1], adopts=adopts)
+            self._pool.share(*plan.holders)
+            held_bytes = 0 if plan.adopted is None else plan.adopted.size_bytes
+            if self._pool.make_room(needed_bytes - held_bytes, alone=alone):
+                self._blocked_since_s = None
+                return plan
+            self._pool.release(*plan.holders)
+        # Without its sources in memory: the disk has them.
+        if not self._pool.make_room(needed_bytes, lose=self._is_blocked(running), alone=alone):
+            return None
+        self._blocked_since_s = None
+        plan = StartPlan() if is_cold else self.plan(tokens[:-1], adopts=True)
+        self._pool.share(*plan.holders)
+        return plan
+
+    def _is_blocked(self, running: int) -> bool:
+        """Return whether nothing has run for long because contexts are not saved."""
+        if running:
+            self._blocked_since_s = None
+            return False
+        if self._blocked_since_s is None:
+            self._blocked_since_s = self._now_s()
+        return self._now_s() - self._blocked_since_s > BLOCKED_S_MAX
+
     def _adopted(self, pieces: Sequence[Piece], *, adopts: bool) -> Context | None:
         """Return the parked context that begins a plan and can run again, if there is one."""
         if not pieces or pieces[0].context is None:
@@ -179,11 +233,6 @@ class StartPlanner:
                 if known.tokens < position < start + size:
                     return position, DiskEnd(name, start, position)
         return self.end_before(wanted, known.names, known.tokens)
-
-    def _disk_end(self, place: CheckpointSite) -> DiskEnd | None:
-        for position, name in self.disk_ends(place):
-            return DiskEnd(name, place.start, position)
-        return None
 
     def disk_ends(self, place: CheckpointSite) -> Iterator[tuple[int, BlockHash]]:
         """Yield the checkpoints of a place that the disk has, the last one first."""
@@ -234,7 +283,9 @@ class StartPlanner:
     ) -> tuple[int, CacheCheckpoint | DiskEnd | None]:
         """Return the last checkpoint in the first ``stop`` tokens, and its position."""
         for place in places(token_ids, names, stop, self._spec.block_tokens):
-            in_memory, on_disk = self._pool.checkpoints.at(place), self._disk_end(place)
+            in_memory = self._pool.checkpoints.at(place)
+            stored = (DiskEnd(name, place.start, at) for at, name in self.disk_ends(place))
+            on_disk = next(stored, None)
             if in_memory is not None and (
                 on_disk is None or in_memory.position >= on_disk.position
             ):
@@ -257,6 +308,16 @@ class StartPlanner:
             ):
                 return length
         return 0
+
+
+def name_at(
+    pool: BlockPool, token_ids: Sequence[int], names: Sequence[BlockHash], end: int
+) -> BlockHash:
+    """Return the name of the first ``end`` tokens of a prompt, as of a checkpoint there."""
+    size = pool.spec.block_tokens
+    block = (end - 1) // size
+    parent = names[block - 1] if block else None
+    return pool.checkpoints.name_of(parent, token_ids[block * size : end])
 
 
 class PendingPrefixes:
@@ -297,8 +358,10 @@ class PendingPrefixes:
             pauses: Positions at which checkpoints are made.
         """
         ends = pauses if self._pool.spec.has_ends else (len(token_ids),)
-        found = {} if self._pool.spec.has_ends else self._blocks(names)
-        found |= {self._name(token_ids, names, end): end for end in ends if end > restored}
+        found: dict[BlockHash, int] = {}
+        if not self._pool.spec.has_ends:
+            found = {name: (at + 1) * self._size for at, name in enumerate(names)}
+        found |= {name_at(self._pool, token_ids, names, end): end for end in ends if end > restored}
         new = {
             name: end for name, end in found.items() if end > restored and name not in self._pool
         }
@@ -344,7 +407,7 @@ class PendingPrefixes:
             names = list(self._pool.hasher.chain(pack_ids(wanted), self._size))
             for end in sorted(set(self._pending.values())):
                 if end <= len(wanted):
-                    yield self._name(wanted, names, end)
+                    yield name_at(self._pool, wanted, names, end)
             return
         names = []
         for name in self._pool.hasher.chain(pack_ids(wanted), self._size):
@@ -353,13 +416,4 @@ class PendingPrefixes:
             if name not in self._pending and name not in self._pool:
                 return
         if wanted:
-            yield self._name(wanted, names, len(wanted))
-
-    def _blocks(self, names: Sequence[BlockHash]) -> dict[BlockHash, int]:
-        return {name: (at + 1) * self._size for at, name in enumerate(names)}
-
-    def _name(self, token_ids: Sequence[int], names: Sequence[BlockHash], end: int) -> BlockHash:
-        """Return the name of the first ``end`` tokens, as of a checkpoint there."""
-        block = (end - 1) // self._size
-        parent = names[block - 1] if block else None
-        return self._pool.checkpoints.name_of(parent, token_ids[block * self._size : end])
+            yield name_at(self._pool, wanted, names, len(wanted))

@@ -21,6 +21,7 @@ from domain.kv.spec import (
     ModelCacheSpec,
 )
 from worker.engine.mlx.kv.packed_cache import PackedKVCache
+from worker.engine.mlx.untyped import Cache, Network
 
 _TOKEN_AXIS = 2
 
@@ -98,10 +99,6 @@ class WindowKVCache:
             return self.length
         return max(0, self.length - (self.window - 1))
 
-    def is_trimmable(self) -> bool:
-        """Return whether the last token can be taken back."""
-        return self.trimmable > 0
-
     def trim(self, n: int) -> int:
         """Take back the last ``n`` tokens, at most ``trimmable``; return how many."""
         n = min(n, self.trimmable)
@@ -160,7 +157,7 @@ class WindowKVCache:
         kept = self.length
         if total > slots_max:
             kept = min(kept, max(self.window - 1, self.window + self.slack - new))
-        if total <= self._slots():
+        if self.keys is not None and total <= self.keys.shape[_TOKEN_AXIS]:
             self._write(keys, values)
         elif kept + new <= slots_max:
             self._rebuild(kept, keys, values)
@@ -181,9 +178,6 @@ class WindowKVCache:
     @property
     def _slots_max(self) -> int:
         return self.window + self.slack + self.step
-
-    def _slots(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[_TOKEN_AXIS]
 
     def _seen(self) -> int:
         """Return how many stored tokens the next one sees."""
@@ -227,14 +221,11 @@ class WindowKVCache:
 
 
 def make_row_caches(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    step: int = BLOCK_TOKENS,
-    spec: ModelCacheSpec | None = None,
+    network: Network, step: int = BLOCK_TOKENS, spec: ModelCacheSpec | None = None
 ) -> list[Any]:
     """Return empty caches for one sequence, one for each layer.
 
     Args:
-        network: An mlx-lm model.
         step: Tokens by which their buffers grow; those of windows by at most
             ``WINDOW_STEP_TOKENS``.
         spec: Which layers are in 8 bits; ``None`` for none.
@@ -250,7 +241,7 @@ def make_row_caches(
     return nest(rows, packed)
 
 
-def _row_cache(cache: Any, step: int, *, shares: bool) -> Any:  # noqa: ANN401 - mlx-lm ships no types
+def _row_cache(cache: Cache, step: int, *, shares: bool) -> Cache:
     if type(cache) is CacheList:
         return CacheList(*(_row_cache(one, step, shares=shares) for one in cache.caches))
     # One that always keeps its first tokens has another order.
@@ -292,7 +283,7 @@ class UnsupportedCache(Exception):
     """A model's caches cannot be cut into blocks and restored; it runs without a prefix cache."""
 
 
-def is_state(leaf: Any) -> bool:  # noqa: ANN401 - mlx-lm ships no types
+def is_state(leaf: Cache) -> bool:
     """Return whether a cache is the state of a recurrent layer, which has no length."""
     return type(leaf) in STATE_CLASSES
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import structlog
@@ -25,16 +25,23 @@ from domain.kv.plan import (
 from domain.kv.spec import BLOCK_TOKENS, ModelCacheSpec
 from domain.values import ModelCard
 from worker.engine.mlx.fingerprint import computation_of
-from worker.engine.mlx.kv.probe import FoundRows, GrowthSizes, checked_spec, probe_spec
+from worker.engine.mlx.kv.probe import (
+    ContextSizes,
+    FoundRows,
+    GrowthSizes,
+    checked_spec,
+    probe_spec,
+)
 from worker.engine.mlx.kv.window_cache import UnsupportedCache
-from worker.engine.mlx.memory.device import Device
+from worker.engine.mlx.memory.device import Device, EmbeddingAccount
 from worker.engine.mlx.memory.step import StepFile, estimated_step
+from worker.engine.mlx.untyped import Network
 from worker.engine.ports import ModelLoadError, is_device_error
 
 _log = structlog.get_logger(__name__)
 
 
-def parameter_bytes(network: Any) -> int:  # noqa: ANN401 - mlx-lm ships no types
+def parameter_bytes(network: Network) -> int:
     """Return the size of a network's weights; evaluates nothing."""
     arrays: list[tuple[str, Any]] = tree_flatten(network.parameters())  # type: ignore[assignment]
     return sum(array.nbytes for _, array in arrays)
@@ -80,9 +87,7 @@ def report_memory(
     """Log the memory of a loaded model, and warn where the usual contexts do not fit.
 
     Args:
-        costs: Weights, caches and steps of the model; the context length is the one in force.
         is_pinned: Whether ``engine.kv_budget_mb`` sets it.
-        device: The memory; ``None`` where it was not read.
     """
     tokens = usual_tokens(costs.context_length)
     context_bytes, step_bytes = costs.live_bytes(tokens), costs.step.bytes_at(tokens)
@@ -118,25 +123,6 @@ def report_memory(
             f" {_gb(device.device_bytes)} GB",
             advice="lower engine.kv_budget_mb",
         )
-
-
-def report_disk(stored_bytes: int, *, context_length: int, budget_bytes: int) -> None:
-    """Warn where the disk does not hold the usual contexts.
-
-    Args:
-        stored_bytes: Files of one context of the usual length.
-        context_length: Longest context that the service accepts, in tokens.
-        budget_bytes: Limit of all files.
-    """
-    if AGENTS_DEFAULT * stored_bytes <= budget_bytes:
-        return
-    _log.warning(
-        "contexts_exceed_disk",
-        why=f"{AGENTS_DEFAULT} contexts of {usual_tokens(context_length)} tokens take"
-        f" {_gb(AGENTS_DEFAULT * stored_bytes)} GB of files, cache.disk_budget_gb allows"
-        f" {_gb(budget_bytes)}",
-        advice="raise cache.disk_budget_gb; contexts that are deleted are computed again",
-    )
 
 
 def _gb(size_bytes: int) -> float:
@@ -186,7 +172,6 @@ class MemoryWatch:
         """Return the bytes to withhold from the budget. Call once before each step.
 
         Args:
-            active: Bytes in use.
             peak: The most that was in use since any moment before the last call.
             accounted: Bytes of rows, parked segments and copies in flight.
         """
@@ -228,44 +213,12 @@ PINNED_CACHE_BYTES = 512 << 20
 CONTEXT_SHARE_MIN = 0.5
 
 
-class MemoryReserve(Protocol):
-    """Memory that is set aside before the budget of the contexts is made.
-
-    Attributes:
-        is_granted: Whether the device has it beside the model.
-    """
-
-    is_granted: bool
-
-    def beside(self, memory: DeviceMemory) -> DeviceMemory:
-        """Return the memory that is left where the reserve is taken out of it."""
-        ...
-
-
-class ContextSizes(Protocol):
-    """Sizes of the contexts of a model: ``ModelCacheSpec``, or an estimate."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens by which sizes grow at once."""
-        ...
-
-    def live_bytes(self, tokens: int) -> int:
-        """Return the size of the caches of a running sequence of ``tokens``."""
-        ...
-
-    def blocks_for(self, tokens: int) -> int:
-        """Return how many blocks a context of ``tokens`` takes."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMemory:
     """The memory of a loaded model.
 
     Attributes:
         spec: Layers and sizes of its caches; ``None`` where a cache cannot be restored.
-        why_no_spec: Why it cannot.
         sizes: Sizes of its contexts: ``spec``, or estimates.
         kv_bytes: Budget of all contexts; ``None`` for no limit.
         costs: Weights, caches and steps; the context length is the longest that fits.
@@ -273,7 +226,6 @@ class LoadedMemory:
         is_pinned: Whether the settings give the budget.
         withheld: Returns the bytes to withhold from the budget during the next step, given those
             that are accounted; ``None`` where the device is not read.
-        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
     """
 
     spec: ModelCacheSpec | None
@@ -287,11 +239,7 @@ class LoadedMemory:
     why_no_spec: str = ""
 
     def withheld_bytes(self, accounted: int, rows: FoundRows, uids: Iterable[int]) -> int:
-        """Return the bytes to withhold from the budget. Call once before each step.
-
-        Args:
-            accounted: Bytes of rows, parked contexts and copies in flight.
-        """
+        """Return the bytes to withhold from the budget. Call once before each step."""
         if isinstance(self.sizes, GrowthSizes):
             self.sizes.observe(rows, uids)
         return 0 if self.withheld is None else self.withheld(accounted)
@@ -312,11 +260,16 @@ class LoadedMemory:
                 is_pinned=self.is_pinned,
                 device=self.device,
             )
-        if self.spec is not None and self.disk_bytes is not None:
-            report_disk(
-                self.spec.context_bytes(usual_tokens(context_length)),
-                context_length=context_length,
-                budget_bytes=self.disk_bytes,
+        if self.spec is None or self.disk_bytes is None:
+            return
+        tokens = usual_tokens(context_length)
+        files_bytes = AGENTS_DEFAULT * self.spec.context_bytes(tokens)
+        if files_bytes > self.disk_bytes:
+            _log.warning(
+                "contexts_exceed_disk",
+                why=f"{AGENTS_DEFAULT} contexts of {tokens} tokens take {_gb(files_bytes)} GB of"
+                f" files, cache.disk_budget_gb allows {_gb(self.disk_bytes)}",
+                advice="raise cache.disk_budget_gb; contexts that are deleted are computed again",
             )
 
 
@@ -328,7 +281,6 @@ class DeviceBudget:
         batch: Sequences decoded in one step.
         pinned_bytes: Budget that the settings give; then no step is estimated.
         steps: Remembers steps that took more than their estimate; ``None`` remembers none.
-        disk_bytes: Limit of the files of all contexts; ``None`` where none are written.
         reserve: Memory for what is computed beside the model; it is granted where the model has
             room beside it.
     """
@@ -338,7 +290,7 @@ class DeviceBudget:
     pinned_bytes: int | None = None
     steps: StepFile | None = None
     disk_bytes: int | None = None
-    reserve: MemoryReserve | None = None
+    reserve: EmbeddingAccount | None = None
 
     def check_weights(self, model_dir: Path) -> None:
         """Refuse weights that the device cannot hold, before they are read.
@@ -362,7 +314,7 @@ class DeviceBudget:
 
     def after_load(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         loaded: LoadedMemory,
         *,
         fingerprint: str,
@@ -378,7 +330,9 @@ class DeviceBudget:
         cache_bytes, key = PINNED_CACHE_BYTES, ""
         if kv_bytes is None:
             key = self._step_key(network, fingerprint, piece_tokens, ragged=ragged)
-            step = self._step(network, key, loaded.spec, piece_tokens, ragged=ragged)
+            step = (None if self.steps is None else self.steps.get(key)) or estimated_step(
+                network, loaded.spec, piece_tokens=piece_tokens, batch=self.batch, ragged=ragged
+            )
             # A step frees what it took, and the next one takes it again: more need not be kept.
             cache_bytes = step_bytes = step.bytes_at(usual_tokens(costs.context_length))
             costs = replace(costs, step=step)
@@ -394,51 +348,47 @@ class DeviceBudget:
             left_bytes = self.reserve.beside(memory).usable_bytes
             self.reserve.is_granted = costs.weights_bytes + kv_bytes <= left_bytes
         self.device.limit(memory_bytes=memory.device_bytes, cache_bytes=cache_bytes)
-        watch = MemoryWatch(
-            weights_bytes=self.device.active_bytes(),
-            step_bytes=step_bytes,
-            budget_bytes=kv_bytes,
-            peak_bytes=self.device.peak_bytes(),
-        )
-        remember = self._remembered(key, costs.step, step_bytes or 0)
-
-        def withheld(accounted: int) -> int:
-            withheld_bytes = watch.withheld_bytes(
-                active=self.device.active_bytes(),
-                peak=self.device.peak_bytes(),
-                accounted=accounted,
-            )
-            remember(watch.step_bytes)
-            return withheld_bytes
-
         return replace(
             loaded,
             kv_bytes=kv_bytes,
             costs=costs,
             device=memory,
             is_pinned=self.pinned_bytes is not None,
-            withheld=withheld,
+            withheld=self._watched(key, costs.step, step_bytes, kv_bytes),
         )
 
-    def _remembered(self, key: str, step: StepMemory, step_bytes: int) -> Callable[[int], None]:
-        """Return what keeps a step beyond the estimate for the next start.
+    def _watched(
+        self, key: str, step: StepMemory, step_bytes: int | None, kv_bytes: int
+    ) -> Callable[[int], int]:
+        """Return what withholds bytes from the budget, and remembers steps beyond the estimate.
 
         Args:
             key: Of the step in the file.
-            step_bytes: Its size on a context of the usual length.
+            step_bytes: Its size on a context of the usual length; ``None`` without an estimate.
         """
-        known_bytes = step_bytes
+        watch = MemoryWatch(
+            weights_bytes=self.device.active_bytes(),
+            step_bytes=step_bytes,
+            budget_bytes=kv_bytes,
+            peak_bytes=self.device.peak_bytes(),
+        )
+        known_bytes = step_bytes or 0
 
-        def remember(seen_bytes: int) -> None:
+        def withheld(accounted: int) -> int:
             nonlocal known_bytes
-            if self.steps is None or not step_bytes or seen_bytes <= known_bytes:
-                return
-            # With some room, so that the file is written a few times and not at each step.
-            known_bytes = seen_bytes + seen_bytes // _REMEMBERED_ROOM
-            fixed_bytes = step.fixed_bytes + known_bytes - step_bytes
-            self.steps.put(key, replace(step, fixed_bytes=fixed_bytes))
+            withheld_bytes = watch.withheld_bytes(
+                active=self.device.active_bytes(),
+                peak=self.device.peak_bytes(),
+                accounted=accounted,
+            )
+            if self.steps is not None and step_bytes and watch.step_bytes > known_bytes:
+                # With some room, so that the file is written a few times and not at each step.
+                known_bytes = watch.step_bytes + watch.step_bytes // _REMEMBERED_ROOM
+                fixed_bytes = step.fixed_bytes + known_bytes - step_bytes
+                self.steps.put(key, replace(step, fixed_bytes=fixed_bytes))
+            return withheld_bytes
 
-        return remember
+        return withheld
 
     def _measured(
         self, costs: ContextCosts, memory: DeviceMemory, block_bytes: int
@@ -460,35 +410,15 @@ class DeviceBudget:
         return alone
 
     def _step_key(
-        self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
-        fingerprint: str,
-        piece_tokens: int,
-        *,
-        ragged: bool,
+        self, network: Network, fingerprint: str, piece_tokens: int, *, ragged: bool
     ) -> str:
         shape = f"{piece_tokens} {self.batch} {ragged} mlx {version('mlx')}"
         name = mx.device_info().get("device_name", "")
         weights = parameter_bytes(network)
         return f"{fingerprint} {weights} {computation_of(network)} {name} {shape}"
 
-    def _step(
-        self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
-        key: str,
-        spec: ModelCacheSpec | None,
-        piece_tokens: int,
-        *,
-        ragged: bool,
-    ) -> StepMemory:
-        """Return the step that was remembered, or its estimate."""
-        known = None if self.steps is None else self.steps.get(key)
-        return known or estimated_step(
-            network, spec, piece_tokens=piece_tokens, batch=self.batch, ragged=ragged
-        )
 
-
-def _warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+def _warm_up(network: Network) -> None:
     """Compute one token, so that the first request finds weights and kernels loaded.
 
     Raises:
@@ -504,7 +434,7 @@ def _warm_up(network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
 
 
 def memory_at_load(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     card: ModelCard,
     *,
     block_tokens: int,
@@ -517,12 +447,8 @@ def memory_at_load(
     """Probe the caches of a network, warm it up and return its memory.
 
     Args:
-        network: An mlx-lm model.
-        piece_tokens: Most prompt tokens computed in one piece.
-        ragged: Whether the network computes rows of unequal length in one pass.
         budget: Bytes of all contexts, ``None`` for no limit, or what measures them.
         beside_bytes: What a draft model and what encodes images take.
-        kv_bits: Bits of keys and values where the network allows it; 0 keeps them exact.
 
     Raises:
         ModelLoadError: Weights and a step leave no room for contexts.
@@ -553,8 +479,7 @@ def memory_at_load(
 
 
 def probed_spec(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    block_tokens: int = BLOCK_TOKENS,
+    network: Network, block_tokens: int = BLOCK_TOKENS
 ) -> tuple[ModelCacheSpec | None, str]:
     """Return what ``probe_spec`` returns, or ``None`` and why it refuses."""
     try:

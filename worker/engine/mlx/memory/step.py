@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -14,7 +12,9 @@ import mlx.core as mx
 
 from domain.kv.plan import StepMemory
 from domain.kv.spec import WINDOW_SLACK_TOKENS, WINDOW_STEP_TOKENS, LayerKind, ModelCacheSpec
+from worker.engine.mlx.fingerprint import read_object, write_object
 from worker.engine.mlx.rows.running_sequences import TOGETHER_PIECES_MAX, TOGETHER_TOKENS_MAX
+from worker.engine.mlx.untyped import Network
 
 #: Copies of the outputs of the widest layer that a pass keeps at once; 0.7 to 2.9 were measured on
 #: the networks of ``docs/kv-cache.md``.
@@ -43,7 +43,7 @@ _MATRIX_AXES = 2
 
 
 def estimated_step(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     spec: ModelCacheSpec | None,
     *,
     piece_tokens: int,
@@ -57,10 +57,7 @@ def estimated_step(
     stores scores.
 
     Args:
-        network: An mlx-lm model; its weights may be lazy.
         spec: Its caches; ``None`` where they are not known.
-        piece_tokens: Most prompt tokens computed in one piece.
-        batch: Sequences decoded in one step.
         ragged: Whether short prompts are computed in one pass.
         stores_scores: Assume it instead, where another device will compute.
     """
@@ -109,11 +106,10 @@ class _Shape:
         layer_outputs: Elements that the widest layer computes for a token, its input included.
         vocabulary: Rows of the largest matrix outside of the layers.
         heads: Most query heads of a module.
-        element_bytes: Size of an activation.
         latent_elements: Elements of all heads that latent attention computes of a cached token.
     """
 
-    def __init__(self, network: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def __init__(self, network: Network) -> None:
         modules = list(network.named_modules())
         experts = max([1, *_integers(modules, _EXPERTS)])
         self.heads = max([1, *_integers(modules, _HEADS)])
@@ -199,18 +195,14 @@ _ENTRIES_MAX = 32
 
 
 class StepFile:
-    """Steps by key, raised to what was seen. A file that is missing or garbled is empty.
-
-    Args:
-        path: The file; its directory exists.
-    """
+    """Steps by key, raised to what was seen. A file that is missing or garbled is empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def get(self, key: str) -> StepMemory | None:
         """Return the step of a key, ``None`` where there is none."""
-        entry = self._entries().get(key)
+        entry = read_object(self._path).get(key)
         try:
             return None if entry is None else StepMemory(**entry)
         except TypeError:
@@ -218,23 +210,7 @@ class StepFile:
 
     def put(self, key: str, step: StepMemory) -> None:
         """Remember a step. A file that cannot be written is left as it is."""
-        entries = self._entries()
+        entries = read_object(self._path)
         entries.pop(key, None)
         entries[key] = asdict(step)
-        kept = dict(list(entries.items())[-_ENTRIES_MAX:])
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            draft.write_text(json.dumps(kept), encoding="utf-8")
-            draft.replace(self._path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-
-    def _entries(self) -> dict[str, dict[str, int]]:
-        try:
-            entries = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        is_valid = isinstance(entries, dict) and all(
-            isinstance(entry, dict) for entry in entries.values()
-        )
-        return entries if is_valid else {}
+        write_object(self._path, dict(list(entries.items())[-_ENTRIES_MAX:]))

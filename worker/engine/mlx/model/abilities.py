@@ -28,7 +28,6 @@ def abilities_of(
     """Return what the engine can do with a network.
 
     Args:
-        network: An mlx-lm model.
         support: What ``find_row_support`` returned for it.
         spec: What ``probe_spec`` returned; ``None`` where it refused.
         why_no_spec: Why it refused.

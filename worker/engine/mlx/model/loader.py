@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import mlx.core as mx
 import mlx_lm.utils
@@ -93,6 +93,7 @@ class LoadedWeights:
 
 _log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 #: Arrays of weights that are read between two looks at what is loaded beside them.
 _READ_TOGETHER: Final = 32
 #: Without it, transformers asks on the terminal whether to run the Python files of a model.
@@ -197,7 +198,9 @@ def load_weights(
         raise ModelLoadError(msg) from error
     network, config, tokens = base.network, base.config, base.tokens
     card = _card(source, model_dir, config, digest.result())
-    encoder = _encoder_of(model_dir, network, tokens.images)
+    encoder = reader = tokens.images
+    if not isinstance(reader, str):
+        encoder = _or_why("the tower", partial(load_encoder, model_dir, network, reader))
     if isinstance(encoder, str):
         tokens = replace(tokens, images=encoder)
     model = replace(
@@ -274,26 +277,16 @@ def _reader_of(
         blind = "the vocabulary of this model leaves no ids for images"
     if blind is not None:
         return blind
+    return _or_why("the image processor", partial(load_reader, model_dir, config, tokenizer))
+
+
+def _or_why(what: str, load: Callable[[], T]) -> T | str:
+    """Return what images need, or why it cannot be loaded."""
     try:
-        return load_reader(model_dir, config, tokenizer)
+        return load()
     except Exception as error:  # noqa: BLE001 - of many types on a broken directory; text goes on
         _log.warning("images_unread", why=f"{type(error).__name__}: {error}")
-        return "the image processor of this model cannot be loaded; the log states why"
-
-
-def _encoder_of(
-    model_dir: Path,
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    reader: ImageReader | str,
-) -> ImageEncoder | str:
-    """Return what encodes the images of a model, or why nothing does."""
-    if isinstance(reader, str):
-        return reader
-    try:
-        return load_encoder(model_dir, network, reader)
-    except Exception as error:  # noqa: BLE001 - as in ``_reader_of``
-        _log.warning("images_unread", why=f"{type(error).__name__}: {error}")
-        return "the tower of this model cannot be loaded; the log states why"
+        return f"{what} of this model cannot be loaded; the log states why"
 
 
 def _read_weights(network: Any, beside: Future[Any]) -> None:  # noqa: ANN401 - mlx-lm ships no types

@@ -65,8 +65,6 @@ def size_model(
         bits: Quantizes a configuration that is not quantized, in groups of 64 weights; ``None``
             keeps its own dtype.
         kv_bits: Bits of keys and values; 0 for the dtype of the model.
-        piece_tokens: Prompt tokens computed in one step.
-        batch: Sequences decoded in one step.
 
     Raises:
         UnsupportedConfig: The model family, a value or a cache is not supported.
@@ -178,7 +176,7 @@ def _quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the quantization of the weights as mlx-lm maps it; ``None`` for whole floats."""
     if config.get("quantization") is not None:
         return dict(config["quantization"])
-    found = [place["quantization_config"] for place in _places(config) if _is_quantized(place)]
+    found = [one for place in _places(config) if (one := place.get("quantization_config"))]
     if not found:
         return None
     (given, *_) = found
@@ -188,10 +186,6 @@ def _quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if mapped is None:
         return None
     return mapped | {"modules_to_not_convert": given.get("modules_to_not_convert")}
-
-
-def _is_quantized(place: Mapping[str, Any]) -> bool:
-    return bool(place.get("quantization_config"))
 
 
 def _mapped(given: Mapping[str, Any]) -> dict[str, Any] | None:

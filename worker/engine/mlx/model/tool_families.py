@@ -141,11 +141,7 @@ _HARMONY_CALLS = ToolFormat(
 
 
 def channel_format_of(tokenizer: Any) -> ChannelFormat | None:  # noqa: ANN401 - mlx-lm ships no types
-    """Return the channel format of the model's answers, ``None`` if it has none.
-
-    Args:
-        tokenizer: mlx-lm's wrapper.
-    """
+    """Return the channel format of the model's answers, ``None`` if it has none."""
     if tokenizer.response_initial_state == "header":
         # The only response format that mlx-lm knows which begins so.
         return MUSE_SPARK
@@ -159,9 +155,6 @@ def end_ids_of(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401 - mlx-lm ships
 
     The end markers of a channel format are included, because a conversion without its generation
     settings declares only one of them.
-
-    Args:
-        tokenizer: mlx-lm's wrapper.
     """
     channel_format, vocabulary = channel_format_of(tokenizer), tokenizer.get_vocab()
     marks = channel_format.last_ends if channel_format is not None else ()

@@ -67,11 +67,7 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
 
 
 def turn_of(message: Message, call_of: Callable[[ToolCall], Turn]) -> Turn:
-    """Return a turn of ``one_call_each`` in the template's form.
-
-    Args:
-        call_of: Converts a call to the form of chat templates.
-    """
+    """Return a turn of ``one_call_each`` in the template's form."""
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
         # The template renders text before a call as reasoning anyway.

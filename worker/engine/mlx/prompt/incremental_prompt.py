@@ -70,23 +70,20 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _CachedPrompt:
-    """A rendered prompt; its ids packed as uint32."""
+    """A rendered prompt.
+
+    Attributes:
+        ids: Its tokens, packed as uint32; ``rest`` has none.
+    """
 
     request: ChatRequest
     ids: array[int]
-    opened: str
-    message_starts: tuple[int, ...]
-    last_message: int
+    rest: RenderedPrompt
     size_bytes: int
 
     @property
     def rendered(self) -> RenderedPrompt:
-        return RenderedPrompt(
-            tuple(self.ids),
-            self.opened,
-            message_starts=self.message_starts,
-            last_message=self.last_message,
-        )
+        return self.rest._replace(tokens=tuple(self.ids))
 
 
 class IncrementalPrompts:
@@ -96,7 +93,6 @@ class IncrementalPrompts:
 
     Args:
         fingerprint: Of the loaded model; tokens sampled by other models are not used.
-        bytes_max: Upper bound for the cached prompts; the least recently used are dropped first.
     """
 
     def __init__(
@@ -120,7 +116,6 @@ class IncrementalPrompts:
         """Return the prompt.
 
         Args:
-            request: The newest turn.
             encoding: How its own text is encoded; an earlier turn keeps the encoding that it had
                 when it was answered.
 
@@ -164,9 +159,8 @@ class IncrementalPrompts:
         if after is None:
             return None
         answered = (*before.tokens, *link.answer.token_ids)
-        return RenderedPrompt(
-            (*answered, *after.tokens),
-            after.opened,
+        return after._replace(
+            tokens=(*answered, *after.tokens),
             message_starts=before.message_starts,
             last_message=len(answered) + after.last_message,
         )
@@ -215,14 +209,8 @@ class IncrementalPrompts:
         size = request_bytes + ids.itemsize * len(ids)
         with self._lock:
             if name not in self._cached and size <= self._bytes_max:
-                self._cached[name] = _CachedPrompt(
-                    request,
-                    ids,
-                    rendered.opened,
-                    rendered.message_starts,
-                    rendered.last_message,
-                    size,
-                )
+                rest = rendered._replace(tokens=())
+                self._cached[name] = _CachedPrompt(request, ids, rest, size)
                 self._bytes += size
             while self._bytes > self._bytes_max:
                 self._bytes -= self._cached.popitem(last=False)[1].size_bytes

@@ -30,6 +30,7 @@ from worker.engine.mlx.prompt.segment_tokenizer import (
     RawRenderer,
     with_reasoning_apart,
 )
+from worker.engine.mlx.untyped import Tokenizer
 from worker.engine.mlx.vision.encoder import ImageReader
 from worker.engine.output.channel_parser import HARMONY, ChannelFormat
 from worker.engine.output.tool_calls.reader import ToolFormat
@@ -132,16 +133,13 @@ class PromptRenderer:
     """Renders requests with the model's chat template. May be called from many threads at once.
 
     Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        tool_format: The model's tool-call format, ``None`` if it has no tools.
-        channel_format: The channel format of its answers, ``None`` if it has none.
         tokens_max: Longest prompt that is encoded; ``None`` for any length.
         images: Reads the images of requests, or why there is nothing that does.
     """
 
     def __init__(
         self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
+        tokenizer: Tokenizer,
         tool_format: ToolFormat | None = None,
         channel_format: ChannelFormat | None = None,
         tokens_max: int | None = None,
@@ -243,7 +241,8 @@ class PromptRenderer:
         text = self._text(
             with_instructions(request, is_opened=self._opening_suffices(request, opened)), encoding
         )
-        if opened and self._leaves_thinking_open(text):
+        tag = self._tokenizer.think_start
+        if opened and tag is not None and text.rstrip().endswith(tag):
             # A demanded call starts at once, so the open reasoning section is closed.
             text += f"\n{self._tokenizer.think_end}\n\n"
         return self._with_images(text, images_of(request.messages)), opened
@@ -312,11 +311,7 @@ class PromptRenderer:
     def _last_message(
         self, request: ChatRequest, encoding: PromptEncoding, text: str, tokens: int
     ) -> int:
-        """Return where the text of the last message begins, or a token before; 0 if unknown.
-
-        Args:
-            text: The prompt, or its end.
-        """
+        """Return where the text of the last message begins, or a token before; 0 if unknown."""
         content = request.messages[-1].content.strip()
         if encoding >= PromptEncoding.MARKS_AS_TEXT:
             content = self._prompts.marks.broken(content)
@@ -337,10 +332,6 @@ class PromptRenderer:
             return False
         tail: str = self._tokenizer.decode(list(prompt[-OPENING_TOKENS_MAX:]))
         return tail.rstrip().endswith(tag)
-
-    def _leaves_thinking_open(self, text: str) -> bool:
-        tag = self._tokenizer.think_start
-        return tag is not None and text.rstrip().endswith(tag)
 
     def _opening_suffices(self, request: ChatRequest, opened: str) -> bool:
         """Whether the opened call expresses the tool choice, so that no instruction is needed."""
@@ -364,8 +355,9 @@ class PromptRenderer:
             return self._prompts.marks.broken(text) if breaks else text
         if breaks:
             request = self._with_reasoning_apart(request)
-        as_written = self._prompts.marks.broken_deeply if breaks else _unchanged
-        tools = as_written(self._tools(request))
+        as_written = self._prompts.marks.broken_deeply if breaks else lambda value: value
+        as_taken = harmony.tool_of if self._is_harmony else dict[str, Any]
+        tools = as_written([as_taken(tool) for tool in request.tools])
         for turns in self._spellings(request.messages):
             try:
                 return self._apply(request, as_written(turns), tools)
@@ -393,10 +385,6 @@ class PromptRenderer:
         messages = tuple(with_reasoning_apart(turn, start, end) for turn in request.messages)
         return replace(request, messages=messages)
 
-    def _tools(self, request: ChatRequest) -> list[dict[str, Any]]:
-        as_taken = harmony.tool_of if self._is_harmony else dict[str, Any]
-        return [as_taken(tool) for tool in request.tools]
-
     def _apply(self, request: ChatRequest, turns: list[Turn], tools: list[dict[str, Any]]) -> str:
         text: str = self._tokenizer.apply_chat_template(
             turns,
@@ -410,10 +398,6 @@ class PromptRenderer:
 
     def _effort(self, request: ChatRequest) -> dict[str, str]:
         return harmony.effort_of(request.effort) if self._is_harmony else {}
-
-
-def _unchanged(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    return value
 
 
 def _turns(messages: Sequence[Message], *, id_chars: int | None = None) -> list[Turn]:
@@ -439,13 +423,9 @@ def _turn(message: Message, named: Callable[[str], str]) -> Turn:
 
 
 def _call(call: ToolCall) -> Turn:
-    function = {"name": call.name, "arguments": _plain(call.arguments)}
-    return {"id": call.id, "type": "function", "function": function}
-
-
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # Templates test ``is mapping`` and call ``tojson``, which need a dict.
-    return dict(arguments)
+    function = {"name": call.name, "arguments": dict(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _simplified(messages: Sequence[Message]) -> list[Turn]:
@@ -468,7 +448,7 @@ def _simplified(messages: Sequence[Message]) -> list[Turn]:
 
 def _with_calls(message: Message) -> str:
     calls = [
-        f"[call {call.name} {canonical_json(_plain(call.arguments)).decode(errors='replace')}]"
+        f"[call {call.name} {canonical_json(dict(call.arguments)).decode(errors='replace')}]"
         for call in message.tool_calls
     ]
     return "\n".join([message.content, *calls]) if calls else message.content

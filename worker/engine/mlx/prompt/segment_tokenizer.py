@@ -18,6 +18,7 @@ import structlog
 
 from domain.chat.request import Message, RawPrompt
 from domain.errors import InvalidRequest, PromptTooLong
+from worker.engine.mlx.untyped import Tokenizer
 from worker.engine.ports import RenderedPrompt
 
 #: Upper bound for the cached segments, in bytes.
@@ -50,14 +51,9 @@ class SegmentTokenizer:
 
     Args:
         tokenizer: Of the library ``tokenizers``; ``refusal`` must return ``None`` for it.
-        bytes_max: Upper bound for the cached segments; the least recently used are dropped first.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - tokenizers ships no types
-        bytes_max: int = SEGMENTS_BYTES_MAX,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         assert refusal(tokenizer) is None, "this tokenizer's segments depend on each other"
         self._tokenizer = tokenizer
         self._marks = {token.content: token_id for token_id, token in _marks(tokenizer)}
@@ -113,7 +109,7 @@ class SegmentTokenizer:
                 self._bytes -= _size_bytes(*self._cached.popitem(last=False))
 
 
-def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
+def refusal(tokenizer: Tokenizer) -> str | None:
     """Return why a tokenizer's segments may not be encoded separately; ``None`` if they may."""
     if tokenizer.truncation is not None or tokenizer.padding is not None:
         return "it truncates or pads"
@@ -125,18 +121,18 @@ def refusal(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no
 
 
 def _refusal_of_marks(marks: Sequence[Any]) -> str | None:
-    if not marks:
-        return "it has no markers to split at"
-    if len({token.content for token in marks}) < len(marks):
-        return "a marker has two ids"
-    if any(token.lstrip or token.rstrip or token.single_word for token in marks):
-        return "a marker depends on its neighbours"
-    if any(len(token.content) > _MARK_CHARS_MAX for token in marks):
-        return "a marker is very long"
-    return None
+    reasons = {
+        "it has no markers to split at": not marks,
+        "a marker has two ids": len({one.content for one in marks}) < len(marks),
+        "a marker depends on its neighbours": any(
+            one.lstrip or one.rstrip or one.single_word for one in marks
+        ),
+        "a marker is very long": any(len(one.content) > _MARK_CHARS_MAX for one in marks),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizers ships no types
+def _refusal_of_parts(tokenizer: Tokenizer) -> str | None:
     model = type(tokenizer.model).__name__
     if model not in _MODELS or getattr(tokenizer.model, "dropout", None):
         return f"model {model}"
@@ -145,16 +141,18 @@ def _refusal_of_parts(tokenizer: Any) -> str | None:  # noqa: ANN401 - tokenizer
         pre_tokenizers = _parts(tokenizer.pre_tokenizer, "pretokenizers")
     except Exception:  # noqa: BLE001 - a component written in Python may raise anything
         return "a component that cannot be inspected"
-    for part in normalizers:
-        if part["type"] not in _NORMALIZERS:
-            return f"normalizer {part['type']}"
-    for part in pre_tokenizers:
-        if part["type"] not in _PRE_TOKENIZERS or part.get("add_prefix_space"):
-            return f"pre-tokenizer {part['type']}"
-    return None
+    refused = [
+        f"normalizer {one['type']}" for one in normalizers if one["type"] not in _NORMALIZERS
+    ]
+    refused += [
+        f"pre-tokenizer {one['type']}"
+        for one in pre_tokenizers
+        if one["type"] not in _PRE_TOKENIZERS or one.get("add_prefix_space")
+    ]
+    return next(iter(refused), None)
 
 
-def _marks(tokenizer: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401 - tokenizers ships no types
+def _marks(tokenizer: Tokenizer) -> Iterator[tuple[int, Any]]:
     """Yield the added tokens that are split off before the text is normalised.
 
     The tokenizer looks for the others (``normalized``) inside each segment.
@@ -262,9 +260,6 @@ def with_reasoning_apart(turn: Message, think_start: str, think_end: str) -> Mes
 
     Some clients send reasoning back inside the text. Templates look for its marks there, but find
     none that is broken.
-
-    Args:
-        turn: A message of any role.
     """
     if turn.role != "assistant" or think_end not in turn.content:
         return turn
@@ -285,18 +280,9 @@ GAP_MARKS: Final = (
 
 
 class RawRenderer:
-    """Encodes raw prompts to token ids. May be called from many threads at once.
+    """Encodes raw prompts to token ids. May be called from many threads at once."""
 
-    Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
-        encode: From a text to its ids, without special tokens.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
-        encode: Callable[[str], tuple[int, ...]],
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, encode: Callable[[str], tuple[int, ...]]) -> None:
         self._tokenizer = tokenizer
         self._encode = encode
         self._last_id = len(tokenizer) - 1
@@ -342,14 +328,14 @@ class RawRenderer:
         return text
 
 
-def _start_of(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - mlx-lm ships no types
+def _start_of(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the start token that the tokenizer adds to a text; empty if it adds none."""
     start = tokenizer.bos_token_id
     framed = tokenizer.encode("a", add_special_tokens=True)
     return (start,) if start is not None and framed[:1] == [start] else ()
 
 
-def _gap_marks_of(tokenizer: Any) -> tuple[int, int, int] | None:  # noqa: ANN401 - mlx-lm ships no types
+def _gap_marks_of(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
     known = tokenizer.get_added_vocab()
     for first, second, third in GAP_MARKS:
         if first in known and second in known and third in known:
@@ -397,18 +383,13 @@ class PromptTokenizer:
     """Encodes prompts to token ids. May be called from many threads at once.
 
     Args:
-        tokenizer: mlx-lm's wrapper around the model's tokenizer.
         tokens_max: Longest prompt that is encoded; ``None`` for any length.
 
     Attributes:
         marks: Breaks marks in a caller's text; ``encode_prompt`` cuts the prompt there.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
-        tokens_max: int | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens_max: int | None = None) -> None:
         self.marks = MarkBreaker(tokenizer.get_added_vocab())
         self._tokenizer = tokenizer
         self._tokens_max = tokens_max
@@ -447,7 +428,7 @@ class PromptTokenizer:
         return sum(len(encoding) for encoding in encodings)
 
 
-def _segments_of(backend: Any) -> SegmentTokenizer | None:  # noqa: ANN401 - tokenizers ships no types
+def _segments_of(backend: Tokenizer) -> SegmentTokenizer | None:
     why = refusal(backend)
     if why is not None:
         _log.info("prompts_tokenised_whole", why=why)

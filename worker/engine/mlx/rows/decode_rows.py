@@ -24,7 +24,8 @@ from worker.engine.mlx.kv.window_cache import is_state, leaves, nest
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind, forward_rows, pass_caches
 from worker.engine.mlx.rows.ragged_states import RaggedState, RowSupport
-from worker.engine.mlx.vision.row_images import RowImages, images_in_pass
+from worker.engine.mlx.untyped import Cache, Network
+from worker.engine.mlx.vision.row_images import Piece, RowImages, images_in_pass
 
 #: From the logits of some rows, [rows, vocabulary], and the token that each has read to the drawn
 #: token of each, [rows].
@@ -36,17 +37,19 @@ class Row:
     """One running sequence.
 
     Attributes:
-        uid: Its name.
         caches: Its caches, one for each layer. While it decodes, ``DecodeRows`` holds the states
             of recurrent layers.
         tokens: Ids of the tokens in ``caches``.
-        images: The images of its prompt; ``None`` where it has none.
     """
 
     uid: int
     caches: list[Any]
     tokens: list[int]
     images: RowImages | None = None
+
+    def piece(self, count: int) -> Piece:
+        """Return its next tokens as a pass has them."""
+        return self.images, len(self.tokens), count
 
 
 #: Prompt tokens of a pass whose buffers are given back to the system. Those of a smaller one are
@@ -63,7 +66,6 @@ class JoinFailed(Exception):
 
     Attributes:
         uids: Those rows and prompts; one of them is the likely cause.
-        error: What the pass raised.
     """
 
     def __init__(self, uids: AbstractSet[int], error: Exception) -> None:
@@ -75,10 +77,8 @@ class DecodeRows:
     """The rows that decode. Belongs to the thread that loaded the network.
 
     Args:
-        network: An mlx-lm model.
         sampler: Draws a token id for each row of logits, [rows, vocabulary] to [rows], given the
             token that each row has read, [rows]. ``sampled`` names the rows.
-        support: How the network computes several rows.
         speculation: Drafts tokens of the rows; ``None`` for one token of each row in a pass, as
             where ``support`` has a refusal.
         head: Selects the tokens whose logits are computed; ``None``: no prompt is read beside rows.
@@ -86,7 +86,7 @@ class DecodeRows:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         sampler: Sampler,
         *,
         support: RowSupport,
@@ -261,7 +261,7 @@ class DecodeRows:
             found[index].cache = [None if one is None else one[at : at + 1] for one in state.cache]
         return nest(row.caches, iter(found))
 
-    def _join_state(self, index: int, state: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _join_state(self, index: int, state: Cache) -> None:
         """Move the state of a new row, empty before its first token, to those of the others."""
         rows, new = len(self.rows), state.cache
         # A cache of its own, because the row's cache object stays empty from here on.
@@ -310,17 +310,14 @@ class DecodeRows:
             The logits after each of those tokens, [tokens, vocabulary].
         """
         if not self._ragged:
-            return mx.concatenate(
-                [self._alone(tokens[at : at + 1], row) for at, row in enumerate(self.rows)]
-            )
-        read = [(row, len(piece)) for row, piece in prompts]
-        with images_in_pass([*zip(self.rows, lengths, strict=True), *read]):
+            alone = []
+            for at, row in enumerate(self.rows):
+                with images_in_pass([row.piece(1)]):
+                    alone.append(self._network(tokens[at : at + 1, None], cache=row.caches)[0])
+            return mx.concatenate(alone)
+        pieces = [one.piece(count) for one, count in zip(self.rows, lengths, strict=True)]
+        with images_in_pass([*pieces, *(row.piece(len(piece)) for row, piece in prompts)]):
             return self._ragged_pass(tokens, lengths, prompts, states or self._states)
-
-    def _alone(self, token: mx.array, row: Row) -> mx.array:
-        with images_in_pass([(row, 1)]):
-            logits: mx.array = self._network(token[:, None], cache=row.caches)
-        return logits[0]
 
     def _ragged_pass(
         self,
@@ -346,7 +343,7 @@ class DecodeRows:
 
 
 def prefill(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     rows: Sequence[Row],
     pieces: Sequence[Sequence[int]],
     on_logits: Callable[[mx.array], None] | None = None,
@@ -358,7 +355,7 @@ def prefill(
     """
     assert len(rows) == len(pieces), "one piece for each row"
     caches = [row.caches for row in rows]
-    with images_in_pass(list(zip(rows, map(len, pieces), strict=True))):
+    with images_in_pass([one.piece(len(new)) for one, new in zip(rows, pieces, strict=True)]):
         logits = forward_rows(network, caches, pieces, {}, RaggedKind.WHOLE)
     if on_logits is not None:
         on_logits(logits)

@@ -9,6 +9,8 @@ from typing import Any
 import mlx.core as mx
 import structlog
 
+from worker.engine.mlx.untyped import Module, Network
+
 _log = structlog.get_logger(__name__)
 
 #: Name of the module with weights of its own, and of the method of an embedding that shares its.
@@ -39,18 +41,18 @@ class OutputHead:
         finally:
             self.tokens = None
 
-    def limit(self, module: Any, method: str) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def limit(self, module: Module, method: str) -> None:
         """Limit what a method of a module computes; its class is replaced by a subclass."""
         plain = type(module)
 
-        def call(this: Any, hidden: mx.array) -> Any:  # noqa: ANN401 - mlx-lm ships no types
+        def call(this: Module, hidden: mx.array) -> Any:  # noqa: ANN401 - mlx-lm ships no types
             first = hidden if self.tokens is None else hidden[: self.tokens]
             return getattr(plain, method)(this, first)
 
         module.__class__ = type(plain.__name__, (plain,), {method: call, "output_head": self})
 
 
-def find_output_head(network: Any) -> OutputHead | None:  # noqa: ANN401 - mlx-lm ships no types
+def find_output_head(network: Network) -> OutputHead | None:
     """Return the head of a network that computes ragged rows; ``None`` where none is found."""
     modules = network.named_modules()
     known = (getattr(type(module), "output_head", None) for _, module in modules)

@@ -12,7 +12,7 @@ the keys up to its own: ``RaggedKind.BY_TOKEN``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -23,6 +23,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 
 from worker.engine.mlx.kv.packed_cache import PackedKV, PackedKVCache, attention_of_row
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches, nest
+from worker.engine.mlx.untyped import Cache, Network
 
 
 class RaggedKind(IntEnum):
@@ -107,7 +108,6 @@ class RaggedCache:
     Args:
         rows: The layer's cache of each row: ``KVCache``, ``PackedKVCache`` or ``WindowKVCache``.
         offset: Position of each new token, row by row, of the shape [new tokens].
-        lengths: New tokens of each row.
         by_token: Whether each new token is fetched with the keys up to its own. Not for windows.
     """
 
@@ -183,7 +183,6 @@ def rows_of(batch: mx.array, lengths: Sequence[int]) -> list[mx.array]:
 
     Args:
         batch: [new tokens, heads, 1, head_dim].
-        lengths: New tokens of each row.
 
     Returns:
         For each row an array of the shape [1, heads, length, head_dim].
@@ -198,35 +197,6 @@ def _turned(part: mx.array) -> mx.array:
     return part.transpose(2, 1, 0, 3)
 
 
-def ragged_caches(
-    rows: Sequence[Sequence[Any]],
-    lengths: Sequence[int],
-    states: Callable[[int], Any],
-    *,
-    by_token: bool = False,
-) -> list[Any]:
-    """Return the caches for one forward pass over several rows.
-
-    Args:
-        rows: The caches of each row, one for each layer.
-        lengths: New tokens of each row.
-        states: From the index of a recurrent layer to its state of all rows together.
-        by_token: Whether each new token attends apart; as in ``RaggedCache``.
-    """
-    flat = [leaves(caches) for caches in rows]
-    first = [_offset(found) for found in flat]
-    offset = mx.array(
-        [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
-    )
-    merged = [
-        states(index)
-        if is_state(flat[0][index])
-        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
-        for index in range(len(flat[0]))
-    ]
-    return nest(rows[0], iter(merged))
-
-
 def pass_caches(
     rows: Sequence[Sequence[Any]],
     lengths: Sequence[int],
@@ -239,16 +209,27 @@ def pass_caches(
         rows: The caches of each row, one for each layer.
         lengths: New tokens of each row.
         states: The states of all rows together, by the index of their layer.
-        kind: How the network computes several rows.
     """
-    if len(rows) > 1:
-        by_token = kind is RaggedKind.BY_TOKEN
-        return ragged_caches(rows, lengths, states.__getitem__, by_token=by_token)
-    return nest(rows[0], (states.get(at, one) for at, one in enumerate(leaves(rows[0]))))
+    flat = [leaves(caches) for caches in rows]
+    if len(rows) == 1:
+        return nest(rows[0], (states.get(at, one) for at, one in enumerate(flat[0])))
+    # Where only recurrent layers are, there are no positions.
+    first = [next((leaf.offset for leaf in found if not is_state(leaf)), 0) for found in flat]
+    offset = mx.array(
+        [at + new for at, length in zip(first, lengths, strict=True) for new in range(length)]
+    )
+    by_token = kind is RaggedKind.BY_TOKEN
+    merged = [
+        states[index]
+        if is_state(flat[0][index])
+        else RaggedCache([found[index] for found in flat], offset, lengths, by_token=by_token)
+        for index in range(len(flat[0]))
+    ]
+    return nest(rows[0], iter(merged))
 
 
 def forward_rows(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
+    network: Network,
     rows: Sequence[Sequence[Any]],
     pieces: Sequence[Sequence[int]],
     states: Mapping[int, Any],
@@ -259,11 +240,6 @@ def forward_rows(
     tokens = mx.array([token for piece in pieces for token in piece])
     logits: mx.array = network(tokens[None] if len(rows) == 1 else tokens[:, None], cache=caches)
     return logits[0] if len(rows) == 1 else logits[:, 0]
-
-
-def _offset(found: Sequence[Any]) -> int:
-    """Return the tokens in a row; 0 where only recurrent layers, which have no positions."""
-    return next((leaf.offset for leaf in found if not is_state(leaf)), 0)
 
 
 _NAME = "scaled_dot_product_attention"
@@ -277,7 +253,7 @@ def ragged_attention(
     queries: mx.array,
     keys: Any,  # noqa: ANN401 - an array, or a RaggedTensor
     values: Any,  # noqa: ANN401 - an array, or a RaggedTensor
-    cache: Any,  # noqa: ANN401 - mlx-lm ships no types
+    cache: Cache,
     scale: float,
     mask: Any,  # noqa: ANN401 - an array, "causal", a RaggedMask or None
     sinks: mx.array | None = None,
@@ -303,7 +279,7 @@ def ragged_attention(
     return mx.concatenate(outputs, axis=0)
 
 
-def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRows:  # noqa: ANN401 - mlx-lm ships no types
+def install_ragged_attention(network: Network, *, computes: bool = True) -> RaggedRows:
     """Prepare a network for ragged rows; return how it computes them correctly.
 
     The network runs two rows of unequal length together and alone, one of them with two new tokens
@@ -311,7 +287,6 @@ def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRo
     itself, its rows are computed one after the other instead.
 
     Args:
-        network: An mlx-lm model.
         computes: Whether the logits are computed and compared; else only their shapes are, which
             needs no weights.
     """
@@ -322,7 +297,10 @@ def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRo
     try:
         has_states = any(map(is_state, leaves(make_row_caches(network))))
         lengths = (1, 1) if has_states else (2, 1)
-        alone = _logits_alone(network, lengths)
+        pairs = zip(lengths, checked_rows(network), strict=True)
+        alone = mx.concatenate(
+            [network(mx.array([[1] * length]), cache=caches)[0] for length, caches in pairs]
+        )
         for kind in (RaggedKind.WHOLE, RaggedKind.BY_TOKEN):
             difference = _difference(network, alone, lengths, kind, computes=computes)
             if not difference:
@@ -334,12 +312,7 @@ def install_ragged_attention(network: Any, *, computes: bool = True) -> RaggedRo
 
 
 def _difference(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    alone: mx.array,
-    lengths: Sequence[int],
-    kind: RaggedKind,
-    *,
-    computes: bool,
+    network: Network, alone: mx.array, lengths: Sequence[int], kind: RaggedKind, *, computes: bool
 ) -> str:
     """Return why rows cannot be computed together so; an empty text if they can."""
     try:
@@ -365,7 +338,8 @@ def logits_differ(expected: mx.array, found: mx.array) -> str:
     return "" if bool(agree.item()) else "the logits differ"
 
 
-def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
+def checked_rows(network: Network) -> list[list[Any]]:
+    """Return the caches of the two rows that a network is checked with."""
     rows = []
     for tokens in _CHECK_ROWS:
         caches = make_row_caches(network)
@@ -374,28 +348,17 @@ def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships 
     return rows
 
 
-def _logits_alone(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    lengths: Sequence[int],
-) -> mx.array:
-    """Return the logits of each new token, [new tokens, vocabulary]."""
-    outputs = [
-        network(mx.array([[1] * length]), cache=caches)[0]
-        for length, caches in zip(lengths, _prefilled(network), strict=True)
-    ]
-    return mx.concatenate(outputs)
-
-
-def _logits_together(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    lengths: Sequence[int],
-    kind: RaggedKind,
-) -> mx.array:
-    rows = _prefilled(network)
+def merged_states(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
+    """Return the states of all rows together, by the index of their layer."""
     flat = [leaves(caches) for caches in rows]
-    states = {
+    return {
         index: type(leaf).merge([found[index] for found in flat])
         for index, leaf in enumerate(flat[0])
         if is_state(leaf)
     }
-    return forward_rows(network, rows, [[1] * length for length in lengths], states, kind)
+
+
+def _logits_together(network: Network, lengths: Sequence[int], kind: RaggedKind) -> mx.array:
+    rows = checked_rows(network)
+    pieces = [[1] * length for length in lengths]
+    return forward_rows(network, rows, pieces, merged_states(rows), kind)

@@ -33,7 +33,15 @@ from worker.engine.mlx.kv.window_cache import (
     leaves,
     make_row_caches,
 )
-from worker.engine.mlx.rows.ragged_cache import RaggedKind, RaggedRows, forward_rows, logits_differ
+from worker.engine.mlx.rows.ragged_cache import (
+    RaggedKind,
+    RaggedRows,
+    checked_rows,
+    forward_rows,
+    logits_differ,
+    merged_states,
+)
+from worker.engine.mlx.untyped import Cache, Module, Network
 
 #: The functions that compute recurrences, and their arguments with a value for each new token:
 #: [rows, new tokens, …].
@@ -204,13 +212,12 @@ class RaggedState:
     Args:
         hooks: Finds the computations of the layer.
         held: The state of all rows, [rows, …] in each of its parts.
-        rows: The rows and their new tokens.
     """
 
     #: Names that mlx-lm's layers read of an ``ArraysCache``.
     lengths = left_padding = None
 
-    def __init__(self, hooks: StateHooks, held: Any, rows: _Pass) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def __init__(self, hooks: StateHooks, held: Cache, rows: _Pass) -> None:
         self._hooks = hooks
         self._held = held
         self._pass = rows
@@ -264,7 +271,6 @@ class RaggedState:
 
         Args:
             function: Returns the outputs and the state after the last token.
-            given: Its arguments.
         """
         rows, before, names = self._pass, self._held.cache[len(self._parts)], _RECURRENCES[function]
         shape = given[names[0]].shape[:2]
@@ -318,11 +324,11 @@ class StateHooks:
         finally:
             self.current = None
 
-    def watch(self, module: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def watch(self, module: Module) -> None:
         """Replace the class of a convolution by a subclass."""
         plain = type(module)
 
-        def call(this: Any, inputs: mx.array) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def call(this: Module, inputs: mx.array) -> mx.array:
             compute = partial(plain.__call__, this)
             return self.current.convolve(compute, inputs) if self.current else compute(inputs)
 
@@ -352,7 +358,6 @@ class RowSupport:
     """How a network computes several rows, and whether several new tokens of each.
 
     Attributes:
-        kind: How it computes rows of unequal length.
         why: Why the kind is not ``WHOLE``; empty where it is.
         draft_refusal: Why drafts cannot be verified; empty where they can.
         hooks: What drafts need where there are recurrent layers.
@@ -364,19 +369,13 @@ class RowSupport:
     hooks: StateHooks | None = None
 
 
-def find_row_support(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    rows: RaggedRows,
-    *,
-    computes: bool = True,
-) -> RowSupport:
+def find_row_support(network: Network, rows: RaggedRows, *, computes: bool = True) -> RowSupport:
     """Prepare a network for passes over drafts, and return what it can compute.
 
     Where it has recurrent layers, two rows with drafts are computed, a part of them is kept, and
     the next token computed; the logits must be those without drafts.
 
     Args:
-        rows: What ``install_ragged_attention`` returned for it.
         computes: Whether logits are computed and compared; else only their shapes are made.
     """
     found = leaves(make_row_caches(network))
@@ -398,7 +397,7 @@ def find_row_support(
     return RowSupport(rows.kind, rows.why, f"the states of its layers cannot be chosen: {refusal}")
 
 
-def _install(network: Any) -> StateHooks:  # noqa: ANN401 - mlx-lm ships no types
+def _install(network: Network) -> StateHooks:
     modules = list(network.modules())
     for module in {sys.modules[type(part).__module__] for part in modules}:
         for function in _RECURRENCES:
@@ -413,23 +412,16 @@ def _install(network: Any) -> StateHooks:  # noqa: ANN401 - mlx-lm ships no type
     return hooks
 
 
-#: Prompts of the check, the tokens after each, and how many of them are drafted and kept.
-_CHECK_PROMPTS = ((0, 1, 2, 3, 4), (1, 0))
+#: Tokens after the rows of the check, and how many of them are drafted and kept.
 _CHECK_TOKENS = ((1, 2, 0), (2, 1))
 _CHECK_DRAFTED, _CHECK_KEPT = (3, 1), (2, 1)
 
 
-def _check(
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    hooks: StateHooks,
-    kind: RaggedKind,
-    *,
-    computes: bool,
-) -> str:
+def _check(network: Network, hooks: StateHooks, kind: RaggedKind, *, computes: bool) -> str:
     """Return why drafts differ; an empty text if they do not."""
     expected = [
         [network(mx.array([[token]]), cache=caches)[0] for token in tokens]
-        for tokens, caches in zip(_CHECK_TOKENS, _prefilled(network), strict=True)
+        for tokens, caches in zip(_CHECK_TOKENS, checked_rows(network), strict=True)
     ]
     for rows in (1, len(expected)):
         drafted = [expected[at][: _CHECK_DRAFTED[at]] for at in range(rows)]
@@ -441,15 +433,10 @@ def _check(
     return ""
 
 
-def _drafted(network: Any, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+def _drafted(network: Network, hooks: StateHooks, kind: RaggedKind, count: int) -> mx.array:
     """Return the logits of some rows after each drafted token, and after the next one."""
-    rows = _prefilled(network)[:count]
-    flat = [leaves(caches) for caches in rows]
-    states = {
-        index: type(leaf).merge([found[index] for found in flat])
-        for index, leaf in enumerate(flat[0])
-        if is_state(leaf)
-    }
+    rows = checked_rows(network)[:count]
+    states = merged_states(rows)
     lengths, kept = _CHECK_DRAFTED[:count], _CHECK_KEPT[:count]
     tokens = [_CHECK_TOKENS[at][:length] for at, length in enumerate(lengths)]
     with hooks.drafting(states, lengths) as ragged:
@@ -457,20 +444,11 @@ def _drafted(network: Any, hooks: StateHooks, kind: RaggedKind, count: int) -> m
     if not all(state.is_whole for state in ragged.values()):
         msg = "a function that is not known computes them"
         raise NotImplementedError(msg)
-    for found, length, count_kept in zip(flat, lengths, kept, strict=True):
-        for leaf in found:
+    for caches, length, count_kept in zip(rows, lengths, kept, strict=True):
+        for leaf in leaves(caches):
             if not is_state(leaf):
                 leaf.trim(length - count_kept)
     for state in ragged.values():
         state.keep_tokens(kept)
     following = [_CHECK_TOKENS[at][one : one + 1] for at, one in enumerate(kept)]
     return mx.concatenate([logits, forward_rows(network, rows, following, states, kind)])
-
-
-def _prefilled(network: Any) -> list[list[Any]]:  # noqa: ANN401 - mlx-lm ships no types
-    rows = []
-    for tokens in _CHECK_PROMPTS:
-        caches = make_row_caches(network)
-        network(mx.array([tokens]), cache=caches)
-        rows.append(caches)
-    return rows

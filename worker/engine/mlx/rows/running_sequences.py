@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import structlog
@@ -18,12 +18,12 @@ from worker.engine.mlx.cpu import is_on_gpu
 from worker.engine.mlx.drafting.speculation import Speculation
 from worker.engine.mlx.kv.window_cache import is_state, leaves, make_row_caches
 from worker.engine.mlx.rows.decode_rows import DecodeRows, JoinFailed, Row, Sampler, prefill
-from worker.engine.mlx.rows.opening_rows import Opening, OpeningRows
 from worker.engine.mlx.rows.output_head import OutputHead
 from worker.engine.mlx.rows.ragged_cache import RaggedKind
 from worker.engine.mlx.rows.ragged_states import RowSupport
 from worker.engine.mlx.sampling.logprobs import SCORED_PIECE_TOKENS, PromptRows
-from worker.engine.mlx.vision.row_images import ImageInputs, images_of_row
+from worker.engine.mlx.untyped import Network
+from worker.engine.mlx.vision.row_images import ImageInputs, RowImages
 from worker.engine.ports import Fault
 from worker.engine.scheduling.waiting_queue import FairQueue
 
@@ -37,6 +37,10 @@ TOGETHER_TOKENS_MAX = 1024
 STEPS_PER_CLEARING = 512
 
 
+#: Yields ``True`` after a step of work and ``False`` where it waits; returns the tokens restored.
+Opening: TypeAlias = Generator[bool, None, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
     """A sequence that joins.
@@ -45,9 +49,7 @@ class JoinRequest:
         prompt: Token ids of the whole prompt.
         pauses: Positions in the prompt at which prefill pauses, in order.
         tokens: Ids of the tokens in ``caches``. The row takes the list over and appends to it.
-        caches: Caches of the row, or ``None`` for empty ones.
         opening: Prepares the caches; ``None`` where there is nothing to do.
-        is_alone: Whether the prompt is prefilled alone.
         images: Those of the prompt, in order.
     """
 
@@ -118,7 +120,6 @@ class RunningSequences:
     """Prefills and decodes sequences. Belongs to the thread that loaded the network.
 
     Args:
-        network: An mlx-lm model.
         sampler: Draws a token for each row. ``sampled`` names the sequences of the rows.
         row_bytes: From the tokens of one sequence to the bytes of its caches, room for the next
             token included.
@@ -138,7 +139,7 @@ class RunningSequences:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         sampler: Sampler,
         row_bytes: Callable[[int], int],
         *,
@@ -154,9 +155,8 @@ class RunningSequences:
         self._new_caches = new_caches or partial(make_row_caches, network)
         self._row_bytes = row_bytes
         self._next_uid = 0
-        self._opening = OpeningRows()
         #: Rows that are being opened, each with its request.
-        self._joining: dict[int, tuple[Row, JoinRequest]] = {}
+        self._joining: dict[int, tuple[Row, JoinRequest, Opening]] = {}
         self._prompts: dict[int, _PendingPrompt] = {}
         self._queue: FairQueue[int] = FairQueue()
         self._failed: list[Fault] = []
@@ -206,7 +206,7 @@ class RunningSequences:
 
     def live_bytes(self) -> int:
         """Return the bytes of all caches after the next token of each sequence."""
-        joining = (len(join.prompt) for _, join in self._joining.values())
+        joining = (len(join.prompt) for _, join, _ in self._joining.values())
         prefilling = (prompt.length for prompt in self._prompts.values())
         return sum(map(self._row_bytes, (*joining, *prefilling, *self.lengths)))
 
@@ -235,43 +235,59 @@ class RunningSequences:
             raise ValueError("a prompt has at least one token")
         uid, self._next_uid = self._next_uid, self._next_uid + 1
         caches = join.caches or self._new_caches()
-        images = images_of_row(self.images, join.images, len(join.prompt))
-        row = Row(uid, caches, join.tokens, images)
+        row = Row(uid, caches, join.tokens)
+        if self.images is not None and join.images:
+            row = replace(row, images=RowImages(join.images, len(join.prompt), self.images))
         if join.opening is None:
             self._queue_prompt(row, join, len(join.tokens))
         else:
-            self._joining[uid] = row, join
-            self._opening.add(uid, join.opening)
+            self._joining[uid] = row, join, join.opening
         return uid
 
     @property
     def opening(self) -> int:
         """Return how many sequences are being opened."""
-        return len(self._opening)
+        return len(self._joining)
 
     def open_rows(self, is_due: Callable[[], bool]) -> dict[int, int]:
         """Prepare the caches of new sequences until other work is due.
-
-        Args:
-            is_due: Whether other work is due.
 
         Returns:
             The restored tokens of the sequences that are ready for prefill, by uid. The caller adds
             their ids to ``JoinRequest.tokens`` before the next call.
         """
-        if not self._opening:
+        if not self._joining:
             return {}
         self._rows.interrupt()
+        ready: dict[int, int] = {}
+        waiting: set[int] = set()
         with mx.stream(self.stream):
-            ready = self._opening.advance(is_due, self._fail)
-        for uid, restored in ready.items():
-            row, join = self._joining.pop(uid)
-            self._queue_prompt(row, join, restored)
+            while len(waiting) < len(self._joining):
+                for uid in [one for one in self._joining if one not in waiting]:
+                    restored = self._open_further(uid, waiting)
+                    if restored is not None:
+                        ready[uid] = restored
+                    if is_due():
+                        return ready
         return ready
 
-    def _fail(self, uid: int, error: Exception) -> None:
+    def _open_further(self, uid: int, waiting: set[int]) -> int | None:
+        """Do a step for a new row; return its restored tokens once it is ready for prefill."""
+        row, join, opening = self._joining[uid]
+        try:
+            is_waiting = not next(opening)
+        except StopIteration as end:
+            restored: int = end.value
+        except Exception as error:  # noqa: BLE001 - the other rows go on
+            del self._joining[uid]
+            self._failed.append(Fault(uid, error, retryable=True, is_restore=True))
+            return None
+        else:
+            waiting |= {uid} if is_waiting else set()
+            return None
         del self._joining[uid]
-        self._failed.append(Fault(uid, error, retryable=True, is_restore=True))
+        self._queue_prompt(row, join, restored)
+        return restored
 
     def _queue_prompt(self, row: Row, join: JoinRequest, restored: int) -> None:
         """Queue the tokens of a prompt that are to be computed."""
@@ -371,16 +387,11 @@ class RunningSequences:
             mx.clear_cache()
         return tokens
 
-    def interrupt(self) -> None:
-        """Note that something else runs before the next step, so that it is not timed."""
-        self._rows.interrupt()
-
     def remove(self, uids: Collection[int]) -> None:
         """Remove sequences; unknown uids are ignored."""
         removed = set(uids)
         for uid in removed & self._joining.keys():
-            del self._joining[uid]
-            self._opening.remove(uid)
+            self._joining.pop(uid)[2].close()
         for uid in removed & self._prompts.keys():
             del self._prompts[uid]
             self._queue.remove(uid)

@@ -72,9 +72,7 @@ class LogprobRows:
         """Start to compute the log-probabilities of a draw.
 
         Args:
-            uids: The sequences of the rows.
             logits: The model's logits, [rows, vocabulary].
-            tokens: The drawn token ids, [rows].
         """
         if not self._tops or self._tops.keys().isdisjoint(uids):
             return
@@ -132,7 +130,6 @@ class PromptRows:
         """Score the tokens that follow those of a sequence's next piece.
 
         Args:
-            uid: The sequence.
             logits: The model's logits after each token of the piece, [tokens, vocabulary].
         """
         (tokens, top), scored = self._prompts[uid], self._scored[uid]

@@ -10,6 +10,7 @@ from typing import cast
 import mlx.core as mx
 
 from worker.engine.grammar.ports import Constraint, ConstraintLost, LookAhead
+from worker.engine.mlx.sampling.penalties import ReadTokens
 
 _BITS = 8
 #: Most tokens that a mask allows where one of them is expected, and the masks that are remembered.
@@ -42,19 +43,6 @@ class _Habits:
         self._drawn[hash(mask)] = token, odds + _NEWEST * ((before == token) - odds)
 
 
-class _Drawn:
-    """The tokens of one step, fetched from the device at most once."""
-
-    def __init__(self, tokens: mx.array) -> None:
-        self._tokens = tokens
-        self._ids: list[int] | None = None
-
-    def of(self, row: int) -> int:
-        if self._ids is None:
-            self._ids = cast("list[int]", self._tokens.tolist())
-        return self._ids[row]
-
-
 class LogitMasks:
     """The constraints of the sequences in a batch.
 
@@ -65,7 +53,9 @@ class LogitMasks:
     def __init__(self) -> None:
         self._constraints: dict[int, Constraint] = {}
         #: The draws that the constraint has not accepted yet, each with its row and mask.
-        self._drawn: defaultdict[int, list[tuple[_Drawn, int, bytes | None]]] = defaultdict(list)
+        self._drawn: defaultdict[int, list[tuple[ReadTokens, int, bytes | None]]] = defaultdict(
+            list
+        )
         self._unnormalised: set[int] = set()
         self._habits = _Habits()
         self._ahead: dict[int, LookAhead] = {}
@@ -76,7 +66,6 @@ class LogitMasks:
         """Restrict a sequence.
 
         Args:
-            uid: The sequence.
             constraint: Returns the mask of allowed tokens before each draw.
             is_renormalised: Whether the allowed tokens' probabilities are made to sum to 1, which
                 ``top_p`` needs. Costs one exponential for each token of the vocabulary.
@@ -201,7 +190,7 @@ class LogitMasks:
         """Keep the drawn tokens, [rows], for the constraints to accept."""
         if self._constraints.keys().isdisjoint(uids):
             return
-        drawn = _Drawn(tokens)
+        drawn = ReadTokens(tokens)
         for row, uid in enumerate(uids):
             if uid in self._constraints:
                 self._drawn[uid].append((drawn, row, self._masks.get(row)))

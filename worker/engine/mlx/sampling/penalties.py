@@ -51,7 +51,6 @@ class TokenCounts:
     The newest token, which the next draw follows, is kept apart until the draw after it.
 
     Args:
-        sampling: The penalties.
         tokens: Prompt and answer so far.
         prompt_tokens: The number of them that are the prompt.
     """
@@ -141,7 +140,6 @@ class PenalisedRows:
         self.rows: list[int] = []
         self._sampling: list[Sampling] = []
         self._is_answering: list[bool] = []
-        self._lengths: list[int] = []
         self._columns: list[tuple[array[Any], ...]] = []
 
     def add(self, row: int, counts: TokenCounts) -> None:
@@ -149,7 +147,6 @@ class PenalisedRows:
         self.rows.append(row)
         self._sampling.append(counts.sampling)
         self._is_answering.append(counts.is_answering)
-        self._lengths.append(len(counts.ids))
         # Later tokens of the pass change the counts.
         self._columns.append(
             (counts.ids[:], counts.recent[:], counts.generated[:], counts.biases[:])
@@ -172,7 +169,7 @@ class PenalisedRows:
 
     def _penalised(self, logits: mx.array, newest: mx.array) -> mx.array:
         ids, recent, generated, biases = (self._column(at) for at in range(4))
-        lengths = mx.array(self._lengths)[:, None]
+        lengths = mx.array([len(one[0]) for one in self._columns])[:, None]
         # The first place, and those that a shorter row lacks, hold the newest token again: each
         # place of a token gets the same value, so that the order of writing does not matter.
         ids = mx.where(mx.arange(ids.shape[1]) <= lengths, ids, newest)
@@ -192,7 +189,7 @@ class PenalisedRows:
 
     def _column(self, which: int) -> mx.array:
         """Return a column of each row, [rows, 1 + most tokens]: a zero, the row's values, zeros."""
-        width = 1 + max(self._lengths)
+        width = 1 + max(len(one[0]) for one in self._columns)
         kind = self._columns[0][which].typecode
         whole: array[Any] = array(kind)
         for columns in self._columns:

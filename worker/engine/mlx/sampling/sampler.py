@@ -30,7 +30,6 @@ class SamplerRow:
     """How one sequence draws.
 
     Attributes:
-        sampling: The request's sampling parameters.
         index: Index in the generation of the next token drawn.
         constraint: Restricts what may be drawn; has accepted every token before.
         logprobs: How many of the most likely tokens to record at each position; ``None`` for none.
@@ -82,7 +81,8 @@ class BatchSampler:
     def __init__(self, rows_of: Callable[[int], Sequence[int]]) -> None:
         self._rows_of = rows_of
         self._rows: dict[int, SamplerRow] = {}
-        self._masks = LogitMasks()
+        #: The constraints of the sequences.
+        self.masks = LogitMasks()
         self._counts: dict[int, TokenCounts] = {}
         #: Log-probabilities of the drawn tokens.
         self.logprob_rows = LogprobRows()
@@ -102,7 +102,7 @@ class BatchSampler:
             prompt_tokens = len(row.tokens) - row.index
             self._counts[uid] = TokenCounts(row.sampling, row.tokens, prompt_tokens)
         if row.constraint is not None:
-            self._masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
+            self.masks.add(uid, row.constraint, is_renormalised=row.sampling.top_p < 1)
         if row.logprobs is not None:
             self.logprob_rows.add(uid, row.logprobs)
 
@@ -110,13 +110,8 @@ class BatchSampler:
         """Forget a sequence."""
         self._rows.pop(uid, None)
         self._counts.pop(uid, None)
-        self._masks.drop(uid)
+        self.masks.drop(uid)
         self.logprob_rows.drop(uid)
-
-    @property
-    def masks(self) -> LogitMasks:
-        """Return the constraints of the sequences."""
-        return self._masks
 
     def take_back(self, uid: int, draws: int) -> None:
         """Forget the last draws of a sequence in the last call; they are drawn again."""
@@ -124,7 +119,7 @@ class BatchSampler:
             self._rows[uid].index -= draws
         if uid in self._counts:
             self._counts[uid].take_back(draws)
-        self._masks.take_back(uid, draws)
+        self.masks.take_back(uid, draws)
         self.logprob_rows.take_back(uid, draws)
 
     def __call__(self, logits: mx.array, read: mx.array | Sequence[int] | None = None) -> mx.array:
@@ -147,10 +142,10 @@ class BatchSampler:
             self._rules[uids] = _Rules.of(rows, logits.shape[-1])
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         penalised = self._penalised(uids, logits, logprobs, read)
-        self.drawn_from = self._masks.apply(uids, penalised, self.faults)
+        self.drawn_from = self.masks.apply(uids, penalised, self.faults)
         tokens = self._drawn(self._rules[uids], uids, self.drawn_from)
-        tokens = self._masks.within_limits(uids, tokens, read)
-        self._masks.note(uids, tokens)
+        tokens = self.masks.within_limits(uids, tokens, read)
+        self.masks.note(uids, tokens)
         self.logprob_rows.note(uids, logits, tokens)
         return tokens
 
@@ -261,7 +256,9 @@ class _Rules:
             thresholds: The log-probability of each row's XTC; empty where no row has one.
         """
         kept = self.kept(logprobs, thresholds)
-        drawn = mx.vmap(_categorical)(kept * self.sharpness, keys)
+        drawn = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))(
+            kept * self.sharpness, keys
+        )
         if self.greedy is None:
             return drawn
         return mx.where(self.greedy[:, 0], mx.argmax(kept, axis=-1), drawn)
@@ -338,8 +335,6 @@ def draw_scores(logprobs: mx.array, sampling: Sampling, index: int) -> mx.array:
 
     Args:
         logprobs: Normalised log-probabilities of one row, [vocabulary].
-        sampling: Sampling parameters.
-        index: Index of the token in the generation.
 
     Returns:
         [vocabulary], float32.
@@ -369,10 +364,6 @@ def _without_top_choices(kept: mx.array, thresholds: mx.array) -> mx.array:
     shares = kept - mx.logsumexp(kept, axis=-1, keepdims=True)
     reaching = mx.where((shares >= thresholds) & mx.isfinite(shares), shares, mx.inf)
     return mx.where(shares > reaching.min(axis=-1, keepdims=True), -mx.inf, kept)
-
-
-def _categorical(logits: mx.array, key: mx.array) -> mx.array:
-    return mx.random.categorical(logits, key=key)
 
 
 def _column(values: Sequence[int | bool], dtype: mx.Dtype) -> mx.array | None:

@@ -23,6 +23,7 @@ from domain.chat.images import ChatImage, PromptImage, image_ids, image_position
 from domain.chat.request import ChatRequest, images_of
 from domain.errors import InvalidRequest
 from worker.engine.mlx.cpu import computes_on_cpu
+from worker.engine.mlx.untyped import Network, Tokenizer
 from worker.engine.mlx.vision.row_images import AxisSections
 
 #: Upper bound for the vectors that are kept, in bytes.
@@ -70,9 +71,7 @@ class ImageReader:
     """Reads the images of prompts. For many threads at once.
 
     Args:
-        processor: Of mlx-vlm.
         mark: What the chat template writes in the place of an image.
-        config: The ``config.json`` of the model.
 
     Attributes:
         placeholder: The model's own token of images.
@@ -157,12 +156,9 @@ class ImageEncoder:
 
     Args:
         tower: A model of mlx-vlm without weights of its language model.
-
-    Attributes:
-        tower_bytes: Size of its weights.
     """
 
-    def __init__(self, tower: Any, reader: ImageReader) -> None:  # noqa: ANN401 - mlx-vlm ships no types
+    def __init__(self, tower: Network, reader: ImageReader) -> None:
         self._tower = tower
         named: Any = tree_flatten(tower.parameters())
         self.tower_bytes = sum(array.nbytes for _, array in named)
@@ -250,15 +246,8 @@ def sections_of(config: Mapping[str, Any]) -> AxisSections | None:
     return AxisSections(rows=rows, columns=columns, is_interleaved=is_interleaved)
 
 
-def load_reader(
-    model_dir: Path,
-    config: Mapping[str, Any],
-    tokenizer: Any,  # noqa: ANN401 - mlx-lm ships no types
-) -> ImageReader:
+def load_reader(model_dir: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> ImageReader:
     """Load what reads the images of a model.
-
-    Args:
-        tokenizer: Has the chat template that writes prompts.
 
     Raises:
         Exception: The model has no processor that mlx-vlm can load, or its template has no place
@@ -272,11 +261,7 @@ def load_reader(
     return ImageReader(processor, _mark_of(tokenizer), config)
 
 
-def load_encoder(
-    model_dir: Path,
-    network: Any,  # noqa: ANN401 - mlx-lm ships no types
-    reader: ImageReader,
-) -> ImageEncoder:
+def load_encoder(model_dir: Path, network: Network, reader: ImageReader) -> ImageEncoder:
     """Load the tower of a model.
 
     Args:
@@ -298,7 +283,7 @@ def load_encoder(
     return ImageEncoder(tower, reader)
 
 
-def _drop_language_model(tower: Any, no_text: _NoText) -> None:  # noqa: ANN401 - mlx-vlm ships no types
+def _drop_language_model(tower: Network, no_text: _NoText) -> None:
     """Free the weights of text; what computes positions and finds embeddings stays."""
     language = tower.language_model
     holder = language.model if "model" in language else language
@@ -309,7 +294,7 @@ def _drop_language_model(tower: Any, no_text: _NoText) -> None:  # noqa: ANN401 
         del language[name]
 
 
-def _mark_of(tokenizer: Any) -> str:  # noqa: ANN401 - mlx-lm ships no types
+def _mark_of(tokenizer: Tokenizer) -> str:
     parts = [
         {"type": "text", "text": _BEFORE},
         {"type": "image"},

@@ -12,13 +12,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from domain.chat.images import IMAGE_ID_MIN, ChatImage, PromptImage
+from worker.engine.mlx.untyped import Module, Network
 
 #: Positions by time, row and column, [3, tokens].
 Positions: TypeAlias = npt.NDArray[np.int32]
@@ -47,7 +48,6 @@ class RowImages:
 
     Args:
         tokens: Length of the whole prompt.
-        inputs: Gives them to the network.
     """
 
     def __init__(self, images: Sequence[PromptImage], tokens: int, inputs: ImageInputs) -> None:
@@ -110,13 +110,6 @@ def _positions(images: Sequence[PromptImage], tokens: int) -> tuple[Positions, i
     return np.concatenate(parts, axis=1), position - at
 
 
-def images_of_row(
-    inputs: ImageInputs | None, images: Sequence[PromptImage], tokens: int
-) -> RowImages | None:
-    """Return the images of a row whose prompt has so many tokens; ``None`` where it has none."""
-    return None if inputs is None or not images else RowImages(images, tokens, inputs)
-
-
 #: New tokens of a row in a pass: its images, the tokens before, and their number.
 Piece: TypeAlias = tuple[RowImages | None, int, int]
 
@@ -143,7 +136,6 @@ class ImageInputs:
 
     Args:
         network: An mlx-lm model, changed in place.
-        vectors: Returns the vectors of an image.
         placeholder: The model's own token of images.
         sections: Of a family that numbers rows and columns.
 
@@ -153,7 +145,7 @@ class ImageInputs:
 
     def __init__(
         self,
-        network: Any,  # noqa: ANN401 - mlx-lm ships no types
+        network: Network,
         vectors: Callable[[ChatImage], mx.array],
         placeholder: int,
         sections: AxisSections | None = None,
@@ -194,11 +186,11 @@ class ImageInputs:
         finally:
             self._pass = None
 
-    def _embed_images(self, module: Any) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _embed_images(self, module: Module) -> None:
         """Let an embedding put vectors where the ids of images stand; its class is replaced."""
         plain = type(module)
 
-        def embed(this: Any, ids: mx.array) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def embed(this: Module, ids: mx.array) -> mx.array:
             now = self._pass
             if now is None or now.vectors is None:
                 found: mx.array = plain.__call__(this, ids)
@@ -210,13 +202,13 @@ class ImageInputs:
 
         module.__class__ = type(plain.__name__, (plain,), {"__call__": embed})
 
-    def _turn_by_axes(self, module: Any, sections: AxisSections) -> None:  # noqa: ANN401 - mlx-lm ships no types
+    def _turn_by_axes(self, module: Module, sections: AxisSections) -> None:
         """Let rotary positions have three axes in passes with images; their class is replaced."""
         plain, dims = type(module), module.dims
         axes = _axes_of(sections, dims)
         frequencies = module.base ** (-np.arange(0, dims, 2, dtype=np.float32) / dims)
 
-        def turn(this: Any, x: mx.array, offset: Any = 0) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
+        def turn(this: Module, x: mx.array, offset: Any = 0) -> mx.array:  # noqa: ANN401 - mlx-lm ships no types
             now = self._pass
             if now is None or now.positions is None:
                 turned: mx.array = plain.__call__(this, x, offset=offset)
@@ -246,32 +238,10 @@ def _turned(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
     return mx.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
 
 
-class RowWithImages(Protocol):
-    """A row of a pass."""
-
-    @property
-    def images(self) -> RowImages | None:
-        """The images of its prompt."""
-        ...
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Ids of the tokens in its caches."""
-        ...
-
-
-def images_in_pass(
-    pieces: Sequence[tuple[RowWithImages, int]],
-) -> AbstractContextManager[None]:
-    """Give the network the images of a pass.
-
-    Args:
-        pieces: Its rows, each with the number of its new tokens, in order.
-    """
-    seeing = next((row.images for row, _ in pieces if row.images is not None), None)
-    if seeing is None:
-        return nullcontext()
-    return seeing.inputs.of([(row.images, len(row.tokens), count) for row, count in pieces])
+def images_in_pass(pieces: Sequence[Piece]) -> AbstractContextManager[None]:
+    """Give the network the images of a pass, whose pieces are in order."""
+    seeing = next((images for images, _, _ in pieces if images is not None), None)
+    return nullcontext() if seeing is None else seeing.inputs.of(pieces)
 
 
 def _axes_of(sections: AxisSections, dims: int) -> npt.NDArray[np.intp]:

@@ -13,6 +13,7 @@ from worker.engine.output.tool_calls.reader import (
     CallDelta,
     CallInput,
     CallOpened,
+    CallReader,
     CallRules,
 )
 
@@ -26,7 +27,7 @@ _HEADER = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?\[ARGS\]")
 HEADER_CHARS_MAX = 256
 
 
-class JsonReader:
+class JsonReader(CallReader):
     """``CallReader`` for JSON.
 
     An end tag inside a JSON string belongs to the string. The reader opens a call when its name and
@@ -39,8 +40,6 @@ class JsonReader:
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
-        self.is_over = False
-        self.plain = self.rest = ""
         self._rules = rules
         self._step: Callable[[str], None] = self._read_between
         #: All text since the last complete call, until the next call opens.
@@ -270,7 +269,7 @@ def _object_in(text: str) -> str:
 _AFTER = _SPACE + "]}"
 
 
-class ArgumentsReader:
+class ArgumentsReader(CallReader):
     """``CallReader`` for one JSON object, up to the marker after it.
 
     A marker inside a JSON string belongs to the string. The reader opens the call when the object
@@ -283,8 +282,6 @@ class ArgumentsReader:
     """
 
     def __init__(self, name: str, header: str, markers: Sequence[str]) -> None:
-        self.is_over = False
-        self.plain = self.rest = ""
         self._name = name
         self._header = header
         self._markers = markers

@@ -216,7 +216,6 @@ def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
 
     Args:
         schema: Any value; one that is no schema allows all types.
-        root: The schema that references point into.
     """
     return SchemaTypes(root).of(schema)
 

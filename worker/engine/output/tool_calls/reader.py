@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from worker.engine.output.tool_calls.json_text import JsonValue, MalformedJson
 
@@ -17,7 +18,6 @@ _KEY: Final = re.compile(r"\s*([\w.-]+)\s*=\s*")
 _NUMBERED: Final = re.compile(
     r"\s*<\|tool_call_begin\|>\s*functions\.([^\s<>]+):\d+\s*<\|tool_call_argument_begin\|>\s*"
 )
-_NUMBERED_END: Final = re.compile(r"\s*<\|tool_call_end\|>\s*")
 _QUOTED: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
 _BARE_HEADER: Final = re.compile(r"\s*call:([^\s{}]+)(?=\{)")
 _BARE_KEY: Final = re.compile(r'\s*(?:<\|"\|>(.*?)<\|"\|>|([\w.-]+))\s*:', re.DOTALL)
@@ -59,18 +59,12 @@ def parse_numbered_calls(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: The text has another form.
     """
-    at, calls = 0, list[dict[str, Any]]()
-    while at < len(text) or not calls:
-        header = _NUMBERED.match(text, at)
-        if header is None:
-            raise MalformedJson
-        arguments, at = _DECODER.raw_decode(text, header.end())
-        end = _NUMBERED_END.match(text, at)
-        if end is None:
-            raise MalformedJson
-        calls.append({"name": header[1], "arguments": arguments})
-        at = end.end()
-    return calls
+
+    def value(at: int) -> tuple[Any, int]:
+        arguments, end = _DECODER.raw_decode(text, at)
+        return arguments, _expect(text, end, "<|tool_call_end|>")
+
+    return _calls_in(text, _NUMBERED, value)
 
 
 def parse_bare_calls(text: str) -> list[dict[str, Any]]:
@@ -79,12 +73,18 @@ def parse_bare_calls(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: The text has another form.
     """
+    return _calls_in(text, _BARE_HEADER, lambda at: _bare_value(text, at))
+
+
+def _calls_in(
+    text: str, headers: re.Pattern[str], value: Callable[[int], tuple[Any, int]]
+) -> list[dict[str, Any]]:
     at, calls = 0, list[dict[str, Any]]()
     while at < len(text) or not calls:
-        header = _BARE_HEADER.match(text, at)
+        header = headers.match(text, at)
         if header is None:
             raise MalformedJson
-        arguments, at = _bare_value(text, header.end())
+        arguments, at = value(header.end())
         calls.append({"name": header[1], "arguments": arguments})
         at = _skip_space(text, at)
     return calls
@@ -164,11 +164,11 @@ def _skip_space(text: str, at: int) -> int:
     return at
 
 
-def _expect(text: str, at: int, char: str) -> int:
+def _expect(text: str, at: int, wanted: str) -> int:
     at = _skip_space(text, at)
-    if text[at : at + 1] != char:
+    if not text.startswith(wanted, at):
         raise MalformedJson
-    return at + 1
+    return at + len(wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +370,7 @@ class CallRules:
         object.__setattr__(self, "names", names)
 
 
-class CallReader(Protocol):
+class CallReader(ABC):
     """Reads the text after the start tag of a call.
 
     Attributes:
@@ -379,29 +379,26 @@ class CallReader(Protocol):
         rest: Text after the calls, not read yet.
     """
 
-    is_over: bool
-    plain: str
-    rest: str
+    is_over = False
+    plain = rest = ""
 
+    @abstractmethod
     def feed(self, text: str) -> list[CallDelta]:
         """Feed more text and return the deltas that are certain now."""
-        ...
 
+    @abstractmethod
     def flush(self, *, cut: bool) -> list[CallDelta]:
         """Return the last deltas at the end of the output; the reader is over then.
 
         Args:
             cut: Whether the output was cut short, so that a call may be incomplete.
         """
-        ...
 
 
-class WholeReader:
+class WholeReader(CallReader):
     """``CallReader`` that buffers the text up to the end tag, then calls the family's parser."""
 
     def __init__(self, rules: CallRules, start: str) -> None:
-        self.is_over = False
-        self.plain = self.rest = ""
         self._rules = rules
         self._start = start
         inner_tags = rules.format.inner_tags

@@ -34,22 +34,17 @@ _QUOTES = "\"'"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-class TaggedReader:
+class TaggedReader(CallReader):
     """``CallReader`` for a ``ToolSyntax``.
 
     Text that does not begin with a call of an offered tool goes to the family's parser
     (``WholeReader``). After the tool's name, the reader streams the call: a string in pieces, any
     other value when it is complete. Words between arguments are dropped.
-
-    Args:
-        rules: How to read the calls; the format has a syntax.
     """
 
     def __init__(self, rules: CallRules, start: str) -> None:
         syntax = rules.format.syntax
         assert syntax is not None, "the format has no tool syntax"
-        self.is_over = False
-        self.plain = self.rest = ""
         self._rules, self._start, self._syntax = rules, start, syntax
         self._call_start = syntax.before_name.rstrip(_QUOTES)
         self._name_end = syntax.after_name.strip().lstrip(_QUOTES)

@@ -75,7 +75,7 @@ def test_step_is_stuck_after_its_limit_counted_in_checks(
         assert checks_until_stuck(watch) == LIMIT_S + 1
         stuck = watch.check(1.0)
     assert stuck is not None
-    assert "decode of 4 rows, 4 tokens" in stuck.message
+    assert "decode of 4 rows, 4 tokens" in stuck
     assert watch.check(1.0) is None
 
 
