@@ -14,8 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
-from ops.observe.families import FAMILIES
-from ops.observe.family import ALIAS_LABELS, Family, Kind
+from ops.observe.families import ALIAS_LABELS, FAMILIES, Family, Kind
 
 #: Key of the bucket without an upper bound, and of the sum of all durations.
 INFINITE = "+Inf"

@@ -23,7 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from domain.log.trace import TraceContext
 from ops.observe.logs import Logger
-from ops.observe.span import Span
+from ops.observe.span import Span, SpanSink
 
 #: Path of the receiver below a base URL.
 TRACES_PATH: Final = "/v1/traces"
@@ -36,7 +36,7 @@ _SERVICE: Final = "semantic"
 _SAMPLE_DIGITS: Final = 14
 
 
-class OtlpSpans:
+class OtlpSpans(SpanSink):
     """``SpanSink`` on a ``BatchSpanProcessor``, which exports from a thread of its own.
 
     Args:

@@ -16,8 +16,7 @@ from domain.engine.workers import TurnState, WorkerPulse, WorkerPulses, WorkerSt
 from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
 from ops.observe.counter_file import CounterFile, Figures, ProcessMetrics
-from ops.observe.families import FAMILIES
-from ops.observe.family import Kind
+from ops.observe.families import FAMILIES, Kind
 from ops.observe.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning

@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from ops.observe.families import FAMILIES
-from ops.observe.family import Kind
+from ops.observe.families import FAMILIES, Kind
 from tests.support.polling import scaled, wait_until
 from tests.support.processes.promtool import promtool
 from tests.support.processes.service import Service

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
 
-from ops.observe.families import FAMILIES
-from ops.observe.family import Family
+from ops.observe.families import FAMILIES, Family
 
 ROOT = Path(__file__).parents[4]
 DEPLOY = ROOT / "ops" / "deploy"

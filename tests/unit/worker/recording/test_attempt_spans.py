@@ -14,7 +14,7 @@ from domain.job.commit import AttemptReport, commit
 from domain.log.record import Draft
 from domain.log.trace import new_trace, trace_id_of
 from domain.values import JobId, StreamName, Timings, WorkerId
-from ops.observe.span import NoSpans, Span
+from ops.observe.span import Span, SpanSink
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from worker.recording.attempt_spans import (
@@ -28,7 +28,7 @@ from worker.recording.attempt_spans import (
 TRACE = new_trace(sampled=True)
 
 
-class Spans(NoSpans):
+class Spans(SpanSink):
     """Keeps what it is given."""
 
     is_on = True
