@@ -51,11 +51,6 @@ class SqlEventLog(LogReader):
             writer_engine(url), clock=clock, reserve=None if file is None else Reserve.beside(file)
         )
 
-    @property
-    def commits(self) -> int:
-        """Transactions that this process has committed."""
-        return self._writer.commits
-
     def figures(self) -> Figures:
         """Return what the writer of this process has done so far, by metric family."""
         return self._writer.figures()

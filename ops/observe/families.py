@@ -73,13 +73,6 @@ class Family:
         """The name of the alias in a scrape; empty if there is none."""
         return ALIAS_PREFIX + self.vllm if self.vllm else ""
 
-    @property
-    def sample_names(self) -> tuple[str, ...]:
-        """The names of its samples in a scrape."""
-        if self.kind is Kind.HISTOGRAM:
-            return tuple(f"{self.full_name}_{part}" for part in ("bucket", "sum", "count"))
-        return (self.full_name,)
-
 
 #: Bounds for writes of a group of blocks to the disk, in seconds.
 PERSIST_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -303,6 +303,11 @@ class RetentionSettings(SettingGroup):
         default=None, description="Archives that were made longer ago are erased."
     )
 
+    @property
+    def is_on(self) -> bool:
+        """Whether any rule is set."""
+        return any(rule is not None for rule in (self.text_days, self.text_gb, self.archive_days))
+
 
 MB: Final = 2**20
 #: Contexts leave the disk below this multiple of the floor, so that they go before work is refused.

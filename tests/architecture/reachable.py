@@ -54,7 +54,6 @@ _ALLOWED = {
         ),
         "the invariant of a machine's steps",
     ),
-    "ops/observe/families.py sample_names": "dashboards and scrapes are compared with it",
 }
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
