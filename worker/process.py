@@ -245,17 +245,16 @@ class WorkerProcess:
         with resting_collector():  # MLX takes memory that a worker without a model does not need
             from worker import composition as parts  # noqa: PLC0415 - imports MLX
 
-        settings, controls = self._settings, to.controls
-        log, client, keys = to.log, to.client, to.keys
+        settings, log, client, keys = self._settings, to.log, to.client, to.keys
         sink = RedisItemSink(client, keys)
         cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
         served = parts.served_models(settings, self._model, self._shared.base)
-        engine = self._engine(stack, sink, cache, log, controls, served)
+        engine = self._engine(stack, sink, cache, log, to.controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         values, turns = settings.engine.values, self._turns
         logger, active = self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            controls, values, engine=engine, turns=turns, queue=broker, logger=logger
+            to.controls, values, engine=engine, turns=turns, queue=broker, logger=logger
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -291,7 +290,8 @@ class WorkerProcess:
         )
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
-        consumers = self._consume(broker, models)
+        consumers = Consumers(broker, models=models)
+        consumers.start()
         self._state = WorkerState.READY
         to.follower.has_loaded()
         reconciler.start()
@@ -343,9 +343,6 @@ class WorkerProcess:
                 self._logger.info("model_idle", model=self._model.name)
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
-    def _last_saves_s(self) -> float:
-        return last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
-
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
         if self._planned is None or self._shared.stop.is_set():
@@ -391,7 +388,9 @@ class WorkerProcess:
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
             models=served,
-            last_saves_s=self._last_saves_s,
+            last_saves_s=lambda: last_saves_s(
+                self._planned, is_asked_to_stop=self._shared.stop.is_set()
+            ),
         )
         stuck = partial(self._fail, ExitCode.STUCK)
         guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)
@@ -445,7 +444,3 @@ class WorkerProcess:
         if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
         return True
-
-    def _consume(self, broker: BlockingRedisBroker, models: tuple[str, ...]) -> Consumers:
-        (consumers := Consumers(broker, models=models)).start()
-        return consumers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import IO, Self
 
 
@@ -39,14 +38,9 @@ class LineChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end_requests()
-        self.process.__exit__(kind, error, trace)
+        self.process.__exit__(None, None, None)
 
     def send(self, line: str = "") -> None:
         """Send a line; a child that has ended is found at the end of its replies."""

@@ -13,7 +13,7 @@ from structlog.contextvars import bind_contextvars
 
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message
-from domain.events.job import AttemptFailed, AttemptStarted, JobRetried, JobSubmitted
+from domain.events.job import AttemptFailed, AttemptStarted, JobRetried
 from domain.events.worker import WorkerLost
 from domain.job.commit import AttemptReport, AttemptRun, LoadedJob
 from domain.log.codec import decode_recorded
@@ -164,31 +164,30 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
     if trace is None or not trace.is_sampled:
         return
     link = parse_traceparent(job.submitted.trace_link)
-    builder = _SpanBuilder(
-        report=report,
-        trace=trace,
-        submitted=job.submitted,
-        history=history_of(report),
-        losses=losses,
-        links=() if link is None else (link,),
-    )
+    builder = _SpanBuilder(report, trace, losses, links=() if link is None else (link,))
     yield from builder.spans(has_texts=has_texts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _SpanBuilder:
     """Builds the spans of one report."""
 
-    report: AttemptReport
-    trace: TraceContext
-    submitted: JobSubmitted
-    history: AttemptHistory
-    losses: Losses
-    links: Sequence[TraceContext]
-
-    @property
-    def job_id(self) -> JobId:
-        return self.report.loaded.job.id
+    def __init__(
+        self,
+        report: AttemptReport,
+        trace: TraceContext,
+        losses: Losses,
+        links: Sequence[TraceContext],
+    ) -> None:
+        self.report = report
+        self.trace = trace
+        self.losses = losses
+        self.links = links
+        self.history = history_of(report)
+        job, run = report.loaded.job, report.run
+        self.job_id, self.submitted = job.id, job.submitted
+        self.number = job.attempt + 1 if run is None else run.task.attempt
+        is_completion = job.submitted.protocol == "openai-completions"
+        self.operation = "text_completion" if is_completion else "chat"
 
     def spans(self, *, has_texts: bool) -> Iterator[Span]:
         history, run = self.history, self.report.run
@@ -221,10 +220,9 @@ class _SpanBuilder:
         if history.lost:
             since = max(since, self._lost_at(history.lost[-1]))
         ended = self.report.ended_at if run is None else run.submitted_at
-        number = self._number
         return Span(
             name="queue",
-            context=self.trace.derived(self.job_id, "queue", number),
+            context=self.trace.derived(self.job_id, "queue", self.number),
             parent_id=self.trace.span_id,
             start_ns=since,
             end_ns=_ns_of(ended),
@@ -234,16 +232,20 @@ class _SpanBuilder:
 
     def _attempt(self, run: AttemptRun, texts: Mapping[str, AttributeValue]) -> Span:
         usage, timings = run.outcome.usage, run.outcome.timings
+        sampling = run.task.prompt.sampling
         reason = _FINISH_REASONS[run.outcome.stop_reason]
         return Span(
-            name=self._operation_name(run.model.id),
+            name=f"{self.operation} {run.model.id}",
             context=attempt_span(self.trace, self.job_id, run.task.attempt),
             parent_id=self.trace.span_id,
             start_ns=_ns_of(run.submitted_at),
             end_ns=_ns_of(self.report.ended_at),
             attributes={
                 **self._model_attributes(run.model.id, run.task.attempt),
-                **_sampling(run),
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.request.top_k": sampling.top_k or None,
+                "gen_ai.request.seed": sampling.seed,
                 "gen_ai.response.finish_reasons": None if self.report.error else (reason,),
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -261,7 +263,7 @@ class _SpanBuilder:
     def _lost(self, lost: LostAttempt) -> Span:
         started = lost.started
         return Span(
-            name=self._operation_name(started.model),
+            name=f"{self.operation} {started.model}",
             context=attempt_span(self.trace, self.job_id, started.attempt),
             parent_id=self.trace.span_id,
             start_ns=_ns(lost.began),
@@ -306,11 +308,6 @@ class _SpanBuilder:
                     end_ns=begin + round(end_ms * _NS_PER_MS),
                 )
 
-    @property
-    def _number(self) -> int:
-        run = self.report.run
-        return self.report.loaded.job.attempt + 1 if run is None else run.task.attempt
-
     def _earlier(self, attempt: int) -> tuple[TraceContext, ...]:
         numbers = (one for one in self.history.before if one < attempt)
         earlier = (attempt_span(self.trace, self.job_id, number) for number in numbers)
@@ -320,14 +317,14 @@ class _SpanBuilder:
         return {
             "semantic.job.id": self.job_id,
             "semantic.request.id": self.report.loaded.job.correlation_id,
-            "semantic.attempt": self._number,
+            "semantic.attempt": self.number,
         }
 
     def _model_attributes(self, model: str, attempt: int) -> dict[str, AttributeValue | None]:
         return {
             **self._names(),
             "semantic.attempt": attempt,
-            "gen_ai.operation.name": self._operation,
+            "gen_ai.operation.name": self.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": self.submitted.model,
             "gen_ai.response.model": model,
@@ -336,27 +333,10 @@ class _SpanBuilder:
             "gen_ai.request.max_tokens": self.submitted.max_tokens,
         }
 
-    @property
-    def _operation(self) -> str:
-        return "text_completion" if self.submitted.protocol == "openai-completions" else "chat"
-
-    def _operation_name(self, model: str) -> str:
-        return f"{self._operation} {model}"
-
 
 def attempt_span(trace: TraceContext, job_id: JobId, attempt: int) -> TraceContext:
     """Return the span of an attempt."""
     return trace.derived(job_id, "attempt", attempt)
-
-
-def _sampling(run: AttemptRun) -> dict[str, AttributeValue | None]:
-    sampling = run.task.prompt.sampling
-    return {
-        "gen_ai.request.temperature": sampling.temperature,
-        "gen_ai.request.top_p": sampling.top_p,
-        "gen_ai.request.top_k": sampling.top_k or None,
-        "gen_ai.request.seed": sampling.seed,
-    }
 
 
 def _ns(instant: str) -> int:

@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 import structlog
 
-from domain.errors import ConcurrencyConflict, JobNotFound, SemanticError
+from domain.errors import JobNotFound, SemanticError
 from domain.events.cache import (
     AgentCacheRestored,
     AgentCacheSaved,
@@ -36,6 +36,7 @@ from ops.blockstore.blocks import (
     StoreEvent,
 )
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted, miss_of
+from worker.recording.worker_event_recorder import append_to_end
 
 _Item = TypeVar("_Item")
 _log = structlog.get_logger(__name__)
@@ -324,16 +325,10 @@ class CacheEventRecorder:
 
     def _append(self, stream: StreamName, drafts: list[Draft]) -> None:
         """Append at the current version of the stream; other writers append to it too."""
-        while drafts:
+        if drafts:
             known = self._versions.get(stream, 0)
-            later = self._log.load(stream, after_version=known)
-            version = later[-1].version if later else known
-            try:
-                self._log.append(stream, drafts, expected_version=version)
-            except ConcurrencyConflict:
-                continue
-            _remember(self._versions, stream, version + len(drafts))
-            return
+            version = append_to_end(stream, drafts, log=self._log, known=known)
+            _remember(self._versions, stream, version)
 
 
 def _remember(latest: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
