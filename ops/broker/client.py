@@ -1,4 +1,7 @@
-"""Redis clients: key names, time limits, and the translation of errors."""
+"""Redis clients: key names, time limits, and the translation of errors.
+
+What uses the broker raises ``QueueUnavailable`` where that cannot be reached.
+"""
 
 from __future__ import annotations
 

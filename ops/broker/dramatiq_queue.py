@@ -279,9 +279,6 @@ class BlockingRedisBroker(RedisBroker):
 
         Returns:
             How many messages were requeued.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         with broker_errors():
             self.client.sadd(self.keys.queues, *Priority, *self.queues)

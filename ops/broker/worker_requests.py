@@ -108,11 +108,7 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def counts_wait(client: redis.Redis, keys: Keys) -> bool:
-    """Return whether requests for a token count wait for a worker.
-
-    Raises:
-        QueueUnavailable: The broker cannot be reached.
-    """
+    """Return whether requests for a token count wait for a worker."""
     with broker_errors():
         return bool(client.exists(keys.token_requests))
 

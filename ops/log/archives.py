@@ -96,7 +96,6 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
     """Yield the events of a file.
 
     Raises:
-        LogUnavailable: The file cannot be read.
         CorruptLog: A line is not an event; the position is that of the expected event.
     """
     expected = 1
@@ -124,7 +123,6 @@ def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
-        LogUnavailable: The file cannot be read.
     """
     signed = signed_hashes or {}
     base: LogHead | None = None
@@ -264,10 +262,6 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     """Yield every event of the log in order, the archived ones from their files.
 
     Another process may archive events meanwhile: these are read from the new file.
-
-    Raises:
-        LogUnavailable: A file or the database cannot be read.
-        CorruptLog: An event cannot be read.
     """
     after, log = 0, LogReader(engine)
     while True:
@@ -286,12 +280,7 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
 
 
 def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEvent, ...]:
-    """Return the events of a stream in those archives whose files are present.
-
-    Raises:
-        LogUnavailable: A file or the database cannot be read.
-        CorruptLog: An event cannot be read.
-    """
+    """Return the events of a stream in those archives whose files are present."""
     return tuple(
         event
         for archive in _archives(engine)
@@ -306,13 +295,8 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
 
     Events of an archived stretch that the log kept must be the same as in the file.
 
-    Args:
-        engine: From ``reader_engine``.
-        signed_hashes: By position, from signed checkpoints.
-
     Raises:
         CorruptLog: Naming the first position that does not verify.
-        LogUnavailable: A file or the database cannot be read.
     """
     archives = _archives(engine)
     if not archives:
@@ -392,7 +376,6 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
     """Verify what the log kept of an archive, and return the least reader version of its events.
 
     Args:
-        engine: From ``reader_engine``.
         thinned_at: Position of the last archiving, which kept the last event of each type.
     """
     query = select(EVENTS.c.position, EVENTS.c.hash).where(
@@ -425,11 +408,7 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
 
 
 def _verify_streams(engine: Engine, last: int) -> None:
-    """Verify that each stream that archives left in the log is whole, and no open job is missing.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Verify that each stream that archives left in the log is whole, and no open job is missing."""
     streams = (
         select(EVENTS.c.stream, func.max(EVENTS.c.position))
         .where(*(EVENTS.c.stream.not_like(f"{prefix}%") for prefix in THINNED))

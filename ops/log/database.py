@@ -4,7 +4,9 @@ A log is a SQLite file (``sqlite_driver``) or a database of a PostgreSQL server
 (``postgres_driver``). Both drivers keep the same rules: a writing transaction holds the write lock
 of the whole log from its first statement on, and readers cannot write.
 
-What reads raises ``LogUnavailable`` where the database cannot be read.
+In this package an ``engine`` is one of ``reader_engine``. What uses the database or a file of the
+log raises ``LogUnavailable`` where that cannot be read or written, and ``CorruptLog`` where an
+event cannot be read. ``signed_hashes`` are those of signed checkpoints, by position.
 """
 
 from __future__ import annotations
@@ -113,9 +115,6 @@ def writing(engine: Engine, failure: str) -> Iterator[Connection]:
 
     Args:
         failure: What to report if the log cannot be written; nothing has changed then.
-
-    Raises:
-        LogUnavailable: The log cannot be written.
     """
     with unavailable(failure), engine.begin() as connection:
         yield connection

@@ -71,11 +71,7 @@ def expected() -> str:
 
 
 def current(url: str) -> str | None:
-    """Return the schema revision of the database; ``None`` if it has no tables yet.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return the schema revision of the database; ``None`` if it has no tables yet."""
     file = database_file(url)
     if file is not None and not file.exists():
         return None
@@ -88,7 +84,6 @@ def refuse_newer_program(url: str) -> None:
 
     Raises:
         LogNewer: A newer program, or one from before the first release, wrote to the log.
-        LogUnavailable: The database cannot be read.
     """
     file = database_file(url)
     if file is not None and not file.exists():
@@ -105,7 +100,6 @@ def upgrade(url: str) -> str:
 
     Raises:
         LogNewer: A newer program has upgraded the tables or written to the log.
-        LogUnavailable: The database cannot be written.
     """
     file = database_file(url)
     with unavailable("the event log cannot be upgraded", OSError):

@@ -117,10 +117,6 @@ class LogReader:
             after: The position to begin above.
             through: The last position to yield.
             limit: The most events to yield.
-
-        Raises:
-            LogUnavailable: The database cannot be read.
-            CorruptLog: The data of an event is not JSON.
         """
         left = limit
         while left is None or left > 0:

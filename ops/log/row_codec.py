@@ -74,11 +74,7 @@ def data_text(event: RecordedEvent) -> str:
 
 
 def event_of(row: Sequence[Any]) -> RecordedEvent:
-    """Return the event of a row that has the columns of ``EVENTS``.
-
-    Raises:
-        CorruptLog: If its data is not JSON.
-    """
+    """Return the event of a row that has the columns of ``EVENTS``."""
     columns = dict(zip(_COLUMNS, row, strict=True))
     try:
         columns["data"] = json.loads(columns["data"])

@@ -150,14 +150,12 @@ def verify_restored(
     """Verify a log that may end before its last signed checkpoint; see ``verify_whole_log``.
 
     Args:
-        engine: From ``reader_engine``.
         archives_of: URL of the log beside which the archives lie, if not that of the log.
         signed_hashes: By position, from signed checkpoints; positions beyond the log are ignored.
         progress: Called after each page of events.
 
     Raises:
         CorruptLog: The log does not verify, or is not the one that was signed.
-        LogUnavailable: The database cannot be read.
     """
     last = LogReader(engine).head().position
     reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}

@@ -93,7 +93,6 @@ class CheckpointFiles:
 
         Raises:
             ForgedCheckpoint: A line has no valid signature.
-            LogUnavailable: A file cannot be read.
         """
         if not self.checkpoints.exists() and not self._last_path.exists():
             return ()
@@ -109,7 +108,6 @@ class CheckpointFiles:
 
         Raises:
             ForgedCheckpoint: Its signature is not valid.
-            LogUnavailable: A file cannot be read.
         """
         signed = self._last_signed()
         lines = self._lines(_LINE_BYTES_MAX)
@@ -118,11 +116,7 @@ class CheckpointFiles:
         return read_checkpoints(lines[-1:], key=self.load_key())[0] if lines else None
 
     def append(self, checkpoint: SignedCheckpoint) -> None:
-        """Append a checkpoint durably; concurrent processes take turns.
-
-        Raises:
-            LogUnavailable: The file cannot be written.
-        """
+        """Append a checkpoint durably; concurrent processes take turns."""
         with unavailable("the checkpoints cannot be written", OSError):
             descriptor = os.open(self.checkpoints, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "r+b") as file:
@@ -192,7 +186,6 @@ def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedC
     Raises:
         CorruptLog: The log does not contain the last checkpoint, so nothing is signed.
         ForgedCheckpoint: The last checkpoint has no valid signature.
-        LogUnavailable: A file or the database cannot be read or written.
     """
     key = files.make_key()
     last = files.last()
@@ -211,7 +204,6 @@ def sign_restore(
 
     Raises:
         ForgedCheckpoint: The last checkpoint has no valid signature.
-        LogUnavailable: A file or the database cannot be read or written.
     """
     if files.last() is None:
         return None
@@ -224,7 +216,6 @@ def verify_checkpoint(engine: Engine, signed: LogHead) -> None:
 
     Raises:
         CorruptLog: The event is missing or another one.
-        LogUnavailable: The database cannot be read.
     """
     with reading(engine) as connection:
         anchor = read_anchor(connection)

@@ -68,7 +68,6 @@ def verify_projections(
 
     Raises:
         CorruptLog: Naming the first table and row that differs.
-        LogUnavailable: The database cannot be read.
     """
     while True:
         with reading(engine) as connection:

@@ -38,9 +38,6 @@ _POSTGRES_TRIGGERS: Final = {"events_no_change", "events_no_gap"}
 def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
     """Verify that the database can be read as a whole and is as the migrations made it.
 
-    Args:
-        engine: From ``reader_engine``.
-
     Raises:
         CorruptLog: The database is damaged or its tables were changed.
         LogUnavailable: The database cannot be read, or has no event log.

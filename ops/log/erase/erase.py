@@ -57,12 +57,8 @@ def own_blocks(engine: Engine, url: str, gone_at: Mapping[str, int]) -> frozense
     """Return the names of blocks that no other context has, 64 hex digits each.
 
     Args:
-        engine: From ``reader_engine``.
         url: Of the log, for its archives.
         gone_at: Position by agent; contexts that it saved later count as another's.
-
-    Raises:
-        LogUnavailable: The database or an archive cannot be read.
     """
     if not gone_at:
         return frozenset()
@@ -209,7 +205,6 @@ def erase_agent(
     Raises:
         LogUnavailable: The log cannot be written. Or a reader keeps the write-ahead log from being
             truncated: call again.
-        CorruptLog: An event cannot be read.
     """
     _cancel_open_jobs(url, agent, clock=clock, ids=ids)
     with disposed(reader_engine(url)) as reader, disposed(writer_engine(url)) as writer:

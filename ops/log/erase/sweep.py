@@ -54,22 +54,14 @@ _DELETIONS: Final = tuple(
 
 
 def last_deletion(reader: Engine) -> int:
-    """Return the position of the last deletion, 0 if there is none.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
-    """
+    """Return the position of the last deletion, 0 if there is none."""
     query = select(func.max(EVENTS.c.position)).where(EVENTS.c.type.in_(_DELETIONS))
     with reading(reader) as connection:
         return int(connection.scalar(query) or 0)
 
 
 def last_sweep(reader: Engine) -> tuple[int, int]:
-    """Return the position of the last sweep that erased, and how many jobs and texts it left.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
-    """
+    """Return the position of the last sweep that erased, and how many jobs and texts it left."""
     last = LogReader(reader).latest(TextsErased.__name__)
     return (0, 0) if last is None else (last.position, last.data["waiting"])
 
@@ -126,11 +118,7 @@ class TextSweeper:
         self._reader.dispose()
 
     def plan(self) -> SweepPlan:
-        """Return what a sweep would erase now.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return what a sweep would erase now."""
         now = self.clock.now()
         is_recorded = last_deletion(self._reader) > last_sweep(self._reader)[0]
         found, sizes = read_text_map(self._reader, self.url), stored_sizes(self._reader)
@@ -156,7 +144,6 @@ class TextSweeper:
         """Erase everything that ``plan`` returns; return it.
 
         Raises:
-            LogUnavailable: The log cannot be read or written.
             QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
         """
         with unavailable("not all is erased", OSError):

@@ -106,7 +106,6 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     """Read the owners of the texts; the log may be written to meanwhile.
 
     Args:
-        engine: From ``reader_engine``.
         url: Of the log; archives are read only with it.
     """
     with reading(engine) as connection:

@@ -158,11 +158,7 @@ def fold_in(
 
 
 def catch_up(connection: Connection, projections: ProjectionSet) -> Checkpoint:
-    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint.
-
-    Raises:
-        CorruptLog: If an event cannot be read.
-    """
+    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint."""
     before = read_checkpoint(connection, projections.jobs)
     rows = connection.execute(
         select(EVENTS)

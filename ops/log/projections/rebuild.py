@@ -98,10 +98,6 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
 
     Returns:
         The position up to which events are folded in.
-
-    Raises:
-        LogUnavailable: The database cannot be written.
-        CorruptLog: An event cannot be read.
     """
     with (
         unavailable("the projections cannot be rebuilt"),
@@ -115,7 +111,6 @@ def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
     """Bring the projections up to date, or rebuild those of another version.
 
     Raises:
-        LogUnavailable: The database cannot be written.
         CorruptLog: An event cannot be read, or the end of the log is missing.
     """
     failure = "the projections cannot be brought up to date"
