@@ -7,12 +7,15 @@ import json
 import os
 import platform
 import secrets
+import time
 from pathlib import Path
 from typing import Self
 
 from domain.errors import Conflict
 from domain.values import WorkerId
 from ops.data_dir.permissions import replace_file
+
+_POLL_S = 0.05
 
 
 class DataDirLocked(Conflict):
@@ -59,6 +62,22 @@ class DataLock:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
+    def acquire_within(self, timeout_s: float) -> Self:
+        """Acquire the lock, and wait for its holder; for a ``with``.
+
+        Raises:
+            DataDirLocked: Another process holds it for longer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._descriptor is None:
+            try:
+                self.acquire()
+            except DataDirLocked:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+        return self
+
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
         if self._descriptor is not None:
@@ -66,7 +85,8 @@ class DataLock:
             self._descriptor = None
 
     def __enter__(self) -> Self:
-        self.acquire()
+        if self._descriptor is None:
+            self.acquire()
         return self
 
     def __exit__(self, *error: object) -> None:

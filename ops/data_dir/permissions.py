@@ -182,11 +182,19 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a small file at once: a reader gets the old content or the new one."""
+def replace_file(path: Path, text: str, *, is_durable: bool = False) -> None:
+    """Replace a small file at once: a reader gets the old content or the new one.
+
+    Args:
+        is_durable: Whether a power cut leaves the old content or the new one too.
+    """
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(text, encoding="utf-8")
+    if is_durable:
+        sync_file(fresh)
     fresh.replace(path)
+    if is_durable:
+        sync_directory(path.parent)
 
 
 def write_once(file: Path, text: str) -> None:

@@ -408,7 +408,7 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
 
 
 def _verify_streams(engine: Engine, last: int) -> None:
-    """Verify that each stream that archives left in the log is whole, and no open job is missing."""
+    """Verify that streams which archives left in the log are whole, and no open job is missing."""
     streams = (
         select(EVENTS.c.stream, func.max(EVENTS.c.position))
         .where(*(EVENTS.c.stream.not_like(f"{prefix}%") for prefix in THINNED))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, create_engine, inspect, select, text, update
 
-from domain.errors import LogNewer, LogUnavailable
+from domain.errors import LogNewer
 from domain.log.record import refuse_newer
+from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.data_dir.permissions import make_directory
 from ops.log.database import (
     database_file,
@@ -58,7 +54,6 @@ def refuse_newer_log(connection: Connection) -> None:
 
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
-_LOCK_POLL_S = 0.05
 _PACKAGE: Final = "migrations"
 #: Alembic's own table, and its row with the revision of the schema.
 _REVISION_TABLE: Final = "alembic_version"
@@ -102,11 +97,13 @@ def upgrade(url: str) -> str:
         LogNewer: A newer program has upgraded the tables or written to the log.
     """
     file = database_file(url)
-    with unavailable("the event log cannot be upgraded", OSError):
+    with unavailable("the event log cannot be upgraded", OSError, DataDirLocked):
         if file is None:
             return _upgrade(url)
         make_directory(file.parent)
-        with _file_lock(file.with_name(file.name + ".lock")):
+        # SQLite's own lock does not cover the switch of a new file to write-ahead logging.
+        lock = DataLock(file.with_name(file.name + ".lock"))
+        with lock.acquire_within(MIGRATION_WAIT_MAX_S):
             return _upgrade(url)
 
 
@@ -171,24 +168,3 @@ def _revision(connection: Connection) -> str | None:
         return None
     found = connection.execute(_READ_REVISION).scalar()
     return None if found is None else str(found)
-
-
-@contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that the system releases if this process dies.
-
-    SQLite's own lock does not cover the switch of a new file to write-ahead logging.
-    """
-    deadline = time.monotonic() + MIGRATION_WAIT_MAX_S
-    with path.open("ab") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    msg = f"another process has been migrating for {MIGRATION_WAIT_MAX_S:.0f} s"
-                    raise LogUnavailable(msg) from error
-                time.sleep(_LOCK_POLL_S)
-            else:
-                break
-        yield

@@ -21,7 +21,12 @@ from domain.log.checkpoints import (
 from domain.log.record import LogHead
 from domain.ports import Clock
 from domain.values import rfc3339
-from ops.data_dir.permissions import sync_directory, sync_drive, write_once
+from ops.data_dir.permissions import (
+    replace_file,
+    sync_directory,
+    sync_drive,
+    write_once,
+)
 from ops.log.archives import read_anchor
 from ops.log.database import reading, unavailable
 from ops.log.reader import LogReader
@@ -130,7 +135,8 @@ class CheckpointFiles:
                 sync_drive(file.fileno())
             if not size:
                 sync_directory(self.checkpoints.parent)
-            self._replace_last(checkpoint)
+            # The line that it repeats is durable.
+            replace_file(self._last_path, checkpoint.to_line(), is_durable=True)
 
     @property
     def _last_path(self) -> Path:
@@ -146,17 +152,6 @@ class CheckpointFiles:
         if len(found) != 1:
             raise CheckpointsCut(LAST_NAME, self.checkpoints.name)
         return found[0]
-
-    def _replace_last(self, checkpoint: SignedCheckpoint) -> None:
-        """Write ``heads.last``, after the line that it repeats is durable."""
-        draft = self._last_path.with_name(f"{LAST_NAME}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(checkpoint.to_line())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._last_path)
-        sync_directory(self._last_path.parent)
 
     def _lines(self, bytes_max: int) -> list[str]:
         """Return the complete lines of the last bytes."""

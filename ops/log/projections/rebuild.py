@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
-from domain.errors import CorruptLog, LogUnavailable
+from domain.errors import CorruptLog
 from domain.log.record import RecordedEvent
 from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.log.archives import archived_stretch, read_archives
@@ -37,7 +37,6 @@ from ops.log.row_codec import read_head
 
 #: How long a process waits for the rebuild of another one.
 REBUILD_WAIT_MAX_S: Final = 3600.0
-_POLL_S: Final = 0.1
 #: Key of the advisory lock on a server: ``rebuild`` in ASCII.
 REBUILD_LOCK: Final = 0x72656275696C64
 
@@ -50,38 +49,23 @@ def rebuild_turn(url: str) -> Iterator[None]:
         LogUnavailable: Another process rebuilds for too long, or the database cannot be read.
     """
     file = database_file(url)
-    if file is None:
-        with disposed(reader_engine(url)) as engine, engine.connect() as connection:
-            take = select(func.pg_try_advisory_lock(REBUILD_LOCK))
-            _wait_for(lambda: bool(connection.execute(take).scalar_one()))
-            try:
-                yield
-            finally:
-                connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
+    failure = "another process rebuilds the projections"
+    if file is not None:
+        lock = DataLock(file.with_name(file.name + ".rebuild"))
+        with unavailable(failure, DataDirLocked):
+            lock.acquire_within(REBUILD_WAIT_MAX_S)
+        with lock:
+            yield
         return
-    lock = DataLock(file.with_name(file.name + ".rebuild"))
-    _wait_for(lambda: _acquired(lock))
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _acquired(lock: DataLock) -> bool:
-    try:
-        lock.acquire()
-    except DataDirLocked:
-        return False
-    return True
-
-
-def _wait_for(take: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + REBUILD_WAIT_MAX_S
-    while not take():
-        if time.monotonic() > deadline:
-            msg = f"another process has rebuilt the projections for {REBUILD_WAIT_MAX_S:.0f} s"
-            raise LogUnavailable(msg)
-        time.sleep(_POLL_S)
+    with disposed(reader_engine(url)) as engine, engine.connect() as connection:
+        wait_ms = str(int(REBUILD_WAIT_MAX_S * 1000))
+        with unavailable(failure):
+            connection.execute(select(func.set_config("lock_timeout", wait_ms, False))).close()  # noqa: FBT003 - of SQL
+            connection.execute(select(func.pg_advisory_lock(REBUILD_LOCK))).close()
+        try:
+            yield
+        finally:
+            connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
 
 
 #: Called with the position reached and the last position there is.
