@@ -291,10 +291,8 @@ def start_of(
 
     Args:
         name: In ``AGENTS``, without ``claude``, whose environment is no list of variables alone.
-        base_url: Of the service, without ``/v1``.
         models: What is registered, the loaded one first.
         key: Of the service, or ``KEY_VARIABLE`` for lines to paste.
-        given: Arguments of the user.
     """
     agent = AGENTS[name]
     if name == "codex":

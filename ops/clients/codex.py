@@ -79,7 +79,6 @@ def configuration(base_url: str, model: str, *, keyed: bool) -> dict[str, Any]:
     """Return what every configuration of Codex for this service has.
 
     Args:
-        base_url: Of the service, without ``/v1``.
         model: The name that Codex sends.
         keyed: Whether the service needs a key; Codex then reads it from ``SEMANTIC_API_KEY``.
     """
@@ -111,9 +110,6 @@ def arguments(
     skills; a ``-c`` of the user's overrides them in turn.
 
     Args:
-        given: Arguments of the user.
-        base_url: Of the service, without ``/v1``.
-        model: What is served.
         catalogue_path: Where the catalogue was written.
         keyed: Whether the service needs a key.
     """
