@@ -247,7 +247,7 @@ class WorkerProcess:
 
         settings, log, client, keys = self._settings, to.log, to.client, to.keys
         sink = RedisItemSink(client, keys)
-        cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
+        cache = parts.open_cache(stack, settings, worker=self._worker, log=log)
         served = parts.served_models(settings, self._model, self._shared.base)
         engine = self._engine(stack, sink, cache, log, to.controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)

@@ -226,16 +226,9 @@ ROOT = "root"
 
 _BLOCK = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64}|root)-([1-9][0-9]{0,5})\.kv")
 _DRAFT = re.compile(r"\.([1-9][0-9]{0,9})-[0-9a-f]{16}\.tmp")
-_MODEL = re.compile(rf"[0-9a-f]{{{MODEL_CHARS}}}")
-_FAN = re.compile(r"[0-9a-f]{2}")
-
-
-class BlockName(NamedTuple):
-    """The properties in a file's name."""
-
-    hash: BlockHash
-    parent: BlockHash | None
-    tokens: int
+#: Names of the directory of a model, and of the 256 in it.
+MODEL_NAME = re.compile(rf"[0-9a-f]{{{MODEL_CHARS}}}")
+FAN_NAME = re.compile(r"[0-9a-f]{2}")
 
 
 def block_path(root: Path, info: BlockInfo) -> Path:
@@ -245,13 +238,13 @@ def block_path(root: Path, info: BlockInfo) -> Path:
     return root / info.model / digits[:2] / f"{digits}-{parent}-{info.tokens}.kv"
 
 
-def parse_block(file: str) -> BlockName | None:
-    """Parse the name of a block's file; ``None`` if it is not such a name."""
+def parse_block(file: str) -> tuple[BlockHash, BlockHash | None, int] | None:
+    """Return hash, parent and tokens of a file's name; ``None`` if it is no name of a block."""
     found = _BLOCK.fullmatch(file)
     if found is None:
         return None
     digits, parent, tokens = found.groups()
-    return BlockName(
+    return (
         BlockHash(bytes.fromhex(digits)),
         None if parent == ROOT else BlockHash(bytes.fromhex(parent)),
         int(tokens),
@@ -267,16 +260,6 @@ def parse_draft(file: str) -> int | None:
     """Return the pid of a draft's writer; ``None`` if the name is not that of a draft."""
     found = _DRAFT.fullmatch(file)
     return int(found.group(1)) if found else None
-
-
-def is_model(directory: str) -> bool:
-    """Return whether a directory holds the blocks of a model."""
-    return _MODEL.fullmatch(directory) is not None
-
-
-def is_fan(directory: str) -> bool:
-    """Return whether a directory is one of the 256 of a model."""
-    return _FAN.fullmatch(directory) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,26 +314,6 @@ OnStoreEvent: TypeAlias = Callable[[StoreEvent], None]
 def ignore(event: StoreEvent) -> None:
     """Do nothing."""
     del event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanReport:
-    """The result of the scan at the start.
-
-    Attributes:
-        blocks: Blocks of all models.
-        size_bytes: Their size, after the cap was enforced.
-        models: Blocks by the first digits of their fingerprint.
-        leftovers: Drafts of dead writers that were removed.
-        foreign: Files that do not belong to the store; they stay.
-    """
-
-    blocks: int
-    size_bytes: int
-    models: dict[str, int]
-    leftovers: int
-    foreign: int
-    took_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

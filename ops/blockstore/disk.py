@@ -99,7 +99,8 @@ class Disk:
                 drafts.append((draft_path(path.parent), path))
                 self.write_draft(drafts[-1][0], buffers)
                 os.utime(drafts[-1][0], ns=(time_ns, time_ns))
-            self._sync_files([draft for draft, _ in drafts])
+            for draft, _ in drafts if self._sync else ():
+                sync_file(draft, with_drive=draft == drafts[-1][0])
             for draft, path in drafts:
                 draft.replace(path)
             self.sync_directories(changed)
@@ -115,21 +116,15 @@ class Disk:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             for first in range(0, len(buffers), _BUFFERS_AT_ONCE):
-                _write_all(descriptor, buffers[first : first + _BUFFERS_AT_ONCE])
+                left = [memoryview(one) for one in buffers[first : first + _BUFFERS_AT_ONCE]]
+                while left:
+                    _drop_front(left, os.writev(descriptor, left))
         finally:
             os.close(descriptor)
 
-    def _sync_files(self, paths: Sequence[Path]) -> None:
-        if not self._sync:
-            return
-        for path in paths:
-            sync_file(path, with_drive=path == paths[-1])
-
     def sync_directories(self, paths: Iterable[Path]) -> None:
         """Make the names in directories survive a power cut."""
-        if not self._sync:
-            return
-        for path in paths:
+        for path in paths if self._sync else ():
             sync_directory(path)
 
 
@@ -199,12 +194,6 @@ def _make_directory(path: Path) -> set[Path]:
         changed.add(above)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return changed
-
-
-def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
-    left = [memoryview(buffer) for buffer in buffers]
-    while left:
-        _drop_front(left, os.writev(descriptor, left))
 
 
 def _drop_front(buffers: list[memoryview], count: int) -> None:

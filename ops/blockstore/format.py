@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -106,7 +106,10 @@ def encode(block: NewBlock) -> list[bytes | memoryview]:
     assert len(text) <= HEADER_BYTES_MAX, "the header of a block is small"  # noqa: S101 - a contract of the caller
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text
     data = [part for tensor in tensors.values() for part in tensor.parts]
-    checksum = _checksum(head, data).encode()
+    digest = _new_digest(head)
+    for part in data:
+        digest.update(part)
+    checksum = digest.hexdigest().encode()
     return [head[:_CHECKSUM_BEGIN] + checksum + head[_CHECKSUM_END:], *data]
 
 
@@ -173,13 +176,6 @@ def _verified_ids(
     if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
         _bad(RejectReason.RENAMED, "its tokens make another name")
     return token_ids
-
-
-def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
-    digest = _new_digest(head)
-    for part in data:
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _head(start: bytes, file_bytes: int) -> BlockHeader:

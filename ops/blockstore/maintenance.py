@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from domain.kv.hashing import BlockHash
 from domain.kv.places import NAMES_MAX, BlockPlaces
 from ops.blockstore.blocks import (
+    FAN_NAME,
+    MODEL_NAME,
     BlockInfo,
     Rejected,
     RejectReason,
     block_path,
-    is_fan,
-    is_model,
     model_of,
     parse_block,
     parse_draft,
@@ -60,18 +63,18 @@ def scan_directory(root: Path) -> Overview:
     """
     found = Overview()
     if root.exists():
-        for model in _directories(root, is_model, found):
-            for fan in _directories(Path(model.path), is_fan, found):
+        for model in _directories(root, MODEL_NAME, found):
+            for fan in _directories(Path(model.path), FAN_NAME, found):
                 _scan_fan(fan, model.name, found)
     return found
 
 
 def _directories(
-    parent: Path, accepts: Callable[[str], bool], found: Overview
+    parent: Path, name: re.Pattern[str], found: Overview
 ) -> Iterator[os.DirEntry[str]]:
     with os.scandir(parent) as entries:
         for entry in entries:
-            if accepts(entry.name) and entry.is_dir(follow_symlinks=False):
+            if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield entry
             else:
                 found.foreign += 1
@@ -96,26 +99,14 @@ def _classify(entry: os.DirEntry[str], found: Overview) -> None:
     pid = parse_draft(entry.name)
     if pid is None or not _is_file(entry):
         found.foreign += 1
-    elif not _is_alive(pid) or _age_s(entry) > DRAFT_AGE_MAX_S:
+    elif not psutil.pid_exists(pid) or (
+        time.time() - entry.stat(follow_symlinks=False).st_mtime > DRAFT_AGE_MAX_S
+    ):
         found.leftovers.append(Path(entry.path))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
-
-
-def _age_s(entry: os.DirEntry[str]) -> float:
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime
 
 
 def overview(root: Path) -> Overview:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,6 @@ from ops.blockstore.blocks import (
     OnStoreEvent,
     PutOutcome,
     Rejected,
-    ScanReport,
     StoredBlock,
     StoreStats,
     block_path,
@@ -33,7 +30,7 @@ from ops.blockstore.blocks import (
 from ops.blockstore.disk import NO_FLOOR, Disk, DiskUnavailable, SpaceFloor
 from ops.blockstore.format import encode, read_block, read_token_ids
 from ops.blockstore.index import BlockIndex
-from ops.blockstore.maintenance import scan_directory
+from ops.blockstore.maintenance import Overview, scan_directory
 
 
 class BlockStore:
@@ -77,15 +74,17 @@ class BlockStore:
 
     # --- start -----------------------------------------------------------------------------
 
-    def scan(self) -> ScanReport:
+    def scan(self) -> Overview:
         """Fill the index from the directory, delete drafts of dead writers and enforce the budget.
 
         Opens no file. Call it once, before any other method.
 
+        Returns:
+            What the directory had.
+
         Raises:
             DiskUnavailable: The directory cannot be read or a file not deleted.
         """
-        started_s = time.monotonic()
         with self._writing:
             try:
                 found = scan_directory(self._root)
@@ -96,15 +95,7 @@ class BlockStore:
             with self._lock:
                 self._index.fill(found.blocks)
             self._make_room(0, set())
-        with self._lock:
-            return ScanReport(
-                blocks=len(self._index),
-                size_bytes=self._index.size_bytes,
-                models=dict(Counter(block.model for block in self._index)),
-                leftovers=len(found.leftovers),
-                foreign=found.foreign,
-                took_ms=1000 * (time.monotonic() - started_s),
-            )
+        return found
 
     # --- lookup ----------------------------------------------------------------------------
 
