@@ -34,8 +34,7 @@ from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wa
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.data_dir.lock import DataLock, WorkerIdentity
 from ops.exit_codes import ExitCode
-from ops.liveness.child import BEAT_S, take_heartbeat
-from ops.liveness.imports import resting_collector
+from ops.liveness.child import BEAT_S, resting_collector, take_heartbeat
 from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import embedding_models, first_model, given_choice

@@ -242,10 +242,8 @@ def read_archives(connection: Connection) -> tuple[LogArchived, ...]:
     return tuple(LogArchived(**row) for row in rows.mappings())
 
 
-def file_archives(engine: Engine, url: str) -> tuple[LogArchived, ...]:
-    """Return the archives of a log; only one in a file has any."""
-    if database_file(url) is None:
-        return ()
+def archives_of(engine: Engine) -> tuple[LogArchived, ...]:
+    """Return the archives of a log, in order; only one in a file has any."""
     with reading(engine) as connection:
         return read_archives(connection)
 
@@ -265,13 +263,13 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     """
     after, log = 0, LogReader(engine)
     while True:
-        for archive in _archives(engine):
+        for archive in archives_of(engine):
             if archive.last_position > after:
                 events = _file_events(engine, archive_path(url, archive))
                 yield from (event for event in events if event.position > after)
             after = max(after, archive.last_position)
         while page := log.select(EventFilter(), after=after, limit=PAGE_EVENTS):
-            if any(archive.last_position > after for archive in _archives(engine)):
+            if any(archive.last_position > after for archive in archives_of(engine)):
                 break  # the page may lack events that are in a file now
             yield from page
             after = page[-1].position
@@ -283,7 +281,7 @@ def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEven
     """Return the events of a stream in those archives whose files are present."""
     return tuple(
         event
-        for archive in _archives(engine)
+        for archive in archives_of(engine)
         if archive_path(url, archive).exists()
         for event in _file_events(engine, archive_path(url, archive))
         if event.stream == stream
@@ -298,7 +296,7 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
     Raises:
         CorruptLog: Naming the first position that does not verify.
     """
-    archives = _archives(engine)
+    archives = archives_of(engine)
     if not archives:
         return ArchiveReport(verified=0, missing=())
     log = LogReader(engine)
@@ -357,11 +355,6 @@ def _file_events(engine: Engine, path: Path) -> Iterator[RecordedEvent]:
         with reading(engine) as connection:
             page_with_texts = with_texts(connection, page)
         yield from page_with_texts
-
-
-def _archives(engine: Engine) -> tuple[LogArchived, ...]:
-    with reading(engine) as connection:
-        return read_archives(connection)
 
 
 def _verify_file(archive: LogArchived, path: Path, signed_hashes: dict[int, str]) -> None:

@@ -42,16 +42,6 @@ def raise_reader_min(connection: Connection, version: int) -> None:
     _RAISE.run(connection, {"row": READER_MIN, "version": version})
 
 
-def refuse_newer_log(connection: Connection) -> None:
-    """Refuse a log of any schema that needs a newer reader.
-
-    Raises:
-        LogNewer: This program is older than the one that wrote to the log.
-    """
-    if inspect(connection).has_table(LOG_FORMAT.name):
-        refuse_newer(read_reader_min(connection))
-
-
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
 _PACKAGE: Final = "migrations"
@@ -107,6 +97,7 @@ def upgrade(url: str) -> str:
             return _upgrade(url)
 
 
+@cache
 def made_tables(revision: str) -> frozenset[SchemaEntry]:
     """Return the tables, indexes and triggers that a SQLite log has at a schema revision."""
     memory = create_engine("sqlite://", module=driver_module())
@@ -146,7 +137,8 @@ def _refuse_newer(connection: Connection) -> None:
             "update semantic, or choose another data directory"
         )
         raise LogNewer(msg)
-    refuse_newer_log(connection)
+    if inspect(connection).has_table(LOG_FORMAT.name):
+        refuse_newer(read_reader_min(connection))
 
 
 @cache

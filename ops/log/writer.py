@@ -168,7 +168,9 @@ class LogWriter:
         started_s = time.monotonic()
         try:
             with self._engine.begin() as connection:
-                transaction = LogTransaction(connection, batch, now=self._now)
+                transaction = LogTransaction(
+                    connection, batch, now=lambda: rfc3339(self._clock.now())
+                )
                 results = [_attempt(transaction, each) for each in batch]
                 transaction.write()
             self._durations.record(time.monotonic() - started_s)
@@ -199,9 +201,6 @@ class LogWriter:
             return []
         _log.warning("the disk is full: the reserve is freed for the ends of running jobs")
         return ends
-
-    def _now(self) -> str:
-        return rfc3339(self._clock.now())
 
 
 def _attempt(transaction: LogTransaction, request: Append) -> _Result:

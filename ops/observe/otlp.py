@@ -69,10 +69,10 @@ class OtlpSpans(SpanSink):
         self._processor = BatchSpanProcessor(self._exporter)
         self._put_lock = threading.Lock()
         self._put = 0
-        name = {} if os.environ.get(OTEL_SERVICE_NAME) else {SERVICE_NAME: _SERVICE}
-        self._resource = Resource.create(
-            {"service.version": version, "semantic.part": part} | _unless_set(name)
-        )
+        attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        is_named = bool(os.environ.get(OTEL_SERVICE_NAME)) or f"{SERVICE_NAME}=" in attributes
+        name = {} if is_named else {SERVICE_NAME: _SERVICE}
+        self._resource = Resource.create({"service.version": version, "semantic.part": part} | name)
         self._scope = InstrumentationScope(_SCOPE, version)
 
     def samples(self, trace_id: str) -> bool:
@@ -167,9 +167,3 @@ def _otel_context(context: TraceContext, span_id: str | None = None) -> otel.Spa
         is_remote=False,
         trace_flags=otel.TraceFlags(context.flags),
     )
-
-
-def _unless_set(name: dict[str, str]) -> dict[str, str]:
-    """Return the name of the service, unless the environment's attributes have one."""
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    return {} if f"{SERVICE_NAME}=" in given else name

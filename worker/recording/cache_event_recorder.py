@@ -79,9 +79,21 @@ class RetryQueue(Generic[_Item]):
         """Start the thread."""
         self._thread.start()
 
-    def put(self, item: _Item, *, after_s: float = 0.0) -> None:
-        """Enqueue an item, to be handled after ``after_s`` seconds."""
-        self._put(item, after_s, 0)
+    def put(self, item: _Item, *, after_s: float = 0.0, tries: int = 0) -> None:
+        """Enqueue an item, to be handled after ``after_s`` seconds.
+
+        Args:
+            tries: How often it was tried before.
+        """
+        with self._changed:
+            if len(self._waiting) >= ITEMS_MAX:
+                self._lost += 1
+                if self._lost == 1:
+                    _log.warning("items_dropped", thread=self._thread.name)
+                return
+            due_s = self._now_s() + after_s
+            heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
+            self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every item is handled or dropped; return whether that happened in time."""
@@ -97,17 +109,6 @@ class RetryQueue(Generic[_Item]):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _put(self, item: _Item, after_s: float, tries: int) -> None:
-        with self._changed:
-            if len(self._waiting) >= ITEMS_MAX:
-                self._lost += 1
-                if self._lost == 1:
-                    _log.warning("items_dropped", thread=self._thread.name)
-                return
-            due_s = self._now_s() + after_s
-            heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
-            self._changed.notify_all()
-
     def _run(self) -> None:
         while self._next():
             pass
@@ -115,28 +116,21 @@ class RetryQueue(Generic[_Item]):
     def _next(self) -> bool:
         """Handle the next item that is due; return ``False`` at the end."""
         with self._changed:
-            if not self._is_due():
+            left_s = self._waiting[0][0] - self._now_s() if self._waiting else None
+            if left_s is None or (left_s > 0 and not self._closing):
                 if self._closing:
                     return False
-                self._changed.wait(self._wait_s())
+                self._changed.wait(left_s)
                 return True
             _, _, tries, item = heapq.heappop(self._waiting)
             self._busy = True
         again = not self._handled(item)
         if again and tries + 1 < TRIES_MAX and not self._closing:
-            self._put(item, min(RETRY_S_MAX, RETRY_S * 2**tries), tries + 1)
+            self.put(item, after_s=min(RETRY_S_MAX, RETRY_S * 2**tries), tries=tries + 1)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
         return True
-
-    def _is_due(self) -> bool:
-        if not self._waiting:
-            return False
-        return self._closing or self._waiting[0][0] <= self._now_s()
-
-    def _wait_s(self) -> float | None:
-        return max(0.0, self._waiting[0][0] - self._now_s()) if self._waiting else None
 
     def _handled(self, item: _Item) -> bool:
         try:

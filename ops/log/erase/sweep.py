@@ -18,7 +18,7 @@ from domain.log.text_owners import RetentionCut, cut_to_size
 from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
 from ops.data_dir.permissions import sync_directory
-from ops.log.archives import archive_path, directory_of, file_archives
+from ops.log.archives import archive_path, archives_of, directory_of
 from ops.log.database import (
     disposed,
     reader_engine,
@@ -199,7 +199,7 @@ class TextSweeper:
         }
         return tuple(
             one
-            for one in file_archives(self._reader, self.url)
+            for one in archives_of(self._reader)
             if one.last_position in made and archive_path(self.url, one).exists()
         )
 

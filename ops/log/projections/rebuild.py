@@ -139,7 +139,7 @@ def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
         archives = read_archives(connection)
         head = read_head(connection).position
     for archive in archives:
-        for page in _pages(archived_stretch(engine, url, archive)):
+        for page in pages_of(archived_stretch(engine, url, archive)):
             with engine.begin() as connection:
                 fold_in(connection, NEXT, page)
             if progress is not None:
@@ -159,7 +159,8 @@ def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
             return head
 
 
-def _pages(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+def pages_of(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    """Yield events in lists of those that one transaction folds."""
     while page := list(itertools.islice(events, CATCH_UP_EVENTS_MAX)):
         yield page
 
