@@ -102,13 +102,13 @@ def open_cache(
     """
     recorder = CacheEventRecorder(worker, log=log, ids=RandomIds(), clock=SystemClock())
     stack.enter_context(recorder)
-    tier = _open_tier(stack, settings, recorder)
+    tier = _open_tier(stack, settings, recorder, worker)
     gauge = CacheGauge(tier, partial(recorder.record_evicted, "ram"))
     return CacheParts(recorder=recorder, tier=tier, gauge=gauge)
 
 
 def _open_tier(
-    stack: ExitStack, settings: Settings, recorder: CacheEventRecorder
+    stack: ExitStack, settings: Settings, recorder: CacheEventRecorder, worker: WorkerId
 ) -> DiskTier | None:
     if not settings.cache.disk_budget_bytes:
         return None
@@ -120,6 +120,7 @@ def _open_tier(
         clock=clock,
         floor=SpaceFloor(settings.disk.cache_min_bytes, partial(free_bytes, settings.cache_dir)),
         on_event=recorder.record,
+        worker=worker,
     )
     tier = DiskTier(store, clock=clock, on_event=recorder.record)
     tier.start()

@@ -11,6 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
+from domain.events.cache import (
+    CacheBlockRejected,
+    CacheBlocksEvicted,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash, block_hash
 
 
@@ -262,52 +268,10 @@ def parse_draft(file: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRejected:
-    """A file failed a check; it is deleted and the block will be computed again."""
-
-    hash: BlockHash
-    reason: RejectReason
-    detail: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksEvicted:
-    """The least recently used blocks were deleted to make room."""
-
-    blocks: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistencePaused:
-    """The disk refused a block; blocks stay in memory only, and generation continues.
-
-    Attributes:
-        error: Name of the error number, e.g. ``ENOSPC``.
-        retry_s: Seconds until the next block is tried.
-    """
-
-    error: str
-    message: str
-    retry_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistenceResumed:
-    """The disk takes blocks again.
-
-    Attributes:
-        paused_s: Seconds since the pause began.
-        dropped: Blocks that were not stored during the pause.
-    """
-
-    paused_s: float
-    dropped: int
-
-
-StoreEvent: TypeAlias = BlockRejected | BlocksEvicted | PersistencePaused | PersistenceResumed
+#: What a worker's store reports; the worker is empty where the store has none.
+StoreEvent: TypeAlias = (
+    CacheBlockRejected | CacheBlocksEvicted | CachePersistencePaused | CachePersistenceResumed
+)
 OnStoreEvent: TypeAlias = Callable[[StoreEvent], None]
 
 

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from domain.events.cache import CacheBlockRejected, CacheBlocksEvicted
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
+from domain.values import WorkerId
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockRejected,
-    BlocksEvicted,
     BlockTarget,
     NewBlock,
     OnStoreEvent,
@@ -32,6 +33,9 @@ from ops.blockstore.format import encode, read_block, read_token_ids
 from ops.blockstore.index import BlockIndex
 from ops.blockstore.maintenance import Overview, scan_directory
 
+#: The worker in the events of a store that no worker has.
+NO_WORKER: Final = WorkerId("")
+
 
 class BlockStore:
     """Blocks of all models and agents in one directory; safe to use from any thread.
@@ -46,6 +50,7 @@ class BlockStore:
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
+        worker: The worker that its events name.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class BlockStore:
         floor: SpaceFloor = NO_FLOOR,
         on_event: OnStoreEvent = ignore,
         disk: Disk | None = None,
+        worker: WorkerId = NO_WORKER,
     ) -> None:
         assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - a contract of the caller
         self._root = directory
@@ -64,6 +70,7 @@ class BlockStore:
         self._floor = floor
         self._clock = clock
         self._on_event = on_event
+        self.worker = worker
         self._disk = disk or Disk()
         self._index = BlockIndex()
         # Held for memory access only, so that the engine's thread never waits for a disk.
@@ -250,7 +257,11 @@ class BlockStore:
             self._delete(victim)
         with self._lock:
             self._count(evicted=len(victims), evicted_bytes=freed_bytes)
-        self._on_event(BlocksEvicted(blocks=len(victims), size_bytes=freed_bytes))
+        self._on_event(
+            CacheBlocksEvicted(
+                worker=self.worker, tier="disk", blocks=len(victims), size_bytes=freed_bytes
+            )
+        )
 
     # --- read ------------------------------------------------------------------------------
 
@@ -324,9 +335,10 @@ class BlockStore:
         with self._lock:
             self._count(rejected=1)
         self._on_event(
-            BlockRejected(
-                hash=info.hash,
-                reason=rejected.reason,
+            CacheBlockRejected(
+                worker=self.worker,
+                block=info.hash.hex(),
+                reason=rejected.reason.value,
                 detail=rejected.detail,
                 size_bytes=info.size_bytes,
             )

@@ -12,15 +12,17 @@ from enum import StrEnum
 
 import structlog
 
+from domain.events.cache import (
+    CacheBlockRejected,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockRejected,
     NewBlock,
     OnStoreEvent,
-    PersistencePaused,
-    PersistenceResumed,
     RejectReason,
     StoreStats,
     ignore,
@@ -234,7 +236,13 @@ class DiskTier:
         """Delete an intact block that does not fit the loaded model."""
         self._writer.forget([name])
         self._on_event(
-            BlockRejected(hash=name, reason=RejectReason.FOREIGN, detail=detail, size_bytes=0)
+            CacheBlockRejected(
+                worker=self._store.worker,
+                block=name.hex(),
+                reason=RejectReason.FOREIGN.value,
+                detail=detail,
+                size_bytes=0,
+            )
         )
 
     def _scan(self) -> None:
@@ -247,7 +255,11 @@ class DiskTier:
         if self._paused_since_s is not None:
             paused_s = self._clock.monotonic() - self._paused_since_s
             self._paused_since_s = None
-            self._on_event(PersistenceResumed(paused_s=paused_s, dropped=0))
+            self._on_event(
+                CachePersistenceResumed(
+                    worker=self._store.worker, paused_s=round(paused_s, 3), dropped=0
+                )
+            )
         while not self._closed.wait(DISK_CHECK_S):
             with suppress(DiskUnavailable):  # a file that cannot be deleted is tried again
                 self._store.relieve()
@@ -260,8 +272,11 @@ class DiskTier:
             if self._paused_since_s is None:
                 self._paused_since_s = self._clock.monotonic()
                 self._on_event(
-                    PersistencePaused(
-                        error=error.errno_name, message=error.message, retry_s=SCAN_RETRY_S
+                    CachePersistencePaused(
+                        worker=self._store.worker,
+                        error=error.errno_name,
+                        message=error.message,
+                        retry_s=SCAN_RETRY_S,
                     )
                 )
             return False

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from domain.events.cache import CachePersistencePaused, CachePersistenceResumed
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     NewBlock,
     OnStoreEvent,
-    PersistencePaused,
-    PersistenceResumed,
     PutOutcome,
     ignore,
 )
@@ -386,7 +385,11 @@ class WriteBehind:
             queued = list(self._queue)
             self._queue.clear()
         if before is None:
-            self._on_event(PersistencePaused(error=error, message=message, retry_s=wait_s))
+            self._on_event(
+                CachePersistencePaused(
+                    worker=self._store.worker, error=error, message=message, retry_s=wait_s
+                )
+            )
         return queued
 
     def _resume(self, *, is_full: bool) -> None:
@@ -397,9 +400,10 @@ class WriteBehind:
             pause, self._pause = self._pause, None
             dropped = self._dropped
         if pause is not None:
-            paused_s = now_s - pause.since_s
+            worker, paused_s = self._store.worker, round(now_s - pause.since_s, 3)
+            dropped -= pause.dropped_before
             self._on_event(
-                PersistenceResumed(paused_s=paused_s, dropped=dropped - pause.dropped_before)
+                CachePersistenceResumed(worker=worker, paused_s=paused_s, dropped=dropped)
             )
 
     def _stored(self, hashes: Sequence[BlockHash]) -> frozenset[BlockHash]:

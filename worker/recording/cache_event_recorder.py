@@ -16,11 +16,8 @@ from domain.errors import JobNotFound, SemanticError
 from domain.events.cache import (
     AgentCacheRestored,
     AgentCacheSaved,
-    CacheBlockRejected,
     CacheBlocksEvicted,
     CacheEvent,
-    CachePersistencePaused,
-    CachePersistenceResumed,
 )
 from domain.job.commit import LoadedJob, load_job
 from domain.log.codec import decode_recorded
@@ -28,13 +25,7 @@ from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import Clock, IdSource
 from domain.values import AgentId, JobId, JobStatus, StreamName, WorkerId
-from ops.blockstore.blocks import (
-    BlockRejected,
-    BlocksEvicted,
-    PersistencePaused,
-    PersistenceResumed,
-    StoreEvent,
-)
+from ops.blockstore.blocks import StoreEvent
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted, miss_of
 from worker.recording.worker_event_recorder import append_to_end
 
@@ -198,8 +189,8 @@ class CacheEventRecorder:
 
     def record(self, report: ContextReport | StoreEvent) -> None:
         """Enqueue a report of the engine or the block store."""
-        if isinstance(report, BlocksEvicted):
-            self.record_evicted("disk", report.blocks, report.size_bytes)
+        if isinstance(report, CacheBlocksEvicted):
+            self.record_evicted(report.tier, report.blocks, report.size_bytes)
         else:
             self._queue.put(report)
 
@@ -233,7 +224,7 @@ class CacheEventRecorder:
                     )
                 )
             case _:
-                self._append_to_worker(_store_event(self._worker, report))
+                self._append_to_worker(report)
 
     def _record_started(self, report: ContextStarted) -> None:
         job = JobId(report.label)
@@ -334,27 +325,3 @@ def _remember(latest: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> No
 
 def _stream_of(agent: AgentId) -> StreamName:
     return StreamName(f"agent-{agent}")
-
-
-def _store_event(worker: WorkerId, report: StoreEvent) -> CacheEvent:
-    match report:
-        case BlockRejected():
-            return CacheBlockRejected(
-                worker=worker,
-                block=report.hash.hex(),
-                reason=report.reason.value,
-                detail=report.detail,
-                size_bytes=report.size_bytes,
-            )
-        case PersistencePaused():
-            return CachePersistencePaused(
-                worker=worker, error=report.error, message=report.message, retry_s=report.retry_s
-            )
-        case PersistenceResumed():
-            return CachePersistenceResumed(
-                worker=worker, paused_s=round(report.paused_s, 3), dropped=report.dropped
-            )
-        case BlocksEvicted():
-            return CacheBlocksEvicted(
-                worker=worker, tier="disk", blocks=report.blocks, size_bytes=report.size_bytes
-            )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from domain.events.cache import CacheBlockRejected
 from ops.blockstore.blocks import (
-    BlockRejected,
     PutOutcome,
     Rejected,
     RejectReason,
@@ -204,8 +204,8 @@ def test_a_damaged_file_is_rejected_reported_and_replaced(world: StoreWorld, nam
     assert isinstance(found, Rejected)
     assert found.reason is reason
     (event,) = world.events
-    assert isinstance(event, BlockRejected)
-    assert (event.hash, event.reason) == (block.hash, reason)
+    assert isinstance(event, CacheBlockRejected)
+    assert (event.block, event.reason) == (block.hash.hex(), reason)
     assert not world.store.contains(block.hash)
     assert world.store.get(block.hash, FINGERPRINT) is None
     assert world.store.put_many([block])[0] is PutOutcome.STORED
