@@ -85,10 +85,8 @@ class ProcessState:
     """What one worker passes on to the next one of the same process.
 
     Attributes:
-        beat: Sends a heartbeat to the supervisor.
         stop: Set once the process is asked to stop.
         is_beating: Whether the supervisor expects heartbeats before the model is loaded.
-        kept: The weights of the model.
     """
 
     beat: Callable[[], None] = field(default_factory=take_heartbeat)

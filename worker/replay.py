@@ -312,7 +312,6 @@ class Replayer:
     """Replays jobs of one log, one after the other, on the thread that created it.
 
     Attributes:
-        log: The log, read-only.
         step_tokens: Most prompt tokens in one piece of prefill, as of a worker.
         is_against: Whether the configured model answers in place of that of then.
     """
@@ -377,9 +376,6 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
 
     Args:
         command: The object from standard input.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
     """
     source = ModelSource.of(first_model(settings), settings.data_dir)
     with open_as_of(settings.log_url) as log:

@@ -125,9 +125,6 @@ class NewBlock:
     """A block to be stored.
 
     Attributes:
-        hash: As in ``BlockMeta``.
-        parent: As in ``BlockMeta``.
-        fingerprint: As in ``BlockMeta``.
         token_ids: The tokens it covers, at least one; fewer than a full block makes it a tail.
         payload: Its tensors; none may be called ``token_ids``.
     """

@@ -85,7 +85,6 @@ class Disk:
         """Write new ``files`` and rename them to their names, in order.
 
         Args:
-            files: Path and content of each.
             time_ns: Their mtime, in nanoseconds since 1970.
 
         Raises:

@@ -117,7 +117,6 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
     """Return the block in the bytes of a file, if every byte is as it was written.
 
     Args:
-        raw: The whole file.
         fingerprint: What the loaded model computes with; ``None`` takes any.
     """
     try:
@@ -161,9 +160,6 @@ def _verified_ids(
 
     Args:
         start: The beginning of the file up to the end of the token ids.
-        digest: Of the whole file, see ``_new_digest``.
-        name: See ``decode``.
-        fingerprint: See ``decode``.
     """
     if digest.hexdigest() != head.checksum:
         _bad(RejectReason.CHECKSUM, "the checksum does not match")
@@ -317,7 +313,6 @@ def read_block(
     """Return the block in a file if it is valid and the one in the file's name.
 
     Args:
-        info: The properties in its name.
         fingerprint: Of the model that computed it; ``None`` accepts any.
         target: Memory for the tensors; ``None`` for a buffer of their own.
 

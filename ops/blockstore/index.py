@@ -44,7 +44,6 @@ class BlockIndex:
 
         Args:
             parent: A block, maybe of another model; ``None`` for first blocks of contexts.
-            model: Name of the model's directory.
         """
         children = (self._blocks[each] for each in self._children.get(parent or model, ()))
         return [block for block in children if block.model == model]
@@ -75,7 +74,6 @@ class BlockIndex:
 
         Args:
             hashes: Blocks, those of one context in its order.
-            used_ns: Now.
 
         Returns:
             The last block of each chain: the order of all others follows from theirs.

@@ -56,11 +56,7 @@ class Overview:
 
 
 def scan_directory(root: Path) -> Overview:
-    """Scan the store at ``root``; a missing directory is an empty store.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
+    """Scan the store at ``root``; a missing directory is an empty store."""
     found = Overview()
     if root.exists():
         for model in _directories(root, MODEL_NAME, found):
@@ -110,11 +106,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def overview(root: Path) -> Overview:
-    """Scan the store at ``root`` without changing it.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
+    """Scan the store at ``root`` without changing it."""
     found = scan_directory(root)
     index = BlockIndex()
     index.fill(found.blocks)
@@ -182,11 +174,7 @@ def with_descendants(blocks: Iterable[BlockInfo], hashes: Collection[BlockHash])
 
 
 def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
-    """Delete the files of ``blocks`` for good; missing files are ignored.
-
-    Raises:
-        OSError: A file could not be deleted.
-    """
+    """Delete the files of ``blocks`` for good; missing files are ignored."""
     changed = set()
     for info in blocks:
         path = block_path(root, info)
@@ -204,7 +192,6 @@ def erase_blocks(names: Collection[str], *, places: BlockPlaces | None, root: Pa
     Args:
         names: 64 hex digits each.
         places: The workers that run; ``None`` if none does.
-        root: The block files of this machine.
 
     Raises:
         OSError: A file cannot be deleted.

@@ -114,13 +114,7 @@ def counts_wait(client: redis.Redis, keys: Keys) -> bool:
 
 
 class TokenCountServer:
-    """The worker's thread that serves token count requests. A context manager.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        counter: Reads the prompts.
-    """
+    """The worker's thread that serves token count requests. A context manager."""
 
     def __init__(self, client: redis.Redis, keys: Keys, counter: TokenCounter) -> None:
         self._client = client

@@ -42,7 +42,6 @@ class ServiceAccess:
 
     Attributes:
         data_dir: The data directory; it has the record of the running service.
-        own_key: The API key that commands send.
     """
 
     data_dir: Path
@@ -73,7 +72,6 @@ def read_access(data_dir: Path | None, config: Path | None) -> ServiceAccess | N
     """Return the access, or ``None`` where only the settings can read a source.
 
     Args:
-        data_dir: From the command line.
         config: The configuration file that the command line names.
     """
     try:

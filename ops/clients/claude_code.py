@@ -127,7 +127,6 @@ def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:
     ``--settings``.
 
     Args:
-        key: Of this service.
         inherited: The environment so far; its own headers stay, one to a line.
     """
     lines = [inherited[_HEADERS]] if inherited.get(_HEADERS) else []

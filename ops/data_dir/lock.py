@@ -34,9 +34,6 @@ class DataLock:
 
     The file stays after the release: if it were removed, two processes could lock two files of one
     name.
-
-    Args:
-        path: The lock file, e.g. ``<data_dir>/worker.lock``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,9 +99,6 @@ class WorkerIdentity:
     Only the process that holds the worker lock reads and writes the file. A new worker of the same
     directory gets the same broker id, so it finds the messages that the last one left in hand. A
     copy of the directory on another host gets a broker id of its own.
-
-    Args:
-        path: E.g. ``<data_dir>/worker.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,20 +116,12 @@ class WorkerIdentity:
             self.broker_id = f"engine-{secrets.token_hex(_TOKEN_BYTES)}"
 
     def record(self, worker: WorkerId) -> None:
-        """Write ``worker`` as the present worker of the directory.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write ``worker`` as the present worker of the directory."""
         content = {"host": self._host, "hand": self.broker_id, "worker": worker}
         replace_file(self._path, json.dumps(content))
 
     def forget(self) -> None:
-        """Name no worker: the present one ends in order although it may be within a load.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Name no worker: the present one ends in order although it may be within a load."""
         replace_file(self._path, json.dumps({"host": self._host, "hand": self.broker_id}))
 
 

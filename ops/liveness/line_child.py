@@ -14,9 +14,6 @@ class LineChild:
     Args:
         env: Its whole environment; that of this process by default.
         own_session: Whether the terminal's Ctrl-C is kept away from it.
-
-    Raises:
-        OSError: It cannot be executed.
     """
 
     def __init__(

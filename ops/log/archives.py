@@ -118,7 +118,6 @@ def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -
     """Verify every event of a file, and the links between neighbouring positions.
 
     Args:
-        path: As ``write_events`` wrote it.
         signed_hashes: By position, from signed checkpoints; positions outside the file are ignored.
 
     Raises:

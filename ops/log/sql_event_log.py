@@ -30,9 +30,6 @@ class SqlEventLog(LogReader):
     """``EventLog`` and ``PayloadStore`` on one database; close it, or use it in a ``with``.
 
     Made by ``open_log``, which checks the version of the tables.
-
-    Args:
-        url: SQLAlchemy URL of the database.
     """
 
     def __init__(self, url: str, *, clock: Clock) -> None:

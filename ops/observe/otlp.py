@@ -41,8 +41,6 @@ class OtlpSpans(SpanSink):
 
     Args:
         exporter: Sends batches; may block and raise.
-        part: The process: ``api`` or ``worker``.
-        version: Of this software.
         sample_ratio: Part of the new traces whose spans are exported, in [0, 1].
         has_texts: Whether spans may carry texts of prompts and answers.
     """

@@ -31,7 +31,6 @@ class MachineUnit:
 
     Attributes:
         argv: The command; it must not fork.
-        home: Working directory.
         search_path: ``PATH`` of the service, which leads to ``redis-server``.
         log_dir: Directory of log files, where the service manager keeps no log of its own.
         stop_s: Seconds from SIGTERM to SIGKILL.
@@ -245,7 +244,6 @@ class MachineService:
 
         Raises:
             ManagerFailed: A command failed; the file is in place.
-            OSError: The file cannot be written.
         """
         wanted = self.render(unit)
         is_same = self.path.exists() and self.path.read_bytes() == wanted.encode()

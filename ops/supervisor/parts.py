@@ -197,8 +197,6 @@ def allocator_environment(
 
     Args:
         wanted: ``LARGE_ARRAYS`` or ``MANY_THREADS``.
-        inherited: The supervisor's own environment.
-        platform: ``sys.platform``.
     """
     if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
         return {}

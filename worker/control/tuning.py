@@ -34,9 +34,6 @@ class WorkerTuning:
 
     Args:
         settings: Values where operators have changed none.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
     """
 
     def __init__(

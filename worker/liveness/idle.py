@@ -68,11 +68,7 @@ class UnloadedModel:
     embeds: tuple[str, ...] = ()
 
     def beat(self) -> None:
-        """Publish a pulse; call it every second.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Publish a pulse; call it every second."""
         state = WorkerState.UNLOADED.value
         pulse = WorkerPulse(
             worker=self.worker,
@@ -105,12 +101,7 @@ class UnloadedModel:
         return False
 
     def is_needed(self) -> bool:
-        """Return whether a job or a count waits for this worker.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-            LogUnavailable: The log cannot be read.
-        """
+        """Return whether a job or a count waits for this worker."""
         if self.counts_wait():
             return True
         # Jobs that wait for another model do not need this one.

@@ -143,11 +143,7 @@ class PulseReporter:
     _is_watched: bool = field(default=False, init=False)
 
     def beat(self) -> None:
-        """Publish a pulse; end the process if the engine thread has died.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Publish a pulse; end the process if the engine thread has died."""
         state = self.state()
         is_ready = state is WorkerState.READY
         if is_ready and not self.engine.is_alive():

@@ -128,7 +128,6 @@ class AttemptHistory:
 
     Attributes:
         waiting_since: RFC 3339 instant from which the job waited for the attempt.
-        before: Numbers of the earlier attempts.
         lost: The attempts right before this one that ended with their workers, in order.
     """
 

@@ -71,11 +71,7 @@ class RetryQueue(Generic[_Item]):
         self._thread.start()
 
     def put(self, item: _Item, *, after_s: float = 0.0, tries: int = 0) -> None:
-        """Enqueue an item, to be handled after ``after_s`` seconds.
-
-        Args:
-            tries: How often it was tried before.
-        """
+        """Enqueue an item, to be handled after ``after_s`` seconds."""
         with self._changed:
             if len(self._waiting) >= ITEMS_MAX:
                 self._lost += 1

@@ -51,7 +51,6 @@ class Erasers:
     Attributes:
         blocks: Deletes blocks, and returns how many files were deleted.
         client: The broker; ``None`` where no service runs and the broker is private.
-        is_served: Whether a service runs.
     """
 
     items: Callable[[Sequence[JobId]], None]
@@ -130,8 +129,6 @@ def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json
     """Erase now what was deleted and what the rules overtake, or show what would go.
 
     Args:
-        settings: Name the log and the rules.
-        text_days: In place of ``retention.text_days``.
         dry_run: Print how much is stored, the rules and what would go; erase nothing.
     """
     if dry_run:

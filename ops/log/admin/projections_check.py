@@ -63,7 +63,6 @@ def verify_projections(
     Args:
         engine: From ``reader_engine``, on a log whose chain verifies.
         archives_of: URL of the log beside which the archives lie.
-        progress: Called after each page of events.
 
     Raises:
         CorruptLog: Naming the first table and row that differs.

@@ -22,9 +22,6 @@ class StoredBytes:
     Attributes:
         texts: Requests, answers and files in the log.
         log: The database with them; 0 for PostgreSQL.
-        archives: Files of old events.
-        broker: Files of the private broker.
-        cache: Blocks of contexts.
     """
 
     texts: int

@@ -127,11 +127,7 @@ def _is_as_hashed(row: _Row) -> bool:
 
 
 def _verified_closely(row: _Row, before: LogHead) -> LogHead:
-    """Parse and verify a row.
-
-    Raises:
-        CorruptLog: Naming the fault.
-    """
+    """Parse and verify a row."""
     try:
         event = event_of(row)
         head = verify_link(event, before)
@@ -253,7 +249,6 @@ class VerifiedLog:
     """What was verified.
 
     Attributes:
-        head: The last event.
         archives: The archives whose files are there, and those that are missing.
         projections: Whether the projections were compared with the events.
     """
@@ -285,7 +280,6 @@ def verify_whole_log(
 
     Args:
         archives_of: URL of the log beside which the archives lie, if not that of the log.
-        watchers: See ``Watchers``.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.

@@ -56,7 +56,6 @@ def own_blocks(engine: Engine, url: str, gone_at: Mapping[str, int]) -> frozense
     """Return the names of blocks that no other context has, 64 hex digits each.
 
     Args:
-        url: Of the log, for its archives.
         gone_at: Position by agent; contexts that it saved later count as another's.
     """
     if not gone_at:

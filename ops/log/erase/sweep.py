@@ -79,7 +79,6 @@ class SweepPlan:
     Attributes:
         blocks: Names of blocks that only deleted agents used, 64 hex digits each.
         items: Jobs whose items the broker may still have.
-        archives: Files of old events.
         is_recorded: Whether an event is due although no text goes: something was deleted.
     """
 

@@ -168,7 +168,6 @@ def _named_texts(
     """Return the digests in an event, with the chunks of a manifest.
 
     Args:
-        connection: In a transaction.
         parts: Gets the chunks of a manifest.
         copied: Gets the texts that the row of the job has too.
     """
