@@ -19,7 +19,6 @@ from domain.job.run_attempt import JobRunner
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
 from domain.values import WorkerId
-from ops.blockstore.disk import SpaceFloor
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.data_dir.free_space import free_bytes
@@ -113,12 +112,12 @@ def _open_tier(
     if not settings.cache.disk_budget_bytes:
         return None
 
-    clock = SystemClock()
+    clock, least = SystemClock(), settings.disk.cache_min_bytes
     store = BlockStore(
         settings.cache_dir,
         budget_bytes=settings.cache.disk_budget_bytes,
         clock=clock,
-        floor=SpaceFloor(settings.disk.cache_min_bytes, partial(free_bytes, settings.cache_dir)),
+        spare=(lambda: free_bytes(settings.cache_dir) - least) if least else None,
         on_event=recorder.record,
         worker=worker,
     )

@@ -12,10 +12,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from domain.errors import Unavailable
 from ops.blockstore.blocks import draft_path
@@ -38,34 +37,6 @@ class DiskUnavailable(Unavailable):
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.errno_name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceFloor:
-    """The free space of a disk that a store leaves to others.
-
-    Attributes:
-        free_min_bytes: That space; 0 for none.
-        measure: Returns the free space now, in bytes.
-    """
-
-    free_min_bytes: int
-    measure: Callable[[], int]
-
-    def missing_bytes(self, size_bytes: int) -> int:
-        """Return how many bytes must be freed before ``size_bytes`` may be written; 0 for none.
-
-        An unreadable file system counts as one with space; the write that follows reports it.
-        """
-        if not self.free_min_bytes:
-            return 0
-        try:
-            return max(0, self.free_min_bytes + size_bytes - self.measure())
-        except OSError:
-            return 0
-
-
-NO_FLOOR: Final = SpaceFloor(0, lambda: 0)
 
 
 class Disk:

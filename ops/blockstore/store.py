@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from ops.blockstore.blocks import (
     info_of,
     model_of,
 )
-from ops.blockstore.disk import NO_FLOOR, Disk, DiskUnavailable, SpaceFloor
+from ops.blockstore.disk import Disk, DiskUnavailable
 from ops.blockstore.format import encode, read_block, read_token_ids
 from ops.blockstore.index import BlockIndex
 from ops.blockstore.maintenance import Overview, scan_directory
@@ -46,7 +46,7 @@ class BlockStore:
     Args:
         directory: Created with the first block.
         budget_bytes: Most bytes of files; the store evicts before it writes, so it never has more.
-        floor: Free space of the disk that the store leaves to others.
+        spare: Returns how many bytes the disk may still take, below 0 where some must be freed.
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
@@ -59,7 +59,7 @@ class BlockStore:
         *,
         budget_bytes: int,
         clock: Clock,
-        floor: SpaceFloor = NO_FLOOR,
+        spare: Callable[[], int] | None = None,
         on_event: OnStoreEvent = ignore,
         disk: Disk | None = None,
         worker: WorkerId = NO_WORKER,
@@ -67,7 +67,7 @@ class BlockStore:
         assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - a contract of the caller
         self._root = directory
         self._budget_bytes = budget_bytes
-        self._floor = floor
+        self._spare = spare
         self._clock = clock
         self._on_event = on_event
         self.worker = worker
@@ -226,7 +226,7 @@ class BlockStore:
         Args:
             keep: Blocks that must stay; ``None`` to evict none.
         """
-        missing_bytes = self._floor.missing_bytes(size_bytes)
+        missing_bytes = self._missing_bytes(size_bytes)
         with self._lock:
             over_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
             excess_bytes = max(over_bytes, missing_bytes)
@@ -238,6 +238,13 @@ class BlockStore:
         self._evict(victims)
         return True
 
+    def _missing_bytes(self, size_bytes: int) -> int:
+        """Return how many bytes the disk lacks before as many may be written; 0 for none."""
+        # A file system that cannot be read counts as one with space; the write reports it.
+        with contextlib.suppress(OSError):
+            return 0 if self._spare is None else max(0, size_bytes - self._spare())
+        return 0
+
     def relieve(self) -> int:
         """Evict the least recently used blocks while the disk is short; return how many.
 
@@ -246,7 +253,7 @@ class BlockStore:
         """
         with self._writing:
             with self._lock:
-                victims = self._index.victims(self._floor.missing_bytes(0))
+                victims = self._index.victims(self._missing_bytes(0))
             if victims:
                 self._evict(victims)
         return len(victims)

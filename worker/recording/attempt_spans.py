@@ -19,7 +19,7 @@ from domain.job.commit import AttemptReport, AttemptRun, LoadedJob
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.trace import TraceContext, parse_traceparent, trace_id_of
-from domain.values import JobId, StopReason, StreamName, WorkerId
+from domain.values import JobId, StopReason, StreamName
 from ops.observe.span import AttributeValue, Span, SpanSink
 
 #: Characters of one attribute. Receivers refuse requests that are too long.
@@ -110,9 +110,6 @@ _FINISH_REASONS: Final = {
     StopReason.CANCELLED: "cancelled",
 }
 
-#: Instants of worker deaths that the log has recorded, by worker.
-Losses = Mapping[WorkerId, str]
-
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
@@ -122,40 +119,11 @@ class LostAttempt:
     began: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptHistory:
-    """The past of a job before an attempt.
-
-    Attributes:
-        waiting_since: RFC 3339 instant from which the job waited for the attempt.
-        lost: The attempts right before this one that ended with their workers, in order.
-    """
-
-    waiting_since: str
-    before: tuple[int, ...]
-    lost: tuple[LostAttempt, ...]
-
-
-def history_of(report: AttemptReport) -> AttemptHistory:
-    """Return the history of the job of a report."""
-    waiting_since = report.loaded.job.created_at
-    before: list[int] = []
-    lost: list[LostAttempt] = []
-    for recorded in report.loaded.recorded:
-        event = decode_recorded(recorded)
-        if isinstance(event, AttemptStarted):
-            before.append(event.attempt)
-            lost.append(LostAttempt(event, recorded.recorded_at))
-        elif isinstance(event, AttemptFailed | JobRetried):
-            waiting_since = recorded.recorded_at
-            lost.clear()
-    return AttemptHistory(waiting_since=waiting_since, before=tuple(before), lost=tuple(lost))
-
-
-def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Iterator[Span]:
+def spans_of(report: AttemptReport, log: EventLog, *, has_texts: bool) -> Iterator[Span]:
     """Yield the spans of a report; none if its trace is not sampled.
 
     Args:
+        log: Knows when the workers of lost attempts were found dead.
         has_texts: Whether the spans carry prompt and answer.
     """
     job = report.loaded.job
@@ -163,7 +131,7 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
     if trace is None or not trace.is_sampled:
         return
     link = parse_traceparent(job.submitted.trace_link)
-    builder = _SpanBuilder(report, trace, losses, links=() if link is None else (link,))
+    builder = _SpanBuilder(report, trace, log, links=() if link is None else (link,))
     yield from builder.spans(has_texts=has_texts)
 
 
@@ -174,14 +142,26 @@ class _SpanBuilder:
         self,
         report: AttemptReport,
         trace: TraceContext,
-        losses: Losses,
+        log: EventLog,
         links: Sequence[TraceContext],
     ) -> None:
         self.report = report
         self.trace = trace
-        self.losses = losses
+        self.log = log
         self.links = links
-        self.history = history_of(report)
+        #: Instant from which the job waited for the attempt, numbers of the earlier attempts, and
+        #: those right before this one that ended with their workers.
+        self.waiting_since = report.loaded.job.created_at
+        self.before: list[int] = []
+        self.lost: list[LostAttempt] = []
+        for recorded in report.loaded.recorded:
+            event = decode_recorded(recorded)
+            if isinstance(event, AttemptStarted):
+                self.before.append(event.attempt)
+                self.lost.append(LostAttempt(event, recorded.recorded_at))
+            elif isinstance(event, AttemptFailed | JobRetried):
+                self.waiting_since = recorded.recorded_at
+                self.lost.clear()
         job, run = report.loaded.job, report.run
         self.job_id, self.submitted = job.id, job.submitted
         self.number = job.attempt + 1 if run is None else run.task.attempt
@@ -189,10 +169,10 @@ class _SpanBuilder:
         self.operation = "text_completion" if is_completion else "chat"
 
     def spans(self, *, has_texts: bool) -> Iterator[Span]:
-        history, run = self.history, self.report.run
-        if self.links and not history.before:
+        run = self.report.run
+        if self.links and not self.before:
             yield self._submit()
-        for lost in history.lost:
+        for lost in self.lost:
             yield self._lost(lost)
         yield self._queue()
         if run is not None:
@@ -214,10 +194,9 @@ class _SpanBuilder:
         )
 
     def _queue(self) -> Span:
-        run, history = self.report.run, self.history
-        since = _ns(history.waiting_since)
-        if history.lost:
-            since = max(since, self._lost_at(history.lost[-1]))
+        run, since = self.report.run, _ns(self.waiting_since)
+        if self.lost:
+            since = max(since, self._lost_at(self.lost[-1]))
         ended = self.report.ended_at if run is None else run.submitted_at
         return Span(
             name="queue",
@@ -281,8 +260,12 @@ class _SpanBuilder:
 
     def _lost_at(self, lost: LostAttempt) -> int:
         """Return when the worker of an attempt was found dead, as far as that is known."""
-        found = self.losses.get(lost.started.worker)
-        return max(_ns(lost.began), _ns(found if found is not None else lost.began))
+        found = (
+            recorded.recorded_at
+            for recorded in self.log.load(StreamName(lost.started.worker))
+            if recorded.type == WorkerLost.__name__
+        )
+        return max(_ns(lost.began), _ns(next(found, lost.began)))
 
     def _phases(self, run: AttemptRun) -> Iterator[Span]:
         timings, begin = run.outcome.timings, _ns_of(run.submitted_at)
@@ -308,7 +291,7 @@ class _SpanBuilder:
                 )
 
     def _earlier(self, attempt: int) -> tuple[TraceContext, ...]:
-        numbers = (one for one in self.history.before if one < attempt)
+        numbers = (one for one in self.before if one < attempt)
         earlier = (attempt_span(self.trace, self.job_id, number) for number in numbers)
         return (*self.links, *earlier)
 
@@ -350,11 +333,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JobObserver:
-    """``AttemptObserver`` of a worker.
-
-    Args:
-        log: Knows when the workers of lost attempts were found dead.
-    """
+    """``AttemptObserver`` of a worker."""
 
     def __init__(self, spans: SpanSink, log: EventLog) -> None:
         self._spans = spans
@@ -373,20 +352,10 @@ class JobObserver:
         if not self._spans.is_on:
             return
         try:
-            losses = self._losses(report)
-            for span in spans_of(report, losses, has_texts=self._spans.has_texts):
+            for span in spans_of(report, self._log, has_texts=self._spans.has_texts):
                 self._spans.put(span)
         except Exception:  # noqa: BLE001 - the job has ended in the log and must be delivered
             _log.exception("spans_failed")
-
-    def _losses(self, report: AttemptReport) -> dict[WorkerId, str]:
-        workers = {lost.started.worker for lost in history_of(report).lost}
-        return {
-            worker: recorded.recorded_at
-            for worker in workers
-            for recorded in self._log.load(StreamName(worker))
-            if recorded.type == WorkerLost.__name__
-        }
 
 
 def _log_end(report: AttemptReport) -> None:

@@ -20,7 +20,7 @@ from ops.blockstore.blocks import (
     StoreEvent,
     ignore,
 )
-from ops.blockstore.disk import Disk, SpaceFloor
+from ops.blockstore.disk import Disk
 from ops.blockstore.format import encode
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
@@ -276,7 +276,7 @@ def _store_on(disk: FiniteDisk, free_min_bytes: int, events: list[StoreEvent]) -
         disk.root,
         budget_bytes=1 << 20,
         clock=CLOCK,
-        floor=SpaceFloor(free_min_bytes, disk.free),
+        spare=lambda: disk.free() - free_min_bytes,
         on_event=events.append,
         disk=Disk(sync=False),
     )

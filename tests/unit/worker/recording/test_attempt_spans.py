@@ -99,7 +99,7 @@ def test_the_phases_lie_behind_one_another() -> None:
         queued_ms=9, admission_ms=10, restore_ms=20, prefill_ms=50, first_token_ms=61, decode_ms=100
     )
     run = replace(report.run, outcome=replace(report.run.outcome, timings=timings))
-    spans = list(spans_of(replace(report, run=run), {}, has_texts=False))
+    spans = list(spans_of(replace(report, run=run), world.log, has_texts=False))
     begin = next(one.start_ns for one in spans if one.name.startswith("chat"))
     phases = {one.name: one for one in spans[-4:]}
     ms = {
