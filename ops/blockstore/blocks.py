@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from domain.events.cache import (
     CacheBlockRejected,
@@ -67,25 +67,11 @@ class TensorEntry:
     end: int
 
 
-class BlockTarget(Protocol):
-    """Memory of the caller that the tensors of a block are read into."""
-
-    def __call__(self, tensors: Sequence[TensorEntry]) -> Iterable[memoryview] | None:
-        """Return where the bytes of some tensors belong.
-
-        Called on the reading thread, before the bytes are read and verified: what a rejected block
-        has left in this memory must not be used.
-
-        Args:
-            tensors: The tensors of the file, without the ids of the tokens, in their order.
-
-        Returns:
-            Writable parts, which together have the length of the tensors; ``None`` for a block
-            that does not fit, which is returned as any other.
-        """
-        ...
-
-
+#: Returns where the bytes of some tensors of a file belong, given in their order without the ids of
+#: the tokens: writable parts that together have the tensors' length. ``None`` for a block that does
+#: not fit, which is returned as any other. Called on the reading thread, before the bytes are read
+#: and verified: what a rejected block has left in this memory must not be used.
+BlockTarget: TypeAlias = Callable[[Sequence[TensorEntry]], Iterable[memoryview] | None]
 #: Most tokens in one block; a block of the engine has 256.
 BLOCK_TOKENS_MAX = 65_536
 #: Hex digits of a model's fingerprint that name its directory.
