@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from ops.exit_codes import ExitCode
-from ops.liveness.child import wait_for_activation
-from ops.liveness.imports import resting_collector
+from ops.liveness.child import resting_collector, wait_for_activation
 
 
 def main() -> int:

@@ -93,16 +93,12 @@ class Consumers:
         self._broker.stop_fetching()
         # Consumers send heartbeats until the actors have ended.
         for thread in self._worker.workers:
-            _join(thread, left_s)
+            while thread.is_alive() and (wait_s := left_s()) > 0:
+                thread.join(min(LOOK_S, wait_s))
         for consumer in self._worker.consumers.values():
             consumer.stop()
         self._broker.release_consumers()
         self._worker.stop(timeout=int(left_s() * 1000))
-
-
-def _join(thread: threading.Thread, left_s: Callable[[], float]) -> None:
-    while thread.is_alive() and (wait_s := left_s()) > 0:
-        thread.join(min(LOOK_S, wait_s))
 
 
 #: Pause before the next attempt of a job whose attempt failed, in seconds.

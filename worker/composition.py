@@ -19,8 +19,6 @@ from domain.job.run_attempt import JobRunner
 from domain.log.ports import EventLog
 from domain.model.registry import ModelEntry
 from domain.values import WorkerId
-from ops.blockstore.blocks import ScanReport
-from ops.blockstore.disk import SpaceFloor
 from ops.blockstore.store import BlockStore
 from ops.clock import RandomIds, SystemClock
 from ops.data_dir.free_space import free_bytes
@@ -93,7 +91,7 @@ class CacheParts:
 
 
 def open_cache(
-    stack: ExitStack, settings: Settings, *, worker: WorkerId, log: EventLog, logger: Logger
+    stack: ExitStack, settings: Settings, *, worker: WorkerId, log: EventLog
 ) -> CacheParts:
     """Start the recorder of cache events and, where configured, the disk tier.
 
@@ -103,39 +101,27 @@ def open_cache(
     """
     recorder = CacheEventRecorder(worker, log=log, ids=RandomIds(), clock=SystemClock())
     stack.enter_context(recorder)
-    tier = _open_tier(stack, settings, recorder, logger)
+    tier = _open_tier(stack, settings, recorder, worker)
     gauge = CacheGauge(tier, partial(recorder.record_evicted, "ram"))
     return CacheParts(recorder=recorder, tier=tier, gauge=gauge)
 
 
 def _open_tier(
-    stack: ExitStack, settings: Settings, recorder: CacheEventRecorder, logger: Logger
+    stack: ExitStack, settings: Settings, recorder: CacheEventRecorder, worker: WorkerId
 ) -> DiskTier | None:
     if not settings.cache.disk_budget_bytes:
         return None
 
-    def log_scan(report: ScanReport) -> None:
-        logger.info(
-            "cache_scanned",
-            blocks=report.blocks,
-            size_mb=report.size_bytes // 10**6,
-            took_ms=round(report.took_ms),
-        )
-
-    clock = SystemClock()
+    clock, least = SystemClock(), settings.disk.cache_min_bytes
     store = BlockStore(
         settings.cache_dir,
         budget_bytes=settings.cache.disk_budget_bytes,
         clock=clock,
-        floor=SpaceFloor(settings.disk.cache_min_bytes, partial(free_bytes, settings.cache_dir)),
+        spare=(lambda: free_bytes(settings.cache_dir) - least) if least else None,
         on_event=recorder.record,
+        worker=worker,
     )
-    tier = DiskTier(
-        store,
-        clock=clock,
-        on_event=recorder.record,
-        on_scanned=log_scan,
-    )
+    tier = DiskTier(store, clock=clock, on_event=recorder.record)
     tier.start()
     stack.callback(tier.close, LAST_BLOCKS_S)
     return tier

@@ -14,8 +14,7 @@ from domain.errors import CorruptLog, LogUnavailable, QueueUnavailable
 from ops.data_dir.lock import DataDirLocked
 from ops.data_dir.permissions import create_private_files, use_own_temporary_directory
 from ops.exit_codes import ExitCode, after_failed_start, end_process
-from ops.liveness.child import wait_for_activation, watch_lifeline
-from ops.liveness.imports import resting_collector
+from ops.liveness.child import resting_collector, wait_for_activation, watch_lifeline
 
 #: Thread switch interval of the interpreter. The engine thread returns from native code every few
 #: milliseconds and must not wait the default 5 ms while other threads format text.

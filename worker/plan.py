@@ -11,8 +11,8 @@ from typing import Any
 
 from huggingface_hub import hf_hub_download
 
-from domain.errors import InvalidRequest, NotFound, SemanticError
-from domain.kv.plan import DeviceMemory, ModelFootprint, Workload, plan_memory, planned_mac
+from domain.errors import InvalidRequest, SemanticError
+from domain.kv.plan import ModelFootprint, Workload, plan_memory, planned_mac
 from ops.data_dir.permissions import create_private_files
 from ops.exit_codes import ExitCode
 from worker.engine.mlx.memory.device import ProcessDevice
@@ -23,16 +23,10 @@ from worker.engine.ports import ModelLoadError
 _NAME = "config.json"
 
 
-class ConfigMissing(NotFound):
-    """The model has no ``config.json`` that can be found; the message lists the attempts."""
+class ConfigUnusable(InvalidRequest):
+    """There is no ``config.json`` with a JSON object; the message has what was tried."""
 
-    code = "config_missing"
-
-
-class ConfigGarbled(InvalidRequest):
-    """The ``config.json`` holds no JSON object."""
-
-    code = "config_garbled"
+    code = "config_unusable"
 
 
 def read_config(model_id: str) -> dict[str, Any]:
@@ -43,18 +37,17 @@ def read_config(model_id: str) -> dict[str, Any]:
             ``semantic-demo``.
 
     Raises:
-        ConfigMissing: The file is not found, here or on the hub.
-        ConfigGarbled: The file holds no JSON object.
+        ConfigUnusable: The file is not found, here or on the hub, or holds no JSON object.
     """
     file = _find(model_id)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigMissing(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigUnusable(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigGarbled(f"{file} is not JSON: {error}") from error
+        raise ConfigUnusable(f"{file} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ConfigGarbled(f"{file} holds no JSON object")
+        raise ConfigUnusable(f"{file} holds no JSON object")
     return config
 
 
@@ -68,9 +61,9 @@ def _find(model_id: str) -> Path:
         if directory is None:
             return Path(from_hub(model_id, fetch, what=f"its {_NAME}", downloads=True))
     except ModelLoadError as error:
-        raise ConfigMissing(error.message) from error
+        raise ConfigUnusable(error.message) from error
     if not (directory / _NAME).is_file():
-        raise ConfigMissing(f"{directory} holds no {_NAME}")
+        raise ConfigUnusable(f"{directory} holds no {_NAME}")
     return directory / _NAME
 
 
@@ -121,7 +114,8 @@ def footprint_of(request: PlanRequest) -> ModelFootprint:
 
 def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
     """Return the plan of a model as the object that ``--json`` prints."""
-    device = _device(request)
+    memory_bytes = request.memory_bytes
+    device = ProcessDevice().memory() if memory_bytes is None else planned_mac(memory_bytes)
     workload = Workload(
         agents=request.agents,
         context_tokens=request.context_tokens,
@@ -140,12 +134,6 @@ def plan_of(request: PlanRequest, model: ModelFootprint) -> dict[str, Any]:
         "abilities": asdict(model.abilities),
         **asdict(plan),
     }
-
-
-def _device(request: PlanRequest) -> DeviceMemory:
-    if request.memory_bytes is None:
-        return ProcessDevice().memory()
-    return planned_mac(request.memory_bytes)
 
 
 def main() -> int:

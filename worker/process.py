@@ -34,8 +34,7 @@ from ops.broker.worker_requests import BlockAnswers, TokenCountServer, counts_wa
 from ops.clock import RandomIds, SystemClock, uuid7_hex
 from ops.data_dir.lock import DataLock, WorkerIdentity
 from ops.exit_codes import ExitCode
-from ops.liveness.child import BEAT_S, take_heartbeat
-from ops.liveness.imports import resting_collector
+from ops.liveness.child import BEAT_S, resting_collector, take_heartbeat
 from ops.log.migrate import upgrade
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.models.registry import embedding_models, first_model, given_choice
@@ -86,10 +85,8 @@ class ProcessState:
     """What one worker passes on to the next one of the same process.
 
     Attributes:
-        beat: Sends a heartbeat to the supervisor.
         stop: Set once the process is asked to stop.
         is_beating: Whether the supervisor expects heartbeats before the model is loaded.
-        kept: The weights of the model.
     """
 
     beat: Callable[[], None] = field(default_factory=take_heartbeat)
@@ -245,17 +242,16 @@ class WorkerProcess:
         with resting_collector():  # MLX takes memory that a worker without a model does not need
             from worker import composition as parts  # noqa: PLC0415 - imports MLX
 
-        settings, controls = self._settings, to.controls
-        log, client, keys = to.log, to.client, to.keys
+        settings, log, client, keys = self._settings, to.log, to.client, to.keys
         sink = RedisItemSink(client, keys)
-        cache = parts.open_cache(stack, settings, worker=self._worker, log=log, logger=self._logger)
+        cache = parts.open_cache(stack, settings, worker=self._worker, log=log)
         served = parts.served_models(settings, self._model, self._shared.base)
-        engine = self._engine(stack, sink, cache, log, controls, served)
+        engine = self._engine(stack, sink, cache, log, to.controls, served)
         broker = BlockingRedisBroker(client, keys, broker_id=to.broker_id)
         values, turns = settings.engine.values, self._turns
         logger, active = self._logger, ActiveJobs()
         tuning = WorkerTuning(
-            controls, values, engine=engine, turns=turns, queue=broker, logger=logger
+            to.controls, values, engine=engine, turns=turns, queue=broker, logger=logger
         )
         pulse = self._pulse(to, engine, cache.gauge, tuning)
         stack.enter_context(PeriodicTask("pulse", PULSE_S, pulse.beat))
@@ -291,7 +287,8 @@ class WorkerProcess:
         )
         if taken_over := broker.requeue_all_unacked():
             self._logger.info("took_over", jobs=taken_over)
-        consumers = self._consume(broker, models)
+        consumers = Consumers(broker, models=models)
+        consumers.start()
         self._state = WorkerState.READY
         to.follower.has_loaded()
         reconciler.start()
@@ -343,9 +340,6 @@ class WorkerProcess:
                 self._logger.info("model_idle", model=self._model.name)
                 self._plan_exit(ExitCode.IDLE, drain_s=self._settings.server.drain_s)
 
-    def _last_saves_s(self) -> float:
-        return last_saves_s(self._planned, is_asked_to_stop=self._shared.stop.is_set())
-
     def _exit_code(self) -> int:
         """Return the exit code of a process that ends in order."""
         if self._planned is None or self._shared.stop.is_set():
@@ -391,7 +385,9 @@ class WorkerProcess:
             on_device_failure=partial(self._fail, ExitCode.DEVICE_FAILED),
             watch=watch,
             models=served,
-            last_saves_s=self._last_saves_s,
+            last_saves_s=lambda: last_saves_s(
+                self._planned, is_asked_to_stop=self._shared.stop.is_set()
+            ),
         )
         stuck = partial(self._fail, ExitCode.STUCK)
         guard = StuckStepGuard(watch, engine, last_step, on_stuck=stuck, logger=self._logger)
@@ -445,7 +441,3 @@ class WorkerProcess:
         if tier is not None and not tier.wait_scanned(SCAN_S_MAX):
             self._logger.warning("cache_not_scanned_yet", dir=str(self._settings.cache_dir))
         return True
-
-    def _consume(self, broker: BlockingRedisBroker, models: tuple[str, ...]) -> Consumers:
-        (consumers := Consumers(broker, models=models)).start()
-        return consumers

@@ -84,15 +84,17 @@ def replay(
     payloads: PayloadStore,
     *,
     step_tokens: int,
-    verify: bool,
+    verify: bool = False,
+    is_against: bool = False,
     on_progress: OnProgress = lambda *_: None,
 ) -> Replayed:
-    """Compute an answer again.
+    """Compute an answer again, or let another model answer the same request.
 
     Args:
-        weights: The model that gave the answer, on the thread that loaded it.
+        weights: The model that answers, on the thread that loaded it.
         step_tokens: Most prompt tokens in one piece of prefill; see ``SoloRun``.
         verify: Whether to stop at the first difference; otherwise the whole answer is computed.
+        is_against: Whether ``weights`` are of any model, whose text may part from the stored one.
 
     Raises:
         ReplayRefused: The answer cannot be computed, or its payloads are gone.
@@ -100,84 +102,43 @@ def replay(
     began_s = time.monotonic()
     request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
     stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
+    rules, card = recording, weights.model.card
     try:
-        prompt = prepare(request, weights.model, recording.encoding)
-        check_prompt(recording, prompt.tokens)
-        run = _ReplayRun(
-            recording,
-            request,
-            prompt,
-            stored if verify else None,
-            weights,
-            step_tokens,
-            on_progress,
-        )
-        replayed = run.run()
+        if is_against:
+            prompt = prepare(request, weights.model)
+            # Its own defaults, and the caller's values over them.
+            rules = replace(
+                recording, sampling=prompt.sampling, thinking_limit=prompt.thinking_limit
+            )
+        else:
+            prompt = prepare(request, weights.model, recording.encoding)
+            check_prompt(recording, prompt.tokens)
+        expected = stored if verify else None
+        run = _ReplayRun(rules, request, prompt, expected, weights, step_tokens, on_progress)
+        answer = run.run()
     except SemanticError as error:
         raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
-    verdict, message = (
-        _verdict(recording, stored, replayed)
-        if verify
-        else (Verdict.REPLAYED, f"replayed {len(replayed.ids):,} tokens")
-    )
+    parting = parting_of(stored.text, answer.text) if is_against else None
+    if parting is not None:
+        same = f"the text of {card.id} is the same for {parting.chars:,} characters"
+        verdict, message = Verdict.PARTED, same
+    elif is_against:
+        verdict, message = Verdict.SAME, "the same text"
+    elif verify:
+        verdict, message = _verdict(recording, stored, answer)
+    else:
+        verdict, message = Verdict.REPLAYED, f"replayed {len(answer.ids):,} tokens"
     return Replayed(
         job=recording.job,
         verdict=verdict,
         message=message,
-        model=recording.model,
-        fingerprint=recording.fingerprint,
-        tokens=len(replayed.ids),
-        token_hash=hash_ids(replayed.ids),
-        attempts=recording.attempts,
-        cached_tokens=recording.cached_tokens,
-        divergence=replayed.divergence,
-        text=replayed.text,
-        took_ms=round(1000 * (time.monotonic() - began_s), 3),
-    )
-
-
-def answer_of_another(
-    recording: Recording,
-    weights: LoadedWeights,
-    payloads: PayloadStore,
-    *,
-    step_tokens: int,
-    on_progress: OnProgress = lambda *_: None,
-) -> Replayed:
-    """Let a model answer a recorded request, and return where its text parts from the stored one.
-
-    Args:
-        weights: Any model, on the thread that loaded it.
-        step_tokens: As in ``replay``.
-
-    Raises:
-        ReplayRefused: The model cannot answer, or the payloads are gone.
-    """
-    began_s = time.monotonic()
-    request = ChatRequest.from_bytes(_payload(payloads, recording.request, "request"))
-    stored = read_answer(recording, _payload(payloads, recording.output, "answer"))
-    try:
-        prompt = prepare(request, weights.model)
-        # Its own defaults, and the caller's values over them.
-        other = replace(recording, sampling=prompt.sampling, thinking_limit=prompt.thinking_limit)
-        run = _ReplayRun(other, request, prompt, None, weights, step_tokens, on_progress)
-        answer = run.run()
-    except SemanticError as error:
-        raise ReplayRefused(Refusal.CANNOT_COMPUTE, error.message) from error
-    parting = parting_of(stored.text, answer.text)
-    card = weights.model.card
-    return Replayed(
-        job=recording.job,
-        verdict=Verdict.SAME if parting is None else Verdict.PARTED,
-        message="the same text"
-        if parting is None
-        else f"the text of {card.id} is the same for {parting.chars:,} characters",
-        model=card.id,
-        fingerprint=card.fingerprint,
+        model=card.id if is_against else recording.model,
+        fingerprint=card.fingerprint if is_against else recording.fingerprint,
         tokens=len(answer.ids),
         token_hash=hash_ids(answer.ids),
         attempts=recording.attempts,
         cached_tokens=recording.cached_tokens,
+        divergence=answer.divergence,
         parting=parting,
         text=answer.text,
         took_ms=round(1000 * (time.monotonic() - began_s), 3),
@@ -351,7 +312,6 @@ class Replayer:
     """Replays jobs of one log, one after the other, on the thread that created it.
 
     Attributes:
-        log: The log, read-only.
         step_tokens: Most prompt tokens in one piece of prefill, as of a worker.
         is_against: Whether the configured model answers in place of that of then.
     """
@@ -366,40 +326,25 @@ class Replayer:
         """Compute one answer again, and write and return the result."""
         try:
             done = self._replay(job, verify=verify)
-        except ReplayRefused as error:
-            done = Replayed(
-                job=job, verdict=Verdict.REFUSED, message=error.message, reason=error.reason
-            )
-        except SemanticError as error:
-            done = Replayed(
-                job=job,
-                verdict=Verdict.REFUSED,
-                message=error.message,
-                reason=Refusal.UNREADABLE,
-            )
+        except (ReplayRefused, SemanticError) as error:
+            reason = error.reason if isinstance(error, ReplayRefused) else Refusal.UNREADABLE
+            done = Replayed(job=job, verdict=Verdict.REFUSED, message=error.message, reason=reason)
         self.write({"kind": "replayed"} | asdict(done))
         return done
 
     def _replay(self, job: JobId, *, verify: bool) -> Replayed:
         recording = read_recording(job, self.log.load(StreamName(job)))
-        progress = _Progress(job, self.write)
-        if self.is_against:
-            done = answer_of_another(
-                recording,
-                self.models.load_configured(),
-                self.log,
-                step_tokens=self.step_tokens,
-                on_progress=progress,
-            )
-        else:
-            done = replay(
-                recording,
-                self.models.load(recording.model, recording.fingerprint),
-                self.log,
-                step_tokens=self.step_tokens,
-                verify=verify,
-                on_progress=progress,
-            )
+        done = replay(
+            recording,
+            self.models.load_configured()
+            if self.is_against
+            else self.models.load(recording.model, recording.fingerprint),
+            self.log,
+            step_tokens=self.step_tokens,
+            verify=verify and not self.is_against,
+            is_against=self.is_against,
+            on_progress=_Progress(job, self.write),
+        )
         versions_then = self._versions_of(recording.worker)
         return replace(done, versions=library_versions(), versions_then=versions_then)
 
@@ -431,12 +376,8 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
 
     Args:
         command: The object from standard input.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
     """
     source = ModelSource.of(first_model(settings), settings.data_dir)
-    step_tokens = piece_tokens(None)
     with open_as_of(settings.log_url) as log:
         answers = LoggedAnswers(log=log, payloads=log)
         registry = model_registry(settings, cached_ids())
@@ -444,7 +385,7 @@ def run(settings: Settings, command: dict[str, Any], write: Write) -> None:
             replayer = Replayer(
                 log=log,
                 models=models,
-                step_tokens=step_tokens,
+                step_tokens=piece_tokens(None),
                 write=write,
                 is_against=command["against"],
             )

@@ -26,7 +26,7 @@ from api.http_server.limits import ServerLimits
 from api.http_server.shield import RequestCounts, Shield
 from api.operations import RouteTable
 from ops.observe.logs import Logger
-from ops.observe.span import NoSpans, SpanSink
+from ops.observe.span import SpanSink
 from ops.settings.service import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
@@ -68,7 +68,7 @@ class Service:
     limits: ServerLimits = ServerLimits()
     draining: threading.Event = field(default_factory=threading.Event)
     counts: RequestCounts = field(default_factory=RequestCounts)
-    spans: SpanSink = field(default_factory=NoSpans)
+    spans: SpanSink = field(default_factory=SpanSink)
 
 
 def serve(service: Service) -> NoReturn:

@@ -16,7 +16,7 @@ from ops.broker.address import is_private, resolve_broker_url
 from ops.broker.client import Keys, connect
 from ops.broker.items import RedisItemEraser
 from ops.clock import SystemClock
-from ops.log.erase.sweep import PacedSweeps, rules_of
+from ops.log.erase.sweep import PacedSweeps
 from ops.log.erase.sweep_process import sweep_in_process
 from ops.observe.logs import Logger
 from ops.settings.settings import Settings
@@ -83,7 +83,7 @@ def open_sweeper(settings: Settings, stack: ExitStack, *, places: BlockPlaces) -
     keys, client = Keys(settings.redis.prefix), connect(resolve_broker_url(settings))
     stack.callback(client.close)
     eraser = RedisItemEraser(client, keys, is_private=is_private(settings))
-    rules = rules_of(settings.retention)
+    rules = settings.retention
     sweeper = PacedSweeps(
         settings.log_url,
         rules,

@@ -30,8 +30,7 @@ from domain.values import CacheFigures, JobStatus, Priority, WaitingFor, rfc3339
 from domain.webhook.delivery import WebhookState, WebhookStore
 from ops.observe.counter_file import Figures, ProcessMetrics, added
 from ops.observe.exposition import DurationHistogram, Readings, cumulated, render
-from ops.observe.families import FAMILIES, SWAP_BOUNDS_S
-from ops.observe.family import Kind
+from ops.observe.families import FAMILIES, SWAP_BOUNDS_S, Kind
 
 #: The label of the agents without sums of their own.
 OTHER: Final = "other"

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from docs.site.settings_reference import COMPUTED, groups, leaves
+from docs.site.settings_reference import COMPUTED, groups, leaves, settings_schema
 from docs.site.tables import Schema, limits
-from ops.settings.settings import Settings
 
 DEPLOY: Final = Path(__file__).parents[2] / "ops" / "deploy"
 COLUMNS: Final = 98
@@ -125,7 +124,7 @@ FILES: Final = MappingProxyType(
 
 def _groups() -> Iterator[tuple[str, str, Sequence[tuple[str, Schema]]]]:
     """Yield the prefix, the description and the settings of each group."""
-    definitions: Mapping[str, Schema] = Settings.model_json_schema()["$defs"]
+    definitions: Mapping[str, Schema] = settings_schema()["$defs"]
     single, grouped = groups()
     yield "", "Top level.", list(single.items())
     for name, group in grouped.items():

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from typing import Final
 
 from docs.site.tables import GENERATED, Schema, code, limits, prose, shape, table
+from ops.settings import models, service, settings
 from ops.settings.settings import Settings
 
 _HEAD = """
@@ -26,7 +31,7 @@ COMPUTED: Final[Mapping[str, str]] = {
 
 def render() -> str:
     """Return the page."""
-    definitions = Settings.model_json_schema()["$defs"]
+    definitions = settings_schema()["$defs"]
     single, grouped = groups()
     parts = [GENERATED, _HEAD, "## Top level", "", *_table("", single, definitions)]
     for name, group in grouped.items():
@@ -36,9 +41,32 @@ def render() -> str:
     return "\n".join(parts)
 
 
+@cache
+def settings_schema() -> Schema:
+    """Return the schema of all settings; their descriptions stand below the fields in the code.
+
+    They are read from the source here, since a process that starts needs none.
+    """
+    schema = Settings.model_json_schema()
+    described = {**schema["$defs"], Settings.__name__: schema}
+    for module in (models, service, settings):
+        for group in ast.parse(inspect.getsource(module)).body:
+            if not isinstance(group, ast.ClassDef):
+                continue
+            properties = described.get(group.name, {}).get("properties", {})
+            for field, text in pairwise(group.body):
+                match field, text:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(about))),
+                    ) if name in properties:
+                        properties[name]["description"] = " ".join(about.split())
+    return schema
+
+
 def groups() -> tuple[dict[str, Schema], dict[str, Schema]]:
     """Return the schemas of the settings of the top level, and those of the groups, by name."""
-    schema = Settings.model_json_schema()
+    schema = settings_schema()
     definitions = schema["$defs"]
     single: dict[str, Schema] = {}
     grouped: dict[str, Schema] = {}

@@ -14,43 +14,54 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-_Column = sa.Column[Any]
-
 #: SQLite numbers rows only in a column declared INTEGER, which holds 64 bits there.
 _POSITION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 #: PostgreSQL compares texts byte by byte, as SQLite does.
 _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 #: The digest of the seed row of the webhooks' checkpoint.
 _CHECKPOINT_DIGEST = "3862d8f9c0ffd13257d3103e44a9dc7e8faf5589e6bfd74673cfff4ccd4434b4"
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "": _TEXT,
+    "big": sa.BigInteger(),
+    "bytes": sa.LargeBinary(),
+    "int": sa.Integer(),
+    "position": _POSITION,
+}
+#: Columns of each table. A type follows a colon; a column without one has text. ``*`` marks the
+#: columns of the key, and ``?`` those that may be null.
+_TABLES = {
+    "events": "*position:position stream version:int type schema_version:int data event_id"
+    " correlation_id ?causation_id recorded_at prev_hash hash",
+    "payloads": "*digest content:bytes bytes:int",
+    "log_format": "*name version:int",
+    "archives": "*last_position:big first_position:big base_hash last_hash file",
+    "checkpoints": "*name version:int position:big ?digest",
+    "webhooks": "*id subject host position:big state ?next_at ?last_at ?owner record ?digest",
+}
 #: Columns of the sums of usage.
 _FIGURES = (
-    "completed",
-    "failed",
-    "cancelled",
-    "expired",
-    "attempts",
-    "failed_attempts",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-    "kept_tokens",
-    "hits",
-    "ram_tokens",
-    "disk_tokens",
-    "misses_diverged",
-    "misses_gone",
-    "misses_model_changed",
-    "missed_tokens",
-    "started_jobs",
-    "timed_jobs",
-    "queue_us",
-    "restore_us",
-    "prefill_us",
-    "first_token_us",
-    "decode_us",
-    "total_us",
-)
+    "completed failed cancelled expired attempts failed_attempts prompt_tokens cached_tokens"
+    " completion_tokens reasoning_tokens kept_tokens hits ram_tokens disk_tokens misses_diverged"
+    " misses_gone misses_model_changed missed_tokens started_jobs timed_jobs queue_us restore_us"
+    " prefill_us first_token_us decode_us total_us "
+).replace(" ", ":big ")
+#: Tables that a rebuild fills under their names with ``_next``.
+_PROJECTIONS = {
+    "jobs": "*id accepted_position:big status priority model ?agent ?owner correlation_id"
+    " ?idempotency ?asked ?unique_key ?unique_until ?held_until ?awaits ?due_at ?bound_model"
+    " ?model_wanted_since record",
+    "job_labels": "*label *accepted_position:big",
+    "agents": "*id first_seen position:big created_position:big ?owner record",
+    "owned_streams": "*stream owner",
+    "usage_hours": f"*hour *model *agent *owner {_FIGURES}",
+    "usage_totals": f"*model {_FIGURES}",
+    "usage_buckets": "*model *measure *bucket:int durations:big sum_us:big",
+}
+#: Unique constraints, of the live tables only.
+_UNIQUE = {
+    "events": (("stream", "version"), ("event_id",)),
+    "jobs": (("accepted_position",),),
+}
 _INDEXES = (
     ("events", "type", "position"),
     ("jobs", "status", "accepted_position"),
@@ -132,17 +143,13 @@ _TRIGGERS = {"sqlite": _SQLITE_TRIGGERS, "postgresql": _POSTGRES_TRIGGERS}
 
 
 def upgrade() -> None:
-    _create_log()
-    _create_jobs("jobs", sa.UniqueConstraint("accepted_position", name="uq_jobs_accepted_position"))
-    _create_jobs("jobs_next")
-    for suffix in ("", "_next"):  # a rebuild fills the tables with the suffix
-        labels = [_text("label"), _big("accepted_position")]
-        _create_table(f"job_labels{suffix}", labels, ["label", "accepted_position"])
-        _create_agents(f"agents{suffix}")
-        owned = [_text("stream"), _text("owner")]
-        _create_table(f"owned_streams{suffix}", owned, ["stream"])
-        _create_usage(suffix)
-    _create_webhooks()
+    tables = {name: _create_table(name, described) for name, described in _TABLES.items()}
+    for name, described in _PROJECTIONS.items():
+        for suffix in ("", "_next"):
+            _create_table(name + suffix, described)
+    op.bulk_insert(tables["log_format"], [{"name": "reader_min", "version": 1}])
+    first = {"name": "webhooks", "version": 1, "position": 0, "digest": _CHECKPOINT_DIGEST}
+    op.bulk_insert(tables["checkpoints"], [first])
     op.create_index("ix_jobs_idempotency", "jobs", ["idempotency"], unique=True)
     op.create_index(
         "ix_jobs_held_until", "jobs", ["held_until"], sqlite_where=sa.text("held_until IS NOT NULL")
@@ -153,151 +160,19 @@ def upgrade() -> None:
         op.execute(trigger)
 
 
-def _create_log() -> None:
-    _create_table(
-        "events",
-        [
-            sa.Column("position", _POSITION, nullable=False),
-            _text("stream"),
-            _int("version"),
-            _text("type"),
-            _int("schema_version"),
-            _text("data"),
-            _text("event_id"),
-            _text("correlation_id"),
-            _text("causation_id", null=True),
-            _text("recorded_at"),
-            _text("prev_hash"),
-            _text("hash"),
-        ],
-        ["position"],
-        sa.UniqueConstraint("stream", "version", name="uq_events_stream_version"),
-        sa.UniqueConstraint("event_id", name="uq_events_event_id"),
-        sqlite_autoincrement=True,
-    )
-    _create_table("payloads", [_text("digest"), _bytes("content"), _int("bytes")], ["digest"])
-    formats = _create_table("log_format", [_text("name"), _int("version")], ["name"])
-    op.bulk_insert(formats, [{"name": "reader_min", "version": 1}])
-    _create_table(
-        "archives",
-        [
-            _big("last_position"),
-            _big("first_position"),
-            _text("base_hash"),
-            _text("last_hash"),
-            _text("file"),
-        ],
-        ["last_position"],
-    )
-    checkpoints = _create_table(
-        "checkpoints",
-        [_text("name"), _int("version"), _big("position"), _text("digest", null=True)],
-        ["name"],
-    )
-    first = {"name": "webhooks", "version": 1, "position": 0, "digest": _CHECKPOINT_DIGEST}
-    op.bulk_insert(checkpoints, [first])
-
-
-def _create_jobs(name: str, *constraints: sa.Constraint) -> None:
-    _create_table(
-        name,
-        [
-            _text("id"),
-            _big("accepted_position"),
-            _text("status"),
-            _text("priority"),
-            _text("model"),
-            _text("agent", null=True),
-            _text("owner", null=True),
-            _text("correlation_id"),
-            _text("idempotency", null=True),
-            _text("asked", null=True),
-            _text("unique_key", null=True),
-            _text("unique_until", null=True),
-            _text("held_until", null=True),
-            _text("awaits", null=True),
-            _text("due_at", null=True),
-            _text("bound_model", null=True),
-            _text("model_wanted_since", null=True),
-            _text("record"),
-        ],
-        ["id"],
-        *constraints,
-    )
-
-
-def _create_agents(name: str) -> None:
-    _create_table(
-        name,
-        [
-            _text("id"),
-            _text("first_seen"),
-            _big("position"),
-            _big("created_position"),
-            _text("owner", null=True),
-            _text("record"),
-        ],
-        ["id"],
-    )
-
-
-def _create_webhooks() -> None:
-    _create_table(
-        "webhooks",
-        [
-            _text("id"),
-            _text("subject"),
-            _text("host"),
-            _big("position"),
-            _text("state"),
-            _text("next_at", null=True),
-            _text("last_at", null=True),
-            _text("owner", null=True),
-            _text("record"),
-            _text("digest", null=True),
-        ],
-        ["id"],
-    )
-
-
-def _create_usage(suffix: str) -> None:
-    for name, key in (
-        ("usage_hours", ["hour", "model", "agent", "owner"]),
-        ("usage_totals", ["model"]),
-    ):
-        columns = [*map(_text, key), *map(_big, _FIGURES)]
-        _create_table(f"{name}{suffix}", columns, key)
-    _create_table(
-        f"usage_buckets{suffix}",
-        [_text("model"), _text("measure"), _int("bucket"), _big("durations"), _big("sum_us")],
-        ["model", "measure", "bucket"],
-    )
-
-
-def _create_table(
-    name: str,
-    columns: list[_Column],
-    key: list[str],
-    *constraints: sa.Constraint,
-    sqlite_autoincrement: bool = False,
-) -> sa.Table:
+def _create_table(name: str, described: str) -> sa.Table:
+    columns: list[sa.Column[Any]] = []
+    key = []
+    for word in described.split():
+        column, _, kind = word.lstrip("*?").partition(":")
+        made = sa.Column(column, _TYPES[kind], nullable=word.startswith("?"))
+        made.autoincrement = kind not in {"big", "int"} and "auto"
+        columns.append(made)
+        key += [column] if word.startswith("*") else []
     primary = sa.PrimaryKeyConstraint(*key, name=f"pk_{name}")
-    return op.create_table(
-        name, *columns, primary, *constraints, sqlite_autoincrement=sqlite_autoincrement
+    unique = (
+        sa.UniqueConstraint(*one, name=f"uq_{name}_{'_'.join(one)}")
+        for one in _UNIQUE.get(name, ())
     )
-
-
-def _text(name: str, *, null: bool = False) -> _Column:
-    return sa.Column(name, _TEXT, nullable=null)
-
-
-def _int(name: str, *, null: bool = False) -> _Column:
-    return sa.Column(name, sa.Integer(), nullable=null, autoincrement=False)
-
-
-def _big(name: str) -> _Column:
-    return sa.Column(name, sa.BigInteger(), nullable=False, autoincrement=False)
-
-
-def _bytes(name: str) -> _Column:
-    return sa.Column(name, sa.LargeBinary(), nullable=False)
+    is_log = name == "events"
+    return op.create_table(name, *columns, primary, *unique, sqlite_autoincrement=is_log)

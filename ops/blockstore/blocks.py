@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from domain.events.cache import (
+    CacheBlockRejected,
+    CacheBlocksEvicted,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash, block_hash
 
 
@@ -61,25 +67,11 @@ class TensorEntry:
     end: int
 
 
-class BlockTarget(Protocol):
-    """Memory of the caller that the tensors of a block are read into."""
-
-    def __call__(self, tensors: Sequence[TensorEntry]) -> Iterable[memoryview] | None:
-        """Return where the bytes of some tensors belong.
-
-        Called on the reading thread, before the bytes are read and verified: what a rejected block
-        has left in this memory must not be used.
-
-        Args:
-            tensors: The tensors of the file, without the ids of the tokens, in their order.
-
-        Returns:
-            Writable parts, which together have the length of the tensors; ``None`` for a block
-            that does not fit, which is returned as any other.
-        """
-        ...
-
-
+#: Returns where the bytes of some tensors of a file belong, given in their order without the ids of
+#: the tokens: writable parts that together have the tensors' length. ``None`` for a block that does
+#: not fit, which is returned as any other. Called on the reading thread, before the bytes are read
+#: and verified: what a rejected block has left in this memory must not be used.
+BlockTarget: TypeAlias = Callable[[Sequence[TensorEntry]], Iterable[memoryview] | None]
 #: Most tokens in one block; a block of the engine has 256.
 BLOCK_TOKENS_MAX = 65_536
 #: Hex digits of a model's fingerprint that name its directory.
@@ -119,9 +111,6 @@ class NewBlock:
     """A block to be stored.
 
     Attributes:
-        hash: As in ``BlockMeta``.
-        parent: As in ``BlockMeta``.
-        fingerprint: As in ``BlockMeta``.
         token_ids: The tokens it covers, at least one; fewer than a full block makes it a tail.
         payload: Its tensors; none may be called ``token_ids``.
     """
@@ -226,16 +215,9 @@ ROOT = "root"
 
 _BLOCK = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64}|root)-([1-9][0-9]{0,5})\.kv")
 _DRAFT = re.compile(r"\.([1-9][0-9]{0,9})-[0-9a-f]{16}\.tmp")
-_MODEL = re.compile(rf"[0-9a-f]{{{MODEL_CHARS}}}")
-_FAN = re.compile(r"[0-9a-f]{2}")
-
-
-class BlockName(NamedTuple):
-    """The properties in a file's name."""
-
-    hash: BlockHash
-    parent: BlockHash | None
-    tokens: int
+#: Names of the directory of a model, and of the 256 in it.
+MODEL_NAME = re.compile(rf"[0-9a-f]{{{MODEL_CHARS}}}")
+FAN_NAME = re.compile(r"[0-9a-f]{2}")
 
 
 def block_path(root: Path, info: BlockInfo) -> Path:
@@ -245,13 +227,13 @@ def block_path(root: Path, info: BlockInfo) -> Path:
     return root / info.model / digits[:2] / f"{digits}-{parent}-{info.tokens}.kv"
 
 
-def parse_block(file: str) -> BlockName | None:
-    """Parse the name of a block's file; ``None`` if it is not such a name."""
+def parse_block(file: str) -> tuple[BlockHash, BlockHash | None, int] | None:
+    """Return hash, parent and tokens of a file's name; ``None`` if it is no name of a block."""
     found = _BLOCK.fullmatch(file)
     if found is None:
         return None
     digits, parent, tokens = found.groups()
-    return BlockName(
+    return (
         BlockHash(bytes.fromhex(digits)),
         None if parent == ROOT else BlockHash(bytes.fromhex(parent)),
         int(tokens),
@@ -269,88 +251,16 @@ def parse_draft(file: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def is_model(directory: str) -> bool:
-    """Return whether a directory holds the blocks of a model."""
-    return _MODEL.fullmatch(directory) is not None
-
-
-def is_fan(directory: str) -> bool:
-    """Return whether a directory is one of the 256 of a model."""
-    return _FAN.fullmatch(directory) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRejected:
-    """A file failed a check; it is deleted and the block will be computed again."""
-
-    hash: BlockHash
-    reason: RejectReason
-    detail: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksEvicted:
-    """The least recently used blocks were deleted to make room."""
-
-    blocks: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistencePaused:
-    """The disk refused a block; blocks stay in memory only, and generation continues.
-
-    Attributes:
-        error: Name of the error number, e.g. ``ENOSPC``.
-        retry_s: Seconds until the next block is tried.
-    """
-
-    error: str
-    message: str
-    retry_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistenceResumed:
-    """The disk takes blocks again.
-
-    Attributes:
-        paused_s: Seconds since the pause began.
-        dropped: Blocks that were not stored during the pause.
-    """
-
-    paused_s: float
-    dropped: int
-
-
-StoreEvent: TypeAlias = BlockRejected | BlocksEvicted | PersistencePaused | PersistenceResumed
+#: What a worker's store reports; the worker is empty where the store has none.
+StoreEvent: TypeAlias = (
+    CacheBlockRejected | CacheBlocksEvicted | CachePersistencePaused | CachePersistenceResumed
+)
 OnStoreEvent: TypeAlias = Callable[[StoreEvent], None]
 
 
 def ignore(event: StoreEvent) -> None:
     """Do nothing."""
     del event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanReport:
-    """The result of the scan at the start.
-
-    Attributes:
-        blocks: Blocks of all models.
-        size_bytes: Their size, after the cap was enforced.
-        models: Blocks by the first digits of their fingerprint.
-        leftovers: Drafts of dead writers that were removed.
-        foreign: Files that do not belong to the store; they stay.
-    """
-
-    blocks: int
-    size_bytes: int
-    models: dict[str, int]
-    leftovers: int
-    foreign: int
-    took_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from domain.errors import Unavailable
 from ops.blockstore.blocks import draft_path
@@ -40,34 +39,6 @@ class DiskUnavailable(Unavailable):
         self.errno_name = errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceFloor:
-    """The free space of a disk that a store leaves to others.
-
-    Attributes:
-        free_min_bytes: That space; 0 for none.
-        measure: Returns the free space now, in bytes.
-    """
-
-    free_min_bytes: int
-    measure: Callable[[], int]
-
-    def missing_bytes(self, size_bytes: int) -> int:
-        """Return how many bytes must be freed before ``size_bytes`` may be written; 0 for none.
-
-        An unreadable file system counts as one with space; the write that follows reports it.
-        """
-        if not self.free_min_bytes:
-            return 0
-        try:
-            return max(0, self.free_min_bytes + size_bytes - self.measure())
-        except OSError:
-            return 0
-
-
-NO_FLOOR: Final = SpaceFloor(0, lambda: 0)
-
-
 class Disk:
     """Writes groups of files.
 
@@ -85,7 +56,6 @@ class Disk:
         """Write new ``files`` and rename them to their names, in order.
 
         Args:
-            files: Path and content of each.
             time_ns: Their mtime, in nanoseconds since 1970.
 
         Raises:
@@ -99,7 +69,8 @@ class Disk:
                 drafts.append((draft_path(path.parent), path))
                 self.write_draft(drafts[-1][0], buffers)
                 os.utime(drafts[-1][0], ns=(time_ns, time_ns))
-            self._sync_files([draft for draft, _ in drafts])
+            for draft, _ in drafts if self._sync else ():
+                sync_file(draft, with_drive=draft == drafts[-1][0])
             for draft, path in drafts:
                 draft.replace(path)
             self.sync_directories(changed)
@@ -115,21 +86,15 @@ class Disk:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             for first in range(0, len(buffers), _BUFFERS_AT_ONCE):
-                _write_all(descriptor, buffers[first : first + _BUFFERS_AT_ONCE])
+                left = [memoryview(one) for one in buffers[first : first + _BUFFERS_AT_ONCE]]
+                while left:
+                    _drop_front(left, os.writev(descriptor, left))
         finally:
             os.close(descriptor)
 
-    def _sync_files(self, paths: Sequence[Path]) -> None:
-        if not self._sync:
-            return
-        for path in paths:
-            sync_file(path, with_drive=path == paths[-1])
-
     def sync_directories(self, paths: Iterable[Path]) -> None:
         """Make the names in directories survive a power cut."""
-        if not self._sync:
-            return
-        for path in paths:
+        for path in paths if self._sync else ():
             sync_directory(path)
 
 
@@ -199,12 +164,6 @@ def _make_directory(path: Path) -> set[Path]:
         changed.add(above)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return changed
-
-
-def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
-    left = [memoryview(buffer) for buffer in buffers]
-    while left:
-        _drop_front(left, os.writev(descriptor, left))
 
 
 def _drop_front(buffers: list[memoryview], count: int) -> None:

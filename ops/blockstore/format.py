@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -106,7 +106,10 @@ def encode(block: NewBlock) -> list[bytes | memoryview]:
     assert len(text) <= HEADER_BYTES_MAX, "the header of a block is small"  # noqa: S101 - a contract of the caller
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text
     data = [part for tensor in tensors.values() for part in tensor.parts]
-    checksum = _checksum(head, data).encode()
+    digest = _new_digest(head)
+    for part in data:
+        digest.update(part)
+    checksum = digest.hexdigest().encode()
     return [head[:_CHECKSUM_BEGIN] + checksum + head[_CHECKSUM_END:], *data]
 
 
@@ -114,7 +117,6 @@ def decode(raw: bytes, *, name: BlockHash, fingerprint: str | None) -> StoredBlo
     """Return the block in the bytes of a file, if every byte is as it was written.
 
     Args:
-        raw: The whole file.
         fingerprint: What the loaded model computes with; ``None`` takes any.
     """
     try:
@@ -158,9 +160,6 @@ def _verified_ids(
 
     Args:
         start: The beginning of the file up to the end of the token ids.
-        digest: Of the whole file, see ``_new_digest``.
-        name: See ``decode``.
-        fingerprint: See ``decode``.
     """
     if digest.hexdigest() != head.checksum:
         _bad(RejectReason.CHECKSUM, "the checksum does not match")
@@ -173,13 +172,6 @@ def _verified_ids(
     if block_hash(head.meta.fingerprint, head.meta.parent, token_ids) != name:
         _bad(RejectReason.RENAMED, "its tokens make another name")
     return token_ids
-
-
-def _checksum(head: bytes, data: Sequence[memoryview]) -> str:
-    digest = _new_digest(head)
-    for part in data:
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _head(start: bytes, file_bytes: int) -> BlockHeader:
@@ -321,7 +313,6 @@ def read_block(
     """Return the block in a file if it is valid and the one in the file's name.
 
     Args:
-        info: The properties in its name.
         fingerprint: Of the model that computed it; ``None`` accepts any.
         target: Memory for the tensors; ``None`` for a buffer of their own.
 

@@ -44,7 +44,6 @@ class BlockIndex:
 
         Args:
             parent: A block, maybe of another model; ``None`` for first blocks of contexts.
-            model: Name of the model's directory.
         """
         children = (self._blocks[each] for each in self._children.get(parent or model, ()))
         return [block for block in children if block.model == model]
@@ -75,7 +74,6 @@ class BlockIndex:
 
         Args:
             hashes: Blocks, those of one context in its order.
-            used_ns: Now.
 
         Returns:
             The last block of each chain: the order of all others follows from theirs.
@@ -87,7 +85,7 @@ class BlockIndex:
                 continue
             self._blocks[block_hash] = self._blocks[block_hash]._replace(used_ns=used_ns)
             ends.append(self._blocks[block_hash])
-            for each in self._chain(block_hash):
+            for each in self.chain(block_hash):
                 seen.add(each)
                 self._blocks.move_to_end(each)
         return ends
@@ -135,16 +133,12 @@ class BlockIndex:
                 free_bytes -= block.size_bytes
         return found
 
-    def chain(self, block_hash: BlockHash) -> list[BlockHash]:
-        """Return a block and its ancestors up to the first missing one, nearest first."""
-        return list(self._chain(block_hash))
-
     def orphans(self) -> list[BlockInfo]:
         """Return blocks that no context can reach, because an ancestor is missing."""
         reached: dict[BlockHash, bool] = {}
         for block in self._blocks.values():
             chain = []
-            for each in self._chain(block.hash):
+            for each in self.chain(block.hash):
                 if each in reached:
                     break
                 chain.append(each)
@@ -170,7 +164,8 @@ class BlockIndex:
         """How many names are pinned."""
         return len(self._pins)
 
-    def _chain(self, block_hash: BlockHash) -> Iterator[BlockHash]:
+    def chain(self, block_hash: BlockHash) -> Iterator[BlockHash]:
+        """Yield a block and its ancestors up to the first missing one, nearest first."""
         # Names come from the disk, so parents may form a cycle; the number of blocks bounds it.
         at: BlockHash | None = block_hash
         for _ in range(len(self._blocks)):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from domain.kv.hashing import BlockHash
 from domain.kv.places import NAMES_MAX, BlockPlaces
 from ops.blockstore.blocks import (
+    FAN_NAME,
+    MODEL_NAME,
     BlockInfo,
     Rejected,
     RejectReason,
     block_path,
-    is_fan,
-    is_model,
     model_of,
     parse_block,
     parse_draft,
@@ -53,25 +56,21 @@ class Overview:
 
 
 def scan_directory(root: Path) -> Overview:
-    """Scan the store at ``root``; a missing directory is an empty store.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
+    """Scan the store at ``root``; a missing directory is an empty store."""
     found = Overview()
     if root.exists():
-        for model in _directories(root, is_model, found):
-            for fan in _directories(Path(model.path), is_fan, found):
+        for model in _directories(root, MODEL_NAME, found):
+            for fan in _directories(Path(model.path), FAN_NAME, found):
                 _scan_fan(fan, model.name, found)
     return found
 
 
 def _directories(
-    parent: Path, accepts: Callable[[str], bool], found: Overview
+    parent: Path, name: re.Pattern[str], found: Overview
 ) -> Iterator[os.DirEntry[str]]:
     with os.scandir(parent) as entries:
         for entry in entries:
-            if accepts(entry.name) and entry.is_dir(follow_symlinks=False):
+            if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield entry
             else:
                 found.foreign += 1
@@ -96,7 +95,9 @@ def _classify(entry: os.DirEntry[str], found: Overview) -> None:
     pid = parse_draft(entry.name)
     if pid is None or not _is_file(entry):
         found.foreign += 1
-    elif not _is_alive(pid) or _age_s(entry) > DRAFT_AGE_MAX_S:
+    elif not psutil.pid_exists(pid) or (
+        time.time() - entry.stat(follow_symlinks=False).st_mtime > DRAFT_AGE_MAX_S
+    ):
         found.leftovers.append(Path(entry.path))
 
 
@@ -104,26 +105,8 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False)
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
-
-
-def _age_s(entry: os.DirEntry[str]) -> float:
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime
-
-
 def overview(root: Path) -> Overview:
-    """Scan the store at ``root`` without changing it.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
+    """Scan the store at ``root`` without changing it."""
     found = scan_directory(root)
     index = BlockIndex()
     index.fill(found.blocks)
@@ -191,11 +174,7 @@ def with_descendants(blocks: Iterable[BlockInfo], hashes: Collection[BlockHash])
 
 
 def delete(root: Path, blocks: Iterable[BlockInfo]) -> None:
-    """Delete the files of ``blocks`` for good; missing files are ignored.
-
-    Raises:
-        OSError: A file could not be deleted.
-    """
+    """Delete the files of ``blocks`` for good; missing files are ignored."""
     changed = set()
     for info in blocks:
         path = block_path(root, info)
@@ -213,7 +192,6 @@ def erase_blocks(names: Collection[str], *, places: BlockPlaces | None, root: Pa
     Args:
         names: 64 hex digits each.
         places: The workers that run; ``None`` if none does.
-        root: The block files of this machine.
 
     Raises:
         OSError: A file cannot be deleted.

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from domain.events.cache import CacheBlockRejected, CacheBlocksEvicted
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
+from domain.values import WorkerId
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockRejected,
-    BlocksEvicted,
     BlockTarget,
     NewBlock,
     OnStoreEvent,
     PutOutcome,
     Rejected,
-    ScanReport,
     StoredBlock,
     StoreStats,
     block_path,
@@ -30,10 +28,13 @@ from ops.blockstore.blocks import (
     info_of,
     model_of,
 )
-from ops.blockstore.disk import NO_FLOOR, Disk, DiskUnavailable, SpaceFloor
+from ops.blockstore.disk import Disk, DiskUnavailable
 from ops.blockstore.format import encode, read_block, read_token_ids
 from ops.blockstore.index import BlockIndex
-from ops.blockstore.maintenance import scan_directory
+from ops.blockstore.maintenance import Overview, scan_directory
+
+#: The worker in the events of a store that no worker has.
+NO_WORKER: Final = WorkerId("")
 
 
 class BlockStore:
@@ -45,10 +46,11 @@ class BlockStore:
     Args:
         directory: Created with the first block.
         budget_bytes: Most bytes of files; the store evicts before it writes, so it never has more.
-        floor: Free space of the disk that the store leaves to others.
+        spare: Returns how many bytes the disk may still take, below 0 where some must be freed.
         clock: Stamps uses, from which the next start restores the order.
         on_event: Called with rejected and evicted blocks, in the thread of the call; must not call
             the store.
+        worker: The worker that its events name.
     """
 
     def __init__(
@@ -57,16 +59,18 @@ class BlockStore:
         *,
         budget_bytes: int,
         clock: Clock,
-        floor: SpaceFloor = NO_FLOOR,
+        spare: Callable[[], int] | None = None,
         on_event: OnStoreEvent = ignore,
         disk: Disk | None = None,
+        worker: WorkerId = NO_WORKER,
     ) -> None:
         assert budget_bytes >= 0, "a budget is a number of bytes"  # noqa: S101 - a contract of the caller
         self._root = directory
         self._budget_bytes = budget_bytes
-        self._floor = floor
+        self._spare = spare
         self._clock = clock
         self._on_event = on_event
+        self.worker = worker
         self._disk = disk or Disk()
         self._index = BlockIndex()
         # Held for memory access only, so that the engine's thread never waits for a disk.
@@ -77,15 +81,17 @@ class BlockStore:
 
     # --- start -----------------------------------------------------------------------------
 
-    def scan(self) -> ScanReport:
+    def scan(self) -> Overview:
         """Fill the index from the directory, delete drafts of dead writers and enforce the budget.
 
         Opens no file. Call it once, before any other method.
 
+        Returns:
+            What the directory had.
+
         Raises:
             DiskUnavailable: The directory cannot be read or a file not deleted.
         """
-        started_s = time.monotonic()
         with self._writing:
             try:
                 found = scan_directory(self._root)
@@ -96,15 +102,7 @@ class BlockStore:
             with self._lock:
                 self._index.fill(found.blocks)
             self._make_room(0, set())
-        with self._lock:
-            return ScanReport(
-                blocks=len(self._index),
-                size_bytes=self._index.size_bytes,
-                models=dict(Counter(block.model for block in self._index)),
-                leftovers=len(found.leftovers),
-                foreign=found.foreign,
-                took_ms=1000 * (time.monotonic() - started_s),
-            )
+        return found
 
     # --- lookup ----------------------------------------------------------------------------
 
@@ -228,7 +226,7 @@ class BlockStore:
         Args:
             keep: Blocks that must stay; ``None`` to evict none.
         """
-        missing_bytes = self._floor.missing_bytes(size_bytes)
+        missing_bytes = self._missing_bytes(size_bytes)
         with self._lock:
             over_bytes = self._index.size_bytes + size_bytes - self._budget_bytes
             excess_bytes = max(over_bytes, missing_bytes)
@@ -240,6 +238,13 @@ class BlockStore:
         self._evict(victims)
         return True
 
+    def _missing_bytes(self, size_bytes: int) -> int:
+        """Return how many bytes the disk lacks before as many may be written; 0 for none."""
+        # A file system that cannot be read counts as one with space; the write reports it.
+        with contextlib.suppress(OSError):
+            return 0 if self._spare is None else max(0, size_bytes - self._spare())
+        return 0
+
     def relieve(self) -> int:
         """Evict the least recently used blocks while the disk is short; return how many.
 
@@ -248,7 +253,7 @@ class BlockStore:
         """
         with self._writing:
             with self._lock:
-                victims = self._index.victims(self._floor.missing_bytes(0))
+                victims = self._index.victims(self._missing_bytes(0))
             if victims:
                 self._evict(victims)
         return len(victims)
@@ -259,7 +264,11 @@ class BlockStore:
             self._delete(victim)
         with self._lock:
             self._count(evicted=len(victims), evicted_bytes=freed_bytes)
-        self._on_event(BlocksEvicted(blocks=len(victims), size_bytes=freed_bytes))
+        self._on_event(
+            CacheBlocksEvicted(
+                worker=self.worker, tier="disk", blocks=len(victims), size_bytes=freed_bytes
+            )
+        )
 
     # --- read ------------------------------------------------------------------------------
 
@@ -333,9 +342,10 @@ class BlockStore:
         with self._lock:
             self._count(rejected=1)
         self._on_event(
-            BlockRejected(
-                hash=info.hash,
-                reason=rejected.reason,
+            CacheBlockRejected(
+                worker=self.worker,
+                block=info.hash.hex(),
+                reason=rejected.reason.value,
                 detail=rejected.detail,
                 size_bytes=info.size_bytes,
             )

@@ -1,11 +1,13 @@
-"""Redis clients: key names, time limits, and the translation of errors."""
+"""Redis clients: key names, time limits, and the translation of errors.
+
+What uses the broker raises ``QueueUnavailable`` where that cannot be reached.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -37,30 +39,33 @@ CONNECTIONS_MAX = 512
 COMMANDS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
 class Keys:
     """Key names, below one prefix.
 
     Attributes:
         prefix: Also the namespace of Dramatiq's own keys.
+        bus: Channel on which stream items are announced.
+        control: Channel of notifications to the workers.
+        token_requests: List of requests for a token count.
+        pulses: Hash of the workers' heartbeats with their state.
+        watched: Exists while an overview is watched.
+        probe: Written to find out whether the broker takes writes.
+        heartbeats: Dramatiq's sorted set of consumers by the time of their last command.
+        unacked_prefix: Prefix of Dramatiq's sets of unacknowledged messages.
+        queues: Set of the names of all queues that workers have declared.
     """
 
-    prefix: str
-
-    @property
-    def bus(self) -> str:
-        """Channel on which stream items are announced."""
-        return f"{self.prefix}:bus"
-
-    @property
-    def control(self) -> str:
-        """Channel of notifications to the workers."""
-        return f"{self.prefix}:control"
-
-    @property
-    def token_requests(self) -> str:
-        """List of requests for a token count."""
-        return f"{self.prefix}:questions"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.bus = f"{prefix}:bus"
+        self.control = f"{prefix}:control"
+        self.token_requests = f"{prefix}:questions"
+        self.pulses = f"{prefix}:pulses"
+        self.watched = f"{prefix}:watched"
+        self.probe = f"{prefix}:probe"
+        self.heartbeats = f"{prefix}:__heartbeats__"
+        self.unacked_prefix = f"{prefix}:__acks__."
+        self.queues = f"{prefix}:queues"
 
     def token_reply(self, name: str) -> str:
         """List that receives the reply to one request for a token count."""
@@ -70,39 +75,9 @@ class Keys:
         """List that receives the workers' replies to one request about blocks."""
         return f"{self.prefix}:blocks:{name}"
 
-    @property
-    def pulses(self) -> str:
-        """Hash of the workers' heartbeats with their state."""
-        return f"{self.prefix}:pulses"
-
-    @property
-    def watched(self) -> str:
-        """Exists while an overview is watched."""
-        return f"{self.prefix}:watched"
-
-    @property
-    def probe(self) -> str:
-        """Written to find out whether the broker takes writes."""
-        return f"{self.prefix}:probe"
-
-    @property
-    def heartbeats(self) -> str:
-        """Dramatiq's sorted set of consumers by the time of their last command."""
-        return f"{self.prefix}:__heartbeats__"
-
     def connection(self, broker_id: str) -> str:
         """Name of the connections of a worker, by which others see whether its process lives."""
         return f"{self.prefix}:worker:{broker_id}"
-
-    @property
-    def unacked_prefix(self) -> str:
-        """Prefix of Dramatiq's sets of unacknowledged messages."""
-        return f"{self.prefix}:__acks__."
-
-    @property
-    def queues(self) -> str:
-        """Set of the names of all queues that workers have declared."""
-        return f"{self.prefix}:queues"
 
     def consumers(self, queue: str) -> str:
         """Sorted set of the consumers of a queue by the time of their last fetch."""
@@ -120,13 +95,9 @@ class Keys:
         """List of the agents with waiting messages, in the order of their turns."""
         return f"{self.prefix}:{queue}.ring"
 
-    def agent_queue_prefix(self, queue: str) -> str:
-        """Prefix of the agents' queues of a queue."""
-        return f"{self.prefix}:{queue}.line:"
-
     def agent_queue(self, queue: str, line: str | None) -> str:
         """Sorted set of the waiting message ids of a line; see ``line_of``."""
-        return f"{self.agent_queue_prefix(queue)}{line or ''}"
+        return f"{self.prefix}:{queue}.line:{line or ''}"
 
     def messages(self, queue: str) -> str:
         """Dramatiq's hash of messages by id, waiting and unacknowledged."""

@@ -23,13 +23,7 @@ DEPARTED_AFTER_S: Final = 2.0
 
 
 class DepartedWorkers:
-    """Lets the other workers take the jobs of those that have ended; one per worker.
-
-    Args:
-        client: Of this worker.
-        broker_id: Of this worker.
-        now_s: A monotonic clock.
-    """
+    """Lets the other workers take the jobs of those that have ended; one per worker."""
 
     def __init__(
         self,

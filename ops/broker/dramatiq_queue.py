@@ -247,7 +247,7 @@ class BlockingRedisBroker(RedisBroker):
     def make_ready(self, queue_name: str, count: int) -> None:
         """Move waiting ids to the ready list until it has ``count``."""
         names = [self.keys.ready(queue_name), self.keys.agent_ring(queue_name)]
-        self._make_ready(keys=names, args=[count, self.keys.agent_queue_prefix(queue_name)])
+        self._make_ready(keys=names, args=[count, self.keys.agent_queue(queue_name, None)])
 
     def fair_share(self, queue_name: str) -> int | None:
         """Return how many messages this worker may take before it is another's turn.
@@ -279,9 +279,6 @@ class BlockingRedisBroker(RedisBroker):
 
         Returns:
             How many messages were requeued.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
         """
         with broker_errors():
             self.client.sadd(self.keys.queues, *Priority, *self.queues)

@@ -108,23 +108,13 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def counts_wait(client: redis.Redis, keys: Keys) -> bool:
-    """Return whether requests for a token count wait for a worker.
-
-    Raises:
-        QueueUnavailable: The broker cannot be reached.
-    """
+    """Return whether requests for a token count wait for a worker."""
     with broker_errors():
         return bool(client.exists(keys.token_requests))
 
 
 class TokenCountServer:
-    """The worker's thread that serves token count requests. A context manager.
-
-    Args:
-        client: Made by ``connect``.
-        keys: Key names.
-        counter: Reads the prompts.
-    """
+    """The worker's thread that serves token count requests. A context manager."""
 
     def __init__(self, client: redis.Redis, keys: Keys, counter: TokenCounter) -> None:
         self._client = client

@@ -109,23 +109,19 @@ def show(
     data_dir: DataDir = None,
 ) -> None:
     """Show one batch, or the results of one that has ended."""
-    if results or out is not None:
-        _print_results(batch, out, data_dir)
-    else:
-        _print(ask("GET", _path(batch), data_dir), as_json=json)
+    with service(data_dir) as client:
+        found = client.ask("GET", _path(batch))
+        if not results and out is None:
+            _print(found, as_json=json)
+        elif _status(found) in _ENDED:
+            _write_results(client, found, out)
+        else:
+            fail(f"batch {batch} is {_status(found)}; it has no results yet", ExitCode.FAILED)
 
 
 def cancel(batch: BatchArgument, json: Json = False, data_dir: DataDir = None) -> None:
     """Cancel a batch; finished lines keep their results."""
     _print(ask("POST", f"{_path(batch)}/cancel", data_dir), as_json=json)
-
-
-def _print_results(batch: str, out: Path | None, data_dir: Path | None) -> None:
-    with service(data_dir) as client:
-        found = client.ask("GET", _path(batch))
-        if _status(found) not in _ENDED:
-            fail(f"batch {batch} is {_status(found)}; it has no results yet", ExitCode.FAILED)
-        _write_results(client, found, out)
 
 
 def _submit(client: HttpClient, file: Path) -> Any:  # noqa: ANN401 - JSON

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ops.cli.options import fail, given_config_file, overrides, settings_or_exit
@@ -22,9 +23,16 @@ from ops.supervisor.serve_record import read_record
 if TYPE_CHECKING:
     from ops.settings.settings import Settings
 
-_PREFIX: Final = "SEMANTIC_"
-#: Names in the environment that need the parser of the settings.
-_LEFT_TO_SETTINGS: Final = frozenset({"SERVER", "SERVER__API_KEYS"})
+#: Variables, by the names of their values here, and those that need the parser of the settings.
+_VARIABLES: Final = MappingProxyType(
+    {
+        "SEMANTIC_DATA_DIR": "data_dir",
+        "SEMANTIC_API_KEY": "api_key",
+        "SEMANTIC_SERVER__HOST": "host",
+        "SEMANTIC_SERVER__PORT": "port",
+    }
+)
+_LEFT_TO_SETTINGS: Final = frozenset({"SEMANTIC_SERVER", "SEMANTIC_SERVER__API_KEYS"})
 _PORT_MAX: Final = 65_535
 
 
@@ -34,7 +42,6 @@ class ServiceAccess:
 
     Attributes:
         data_dir: The data directory; it has the record of the running service.
-        own_key: The API key that commands send.
     """
 
     data_dir: Path
@@ -65,7 +72,6 @@ def read_access(data_dir: Path | None, config: Path | None) -> ServiceAccess | N
     """Return the access, or ``None`` where only the settings can read a source.
 
     Args:
-        data_dir: From the command line.
         config: The configuration file that the command line names.
     """
     try:
@@ -97,45 +103,25 @@ class _LeftToSettings(Exception):
 
 def _sources(data_dir: Path | None, config: Path | None) -> Iterator[Mapping[str, Any]]:
     """Yield the values of each source, the strongest first."""
-    variables = _variables()
-    if config is None and variables.get("CONFIG"):
-        config = Path(variables["CONFIG"])
+    # Names match in any case.
+    variables = {name.upper(): value for name, value in os.environ.items()}
+    if variables.keys() & _LEFT_TO_SETTINGS:
+        raise _LeftToSettings
+    if config is None and variables.get("SEMANTIC_CONFIG"):
+        config = Path(variables["SEMANTIC_CONFIG"])
     if data_dir is not None:
         yield {"data_dir": data_dir}
-    yield _of_environment(variables)
+    given: dict[str, Any] = {
+        field: variables[name] for name, field in _VARIABLES.items() if name in variables
+    }
+    if (port := given.get("port")) is not None and port.isascii() and port.isdecimal():
+        given["port"] = int(port)
+    yield given
     # A file that is missing or invalid is reported by the settings.
     if config is not None:
         yield _of_file(config.expanduser(), is_required=True)
     yield _of_file(user_config_file(), is_required=False)
     yield {"data_dir": default_data_dir(), "host": HOST, "port": PORT, "api_keys": []}
-
-
-def _variables() -> dict[str, str]:
-    """Return our variables of the environment without their prefix; names match in any case."""
-    upper = {name.upper(): value for name, value in os.environ.items()}
-    found = {
-        name.removeprefix(_PREFIX): value
-        for name, value in upper.items()
-        if name.startswith(_PREFIX)
-    }
-    if found.keys() & _LEFT_TO_SETTINGS:
-        raise _LeftToSettings
-    return found
-
-
-def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    names = {
-        "DATA_DIR": "data_dir",
-        "API_KEY": "api_key",
-        "SERVER__HOST": "host",
-        "SERVER__PORT": "port",
-    }
-    found: dict[str, Any] = {
-        names[name]: value for name, value in variables.items() if name in names
-    }
-    if (port := found.get("port")) is not None and port.isascii() and port.isdecimal():
-        found["port"] = int(port)
-    return found
 
 
 def _of_file(path: Path, *, is_required: bool) -> dict[str, Any]:

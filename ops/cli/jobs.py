@@ -55,14 +55,15 @@ def run(
     With --json, prints the finished job instead, its answer under "output"; with --no-wait too, the
     job as it was accepted.
     """
-    body = _job_body(
-        prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        system=system,
-        start_after=_start_after(start_after),
-    )
+    given = {
+        "prompt": sys.stdin.read() if prompt == "-" else prompt,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "system": system,
+        "start_after": _start_after(start_after),
+    }
+    body = {name: value for name, value in given.items() if value is not None}
     with service(data_dir) as client:
         if not wait:
             accepted = client.ask("POST", "/v1/jobs", json=body)
@@ -74,12 +75,6 @@ def run(
     if job["status"] != "completed":
         message = (job.get("error") or {}).get("message") or f"the job was {job['status']}"
         fail(message, ExitCode.FAILED)
-
-
-def _job_body(prompt: str, **options: object) -> dict[str, Any]:
-    """Return the body of ``POST /v1/jobs``; a prompt of ``-`` is read from stdin."""
-    text = sys.stdin.read() if prompt == "-" else prompt
-    return {"prompt": text} | {name: value for name, value in options.items() if value is not None}
 
 
 def _start_after(text: str | None) -> float | str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import json as jsonlib
 import os
 from collections.abc import Iterator, Sequence
@@ -123,7 +122,7 @@ def _number(value: float | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return jsonlib.dumps(text, ensure_ascii=False)
 
 
 #: Jobs read at a time.
@@ -183,15 +182,10 @@ def replay(
         print_json(results if everything else results[-1])
     elif everything:
         print_table_of(results)
-    code = _exit_code({result["verdict"] for result in results})
-    if code is not ExitCode.OK:
-        raise typer.Exit(int(code))
-
-
-def _exit_code(verdicts: set[str]) -> ExitCode:
-    if "diverged" in verdicts:
-        return ExitCode.FAILED
-    return ExitCode.REFUSED if "refused" in verdicts else ExitCode.OK
+    verdicts = {result["verdict"] for result in results}
+    for verdict, code in (("diverged", ExitCode.FAILED), ("refused", ExitCode.REFUSED)):
+        if verdict in verdicts:
+            raise typer.Exit(int(code))
 
 
 def _require_log(settings: Settings) -> None:

@@ -31,10 +31,8 @@ class CodingAgent:
     """How to start one agent; texts have places such as ``{url}``, see ``_PLACE``.
 
     Attributes:
-        title: Its name.
         program: Looked up on the PATH.
         install: The command that installs it.
-        variables: Of its environment.
         words: Arguments before those of the user.
         file: Name of its file; empty without one.
         body: The content of the file, as JSON.
@@ -264,11 +262,8 @@ class Start:
     """One start of an agent.
 
     Attributes:
-        program: To look up on the PATH.
         variables: Of its environment, a key among them.
-        words: All its arguments.
         file: Path of the file that it needs; empty without one.
-        text: The content of the file.
     """
 
     program: str
@@ -291,10 +286,8 @@ def start_of(
 
     Args:
         name: In ``AGENTS``, without ``claude``, whose environment is no list of variables alone.
-        base_url: Of the service, without ``/v1``.
         models: What is registered, the loaded one first.
         key: Of the service, or ``KEY_VARIABLE`` for lines to paste.
-        given: Arguments of the user.
     """
     agent = AGENTS[name]
     if name == "codex":

@@ -3,6 +3,9 @@
 Measured with version 2.1.329: with a model name that is not one of Claude's it accepts the
 context length from the environment, else it assumes a million tokens. Its default time-outs end an
 answer after five minutes of prefill, and its attribution line changes every prompt.
+
+In this package a ``base_url`` is that of the service, without ``/v1``, and arguments ``given`` are
+those of the user.
 """
 
 from __future__ import annotations
@@ -91,7 +94,6 @@ def environment(base_url: str, model: ServedModel, *, token: str = NO_KEY) -> di
     """Return the variables that point Claude Code at this service, in the order to show them.
 
     Args:
-        base_url: Without ``/v1``.
         token: Sent as a bearer token; a real key goes by ``key_variable`` where it can.
     """
     variables = {"ANTHROPIC_BASE_URL": base_url, _TOKEN: token}
@@ -125,7 +127,6 @@ def key_variable(key: str, inherited: Mapping[str, str]) -> dict[str, str]:
     ``--settings``.
 
     Args:
-        key: Of this service.
         inherited: The environment so far; its own headers stay, one to a line.
     """
     lines = [inherited[_HEADERS]] if inherited.get(_HEADERS) else []

@@ -79,8 +79,6 @@ def configuration(base_url: str, model: str, *, keyed: bool) -> dict[str, Any]:
     """Return what every configuration of Codex for this service has.
 
     Args:
-        base_url: Of the service, without ``/v1``.
-        model: The name that Codex sends.
         keyed: Whether the service needs a key; Codex then reads it from ``SEMANTIC_API_KEY``.
     """
     provider: dict[str, Any] = {
@@ -109,13 +107,6 @@ def arguments(
 
     They override the user's ``config.toml``, which stays as it is with its servers, sessions and
     skills; a ``-c`` of the user's overrides them in turn.
-
-    Args:
-        given: Arguments of the user.
-        base_url: Of the service, without ``/v1``.
-        model: What is served.
-        catalogue_path: Where the catalogue was written.
-        keyed: Whether the service needs a key.
     """
     chosen = configuration(base_url, model.following(FOLLOWING_NAME), keyed=keyed) | {
         "model_catalog_json": catalogue_path,

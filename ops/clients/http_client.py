@@ -6,9 +6,10 @@ Each request has its own connection to the service; proxies of the environment a
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -92,19 +93,21 @@ class HttpClient:
             Refused: The service answered with an error.
             Unreachable: The service does not answer, or the stream broke off.
         """
-        with self._reply("GET", path, None, headers=headers, timeout_s=timeout_s) as reply:
-            yield _lines(reply)
+        with self.pieces(path, headers=headers, timeout_s=timeout_s, by_line=True) as pieces:
+            yield (piece.decode().rstrip("\r\n") for piece in pieces)
 
     @contextmanager
-    def pieces(self, path: str, *, timeout_s: float) -> Iterator[Iterator[bytes]]:
-        """Yield the bytes of a reply in pieces.
-
-        Raises:
-            Refused: The service answered with an error.
-            Unreachable: The service does not answer, or the reply is not whole.
-        """
-        with self._reply("GET", path, None, timeout_s=timeout_s) as reply:
-            yield _pieces(reply)
+    def pieces(
+        self,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float,
+        by_line: bool = False,
+    ) -> Iterator[Iterator[bytes]]:
+        """Yield the bytes of a reply in pieces, as ``lines`` does."""
+        with self._reply("GET", path, None, headers=headers, timeout_s=timeout_s) as reply:
+            yield _pieces(reply, reply.readline if by_line else partial(reply.read, _PIECE_BYTES))
 
     @contextmanager
     def _reply(
@@ -152,19 +155,10 @@ def _body(json: object, upload: UploadBody | None) -> UploadBody | None:
     return UploadBody(content_type="application/json", size_bytes=len(content), pieces=[content])
 
 
-def _lines(reply: HTTPResponse) -> Iterator[str]:
+def _pieces(reply: HTTPResponse, read: Callable[[], bytes]) -> Iterator[bytes]:
     while True:
         with _connection_errors():
-            line = reply.readline()
-        if not line:
-            return
-        yield line.decode().rstrip("\r\n")
-
-
-def _pieces(reply: HTTPResponse) -> Iterator[bytes]:
-    while True:
-        with _connection_errors():
-            piece = reply.read(_PIECE_BYTES)
+            piece = read()
         if not piece:
             break
         yield piece

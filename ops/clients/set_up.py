@@ -38,7 +38,7 @@ class Language(StrEnum):
     TOML = "toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClientSetUp:
     """How to connect one client.
 
@@ -59,55 +59,42 @@ def client_set_ups(
     """Return the lines for every client.
 
     Args:
-        base_url: Of the service, without ``/v1``.
         keyed: Whether the service needs a key; the lines then read it from ``SEMANTIC_API_KEY``.
     """
+    here, elsewhere = "On this machine: semantic launch", "Elsewhere, in a shell:"
+    claude = "\n".join(list(claude_code_lines(base_url, model, keyed=keyed))[1:])
+    codex = _codex(base_url, model, keyed=keyed)
+    curl = list(curl_lines(base_url, model.id, keyed=keyed))[-1]
+    key = KEY_VARIABLE if keyed else None
+    agents = ((name, start_of(name, base_url, [model], key=key)) for name in LISTED)
+    api, path = f"{base_url}/v1", "choices[0].message.content"
+    openai = _sdk("OpenAI", api, "chat.completions.create", path, model.id, keyed=keyed)
+    path = "content[0].text"
+    anthropic = _sdk("Anthropic", base_url, "messages.create", path, model.id, keyed=keyed)
+    note = "In Python; other languages take the same base URL:"
+    shell, python = Language.SHELL, Language.PYTHON
     return (
+        ClientSetUp("claude-code", "Claude Code", f"{here} claude. {elsewhere}", shell, claude),
         ClientSetUp(
-            id="claude-code",
-            title="Claude Code",
-            note="On this machine: semantic launch claude. Elsewhere, in a shell:",
-            language=Language.SHELL,
-            code="\n".join(list(claude_code_lines(base_url, model, keyed=keyed))[1:]),
+            "codex",
+            "Codex",
+            f"{here} codex. Elsewhere, in ~/.codex/config.toml:",
+            Language.TOML,
+            codex,
         ),
-        ClientSetUp(
-            id="codex",
-            title="Codex",
-            note="On this machine: semantic launch codex. Elsewhere, in ~/.codex/config.toml:",
-            language=Language.TOML,
-            code=_codex(base_url, model, keyed=keyed),
+        *(
+            ClientSetUp(
+                name,
+                AGENTS[name].title,
+                f"{here} {name}. {elsewhere}",
+                shell,
+                "\n".join(paste_lines(start)),
+            )
+            for name, start in agents
         ),
-        *(_agent(name, base_url, model, keyed=keyed) for name in LISTED),
-        ClientSetUp(
-            id="openai-sdk",
-            title="OpenAI SDK",
-            note="In Python; other languages take the same base URL:",
-            language=Language.PYTHON,
-            code=_sdk(
-                "OpenAI",
-                f"{base_url}/v1",
-                "chat.completions.create",
-                "choices[0].message.content",
-                model.id,
-                keyed=keyed,
-            ),
-        ),
-        ClientSetUp(
-            id="anthropic-sdk",
-            title="Anthropic SDK",
-            note="In Python; other languages take the same base URL:",
-            language=Language.PYTHON,
-            code=_sdk(
-                "Anthropic", base_url, "messages.create", "content[0].text", model.id, keyed=keyed
-            ),
-        ),
-        ClientSetUp(
-            id="curl",
-            title="curl",
-            note="In a shell:",
-            language=Language.SHELL,
-            code=list(curl_lines(base_url, model.id, keyed=keyed))[-1],
-        ),
+        ClientSetUp("openai-sdk", "OpenAI SDK", note, python, openai),
+        ClientSetUp("anthropic-sdk", "Anthropic SDK", note, python, anthropic),
+        ClientSetUp("curl", "curl", "In a shell:", shell, curl),
     )
 
 
@@ -130,17 +117,6 @@ def curl_lines(base_url: str, model: str, *, keyed: bool = False) -> Iterator[st
     yield f"curl -s {base_url}/v1/messages{key} {json_type} -d {shlex.quote(body)}"
 
 
-def _agent(name: str, base_url: str, model: ServedModel, *, keyed: bool) -> ClientSetUp:
-    start = start_of(name, base_url, [model], key=KEY_VARIABLE if keyed else None)
-    return ClientSetUp(
-        id=name,
-        title=AGENTS[name].title,
-        note=f"On this machine: semantic launch {name}. Elsewhere, in a shell:",
-        language=Language.SHELL,
-        code="\n".join(paste_lines(start)),
-    )
-
-
 def _codex(base_url: str, model: ServedModel, *, keyed: bool) -> str:
     configured = configuration(base_url, model.id, keyed=keyed)
     if model.context_length is not None:
@@ -156,8 +132,6 @@ def _sdk(client: str, base_url: str, call: str, text: str, model: str, *, keyed:
         base_url: As this client wants it.
         call: The method of the client.
         text: Where a reply has its text.
-        model: What is served.
-        keyed: Whether the service needs a key.
     """
     key = f'os.environ["{KEY_NAME}"]' if keyed else json.dumps(NO_KEY)
     return "\n".join(

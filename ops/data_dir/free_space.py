@@ -122,11 +122,7 @@ class DiskFloor:
         return None
 
     def require_space(self) -> None:
-        """Check that new work is accepted.
-
-        Raises:
-            DiskFull: It is not.
-        """
+        """Check that new work is accepted."""
         if (why := self.shortage()) is not None:
             raise DiskFull(f"no new work is accepted: {why}")
 

@@ -7,12 +7,15 @@ import json
 import os
 import platform
 import secrets
+import time
 from pathlib import Path
 from typing import Self
 
 from domain.errors import Conflict
 from domain.values import WorkerId
 from ops.data_dir.permissions import replace_file
+
+_POLL_S = 0.05
 
 
 class DataDirLocked(Conflict):
@@ -31,9 +34,6 @@ class DataLock:
 
     The file stays after the release: if it were removed, two processes could lock two files of one
     name.
-
-    Args:
-        path: The lock file, e.g. ``<data_dir>/worker.lock``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,6 +59,22 @@ class DataLock:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
+    def acquire_within(self, timeout_s: float) -> Self:
+        """Acquire the lock, and wait for its holder; for a ``with``.
+
+        Raises:
+            DataDirLocked: Another process holds it for longer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._descriptor is None:
+            try:
+                self.acquire()
+            except DataDirLocked:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+        return self
+
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
         if self._descriptor is not None:
@@ -66,7 +82,8 @@ class DataLock:
             self._descriptor = None
 
     def __enter__(self) -> Self:
-        self.acquire()
+        if self._descriptor is None:
+            self.acquire()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -82,9 +99,6 @@ class WorkerIdentity:
     Only the process that holds the worker lock reads and writes the file. A new worker of the same
     directory gets the same broker id, so it finds the messages that the last one left in hand. A
     copy of the directory on another host gets a broker id of its own.
-
-    Args:
-        path: E.g. ``<data_dir>/worker.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,20 +116,12 @@ class WorkerIdentity:
             self.broker_id = f"engine-{secrets.token_hex(_TOKEN_BYTES)}"
 
     def record(self, worker: WorkerId) -> None:
-        """Write ``worker`` as the present worker of the directory.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write ``worker`` as the present worker of the directory."""
         content = {"host": self._host, "hand": self.broker_id, "worker": worker}
         replace_file(self._path, json.dumps(content))
 
     def forget(self) -> None:
-        """Name no worker: the present one ends in order although it may be within a load.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Name no worker: the present one ends in order although it may be within a load."""
         replace_file(self._path, json.dumps({"host": self._host, "hand": self.broker_id}))
 
 

@@ -55,9 +55,6 @@ def use_own_temporary_directory(data_dir: Path) -> None:
     there. In a directory of all users, another user could put a library in that place, or own it
     and keep this one out. A directory in ``TMPDIR`` that only this user can change stays. Where the
     data directory cannot be written, the process gets a new directory of its own.
-
-    Raises:
-        OSError: No directory can be made.
     """
     named = os.environ.get("TMPDIR")
     if named is not None and _is_own_directory(Path(named)):
@@ -93,9 +90,6 @@ def drop_links(data_dir: Path) -> None:
 
     Another user may have put one there before the directory was closed, or a directory may be a
     copy from elsewhere: a lock, a log file or a draft would be written to what it points to.
-
-    Raises:
-        OSError: A link cannot be deleted.
     """
     inner = (data_dir / name for name in ("broker", "logs"))
     below = (path for directory in inner if directory.is_dir() for path in directory.iterdir())
@@ -182,19 +176,23 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a small file at once: a reader gets the old content or the new one."""
+def replace_file(path: Path, text: str, *, is_durable: bool = False) -> None:
+    """Replace a small file at once: a reader gets the old content or the new one.
+
+    Args:
+        is_durable: Whether a power cut leaves the old content or the new one too.
+    """
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(text, encoding="utf-8")
+    if is_durable:
+        sync_file(fresh)
     fresh.replace(path)
+    if is_durable:
+        sync_directory(path.parent)
 
 
 def write_once(file: Path, text: str) -> None:
-    """Write a file that only its owner may read; an existing file stays as it is.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a file that only its owner may read; an existing file stays as it is."""
     make_directory(file.parent)
     # Written under another name first, so that no process reads an incomplete secret.
     draft = file.with_name(f"{file.name}.{os.getpid()}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import IO, Self
 
 
@@ -15,9 +14,6 @@ class LineChild:
     Args:
         env: Its whole environment; that of this process by default.
         own_session: Whether the terminal's Ctrl-C is kept away from it.
-
-    Raises:
-        OSError: It cannot be executed.
     """
 
     def __init__(
@@ -39,14 +35,9 @@ class LineChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end_requests()
-        self.process.__exit__(kind, error, trace)
+        self.process.__exit__(None, None, None)
 
     def send(self, line: str = "") -> None:
         """Send a line; a child that has ended is found at the end of its replies."""

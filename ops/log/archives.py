@@ -96,7 +96,6 @@ def read_events(path: Path) -> Iterator[RecordedEvent]:
     """Yield the events of a file.
 
     Raises:
-        LogUnavailable: The file cannot be read.
         CorruptLog: A line is not an event; the position is that of the expected event.
     """
     expected = 1
@@ -119,12 +118,10 @@ def verify_file(path: Path, *, signed_hashes: Mapping[int, str] | None = None) -
     """Verify every event of a file, and the links between neighbouring positions.
 
     Args:
-        path: As ``write_events`` wrote it.
         signed_hashes: By position, from signed checkpoints; positions outside the file are ignored.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
-        LogUnavailable: The file cannot be read.
     """
     signed = signed_hashes or {}
     base: LogHead | None = None
@@ -244,10 +241,8 @@ def read_archives(connection: Connection) -> tuple[LogArchived, ...]:
     return tuple(LogArchived(**row) for row in rows.mappings())
 
 
-def file_archives(engine: Engine, url: str) -> tuple[LogArchived, ...]:
-    """Return the archives of a log; only one in a file has any."""
-    if database_file(url) is None:
-        return ()
+def archives_of(engine: Engine) -> tuple[LogArchived, ...]:
+    """Return the archives of a log, in order; only one in a file has any."""
     with reading(engine) as connection:
         return read_archives(connection)
 
@@ -264,20 +259,16 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
     """Yield every event of the log in order, the archived ones from their files.
 
     Another process may archive events meanwhile: these are read from the new file.
-
-    Raises:
-        LogUnavailable: A file or the database cannot be read.
-        CorruptLog: An event cannot be read.
     """
     after, log = 0, LogReader(engine)
     while True:
-        for archive in _archives(engine):
+        for archive in archives_of(engine):
             if archive.last_position > after:
                 events = _file_events(engine, archive_path(url, archive))
                 yield from (event for event in events if event.position > after)
             after = max(after, archive.last_position)
         while page := log.select(EventFilter(), after=after, limit=PAGE_EVENTS):
-            if any(archive.last_position > after for archive in _archives(engine)):
+            if any(archive.last_position > after for archive in archives_of(engine)):
                 break  # the page may lack events that are in a file now
             yield from page
             after = page[-1].position
@@ -286,15 +277,10 @@ def each_event(engine: Engine, url: str) -> Iterator[RecordedEvent]:
 
 
 def archived_stream(engine: Engine, url: str, stream: str) -> tuple[RecordedEvent, ...]:
-    """Return the events of a stream in those archives whose files are present.
-
-    Raises:
-        LogUnavailable: A file or the database cannot be read.
-        CorruptLog: An event cannot be read.
-    """
+    """Return the events of a stream in those archives whose files are present."""
     return tuple(
         event
-        for archive in _archives(engine)
+        for archive in archives_of(engine)
         if archive_path(url, archive).exists()
         for event in _file_events(engine, archive_path(url, archive))
         if event.stream == stream
@@ -306,15 +292,10 @@ def verify_archives(engine: Engine, url: str, *, signed_hashes: dict[int, str]) 
 
     Events of an archived stretch that the log kept must be the same as in the file.
 
-    Args:
-        engine: From ``reader_engine``.
-        signed_hashes: By position, from signed checkpoints.
-
     Raises:
         CorruptLog: Naming the first position that does not verify.
-        LogUnavailable: A file or the database cannot be read.
     """
-    archives = _archives(engine)
+    archives = archives_of(engine)
     if not archives:
         return ArchiveReport(verified=0, missing=())
     log = LogReader(engine)
@@ -375,11 +356,6 @@ def _file_events(engine: Engine, path: Path) -> Iterator[RecordedEvent]:
         yield from page_with_texts
 
 
-def _archives(engine: Engine) -> tuple[LogArchived, ...]:
-    with reading(engine) as connection:
-        return read_archives(connection)
-
-
 def _verify_file(archive: LogArchived, path: Path, signed_hashes: dict[int, str]) -> None:
     found = verify_file(path, signed_hashes=signed_hashes)
     base = LogHead(position=archive.first_position - 1, hash=archive.base_hash)
@@ -392,7 +368,6 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
     """Verify what the log kept of an archive, and return the least reader version of its events.
 
     Args:
-        engine: From ``reader_engine``.
         thinned_at: Position of the last archiving, which kept the last event of each type.
     """
     query = select(EVENTS.c.position, EVENTS.c.hash).where(
@@ -425,11 +400,7 @@ def _verify_kept(engine: Engine, archive: LogArchived, path: Path, *, thinned_at
 
 
 def _verify_streams(engine: Engine, last: int) -> None:
-    """Verify that each stream that archives left in the log is whole, and no open job is missing.
-
-    Args:
-        engine: From ``reader_engine``.
-    """
+    """Verify that streams which archives left in the log are whole, and no open job is missing."""
     streams = (
         select(EVENTS.c.stream, func.max(EVENTS.c.position))
         .where(*(EVENTS.c.stream.not_like(f"{prefix}%") for prefix in THINNED))

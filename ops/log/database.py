@@ -4,7 +4,9 @@ A log is a SQLite file (``sqlite_driver``) or a database of a PostgreSQL server
 (``postgres_driver``). Both drivers keep the same rules: a writing transaction holds the write lock
 of the whole log from its first statement on, and readers cannot write.
 
-What reads raises ``LogUnavailable`` where the database cannot be read.
+In this package an ``engine`` is one of ``reader_engine``. What uses the database or a file of the
+log raises ``LogUnavailable`` where that cannot be read or written, and ``CorruptLog`` where an
+event cannot be read. ``signed_hashes`` are those of signed checkpoints, by position.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlmodel import Session
 
 from domain.errors import LogUnavailable
-from ops.log.postgres_driver import postgres_reader, postgres_writer
-from ops.log.sqlite_driver import sqlite_reader, sqlite_writer
+from ops.log.hot_statements import HotStatement
+from ops.log.postgres_driver import postgres_engine
+from ops.log.sqlite_driver import sqlite_engine
 
 #: Connections of one process that read at once; the next reader waits.
 READERS_MAX = 16
@@ -60,19 +63,20 @@ def writer_engine(url: str) -> Engine:
         LogUnavailable: The driver of a database server is not installed.
         ValueError: The URL names an in-memory database.
     """
-    make = postgres_writer if database_file(url) is None else sqlite_writer
-    return make(url, connections=1, wait_max_s=CONNECTION_WAIT_MAX_S)
+    return _engine(url, writes=True, connections=1)
 
 
 def reader_engine(url: str) -> Engine:
     """Return an engine whose connections refuse to write; each statement has its own snapshot.
 
-    Raises:
-        LogUnavailable: The driver of a database server is not installed.
-        ValueError: The URL names an in-memory database.
+    It raises what ``writer_engine`` raises.
     """
-    make = postgres_reader if database_file(url) is None else sqlite_reader
-    return make(url, connections=READERS_MAX, wait_max_s=CONNECTION_WAIT_MAX_S)
+    return _engine(url, writes=False, connections=READERS_MAX)
+
+
+def _engine(url: str, *, writes: bool, connections: int) -> Engine:
+    make = postgres_engine if database_file(url) is None else sqlite_engine
+    return make(url, writes=writes, connections=connections, wait_max_s=CONNECTION_WAIT_MAX_S)
 
 
 @contextmanager
@@ -113,9 +117,6 @@ def writing(engine: Engine, failure: str) -> Iterator[Connection]:
 
     Args:
         failure: What to report if the log cannot be written; nothing has changed then.
-
-    Raises:
-        LogUnavailable: The log cannot be written.
     """
     with unavailable(failure), engine.begin() as connection:
         yield connection
@@ -175,3 +176,18 @@ def reason_of(error: Exception) -> str:
     # PostgreSQL appends where in the statement the error is; its primary message leaves that out.
     diagnosis = getattr(cause, "diag", None)
     return " ".join(str(getattr(diagnosis, "message_primary", None) or cause).split())
+
+
+class SqlViews:
+    """Queries a log, each in a connection of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def _all(self, query: Select[Any]) -> Sequence[Any]:
+        with reading(self._engine) as connection:
+            return connection.execute(query).all()
+
+    def _found(self, statement: HotStatement, **values: object) -> list[tuple[Any, ...]]:
+        with reading(self._engine) as connection:
+            return statement.rows(connection, values)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, create_engine, inspect, select, text, update
 
-from domain.errors import LogNewer, LogUnavailable
+from domain.errors import LogNewer
 from domain.log.record import refuse_newer
+from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.data_dir.permissions import make_directory
 from ops.log.database import (
     database_file,
@@ -46,19 +42,8 @@ def raise_reader_min(connection: Connection, version: int) -> None:
     _RAISE.run(connection, {"row": READER_MIN, "version": version})
 
 
-def refuse_newer_log(connection: Connection) -> None:
-    """Refuse a log of any schema that needs a newer reader.
-
-    Raises:
-        LogNewer: This program is older than the one that wrote to the log.
-    """
-    if inspect(connection).has_table(LOG_FORMAT.name):
-        refuse_newer(read_reader_min(connection))
-
-
 #: How long a process waits for another one that migrates the same file.
 MIGRATION_WAIT_MAX_S = 60.0
-_LOCK_POLL_S = 0.05
 _PACKAGE: Final = "migrations"
 #: Alembic's own table, and its row with the revision of the schema.
 _REVISION_TABLE: Final = "alembic_version"
@@ -71,11 +56,7 @@ def expected() -> str:
 
 
 def current(url: str) -> str | None:
-    """Return the schema revision of the database; ``None`` if it has no tables yet.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Return the schema revision of the database; ``None`` if it has no tables yet."""
     file = database_file(url)
     if file is not None and not file.exists():
         return None
@@ -88,7 +69,6 @@ def refuse_newer_program(url: str) -> None:
 
     Raises:
         LogNewer: A newer program, or one from before the first release, wrote to the log.
-        LogUnavailable: The database cannot be read.
     """
     file = database_file(url)
     if file is not None and not file.exists():
@@ -105,17 +85,19 @@ def upgrade(url: str) -> str:
 
     Raises:
         LogNewer: A newer program has upgraded the tables or written to the log.
-        LogUnavailable: The database cannot be written.
     """
     file = database_file(url)
-    with unavailable("the event log cannot be upgraded", OSError):
+    with unavailable("the event log cannot be upgraded", OSError, DataDirLocked):
         if file is None:
             return _upgrade(url)
         make_directory(file.parent)
-        with _file_lock(file.with_name(file.name + ".lock")):
+        # SQLite's own lock does not cover the switch of a new file to write-ahead logging.
+        lock = DataLock(file.with_name(file.name + ".lock"))
+        with lock.acquire_within(MIGRATION_WAIT_MAX_S):
             return _upgrade(url)
 
 
+@cache
 def made_tables(revision: str) -> frozenset[SchemaEntry]:
     """Return the tables, indexes and triggers that a SQLite log has at a schema revision."""
     memory = create_engine("sqlite://", module=driver_module())
@@ -155,7 +137,8 @@ def _refuse_newer(connection: Connection) -> None:
             "update semantic, or choose another data directory"
         )
         raise LogNewer(msg)
-    refuse_newer_log(connection)
+    if inspect(connection).has_table(LOG_FORMAT.name):
+        refuse_newer(read_reader_min(connection))
 
 
 @cache
@@ -177,24 +160,3 @@ def _revision(connection: Connection) -> str | None:
         return None
     found = connection.execute(_READ_REVISION).scalar()
     return None if found is None else str(found)
-
-
-@contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that the system releases if this process dies.
-
-    SQLite's own lock does not cover the switch of a new file to write-ahead logging.
-    """
-    deadline = time.monotonic() + MIGRATION_WAIT_MAX_S
-    with path.open("ab") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    msg = f"another process has been migrating for {MIGRATION_WAIT_MAX_S:.0f} s"
-                    raise LogUnavailable(msg) from error
-                time.sleep(_LOCK_POLL_S)
-            else:
-                break
-        yield

@@ -8,9 +8,9 @@ above the last position it has read misses no event.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Engine, create_engine, event, func, make_url, select
 
 from domain.errors import LogUnavailable
 
@@ -43,43 +43,19 @@ def postgres_url(url: str) -> URL:
     return make_url(url).set(drivername="postgresql+psycopg")
 
 
-def postgres_writer(url: str, *, connections: int, wait_max_s: float) -> Engine:
-    """Return an engine each of whose transactions holds the write lock.
+def postgres_engine(url: str, *, writes: bool, connections: int, wait_max_s: float) -> Engine:
+    """Return an engine whose connections refuse to write, or whose transactions hold the lock.
 
     Raises:
         LogUnavailable: The driver is not installed.
     """
-    # A stricter level would give the transaction a snapshot from before it got the lock.
-    engine = _engine(url, connections, wait_max_s, isolation_level="READ COMMITTED")
-    event.listen(engine, "connect", _prepare_writer)
-    event.listen(engine, "begin", _take_write_lock)
-    return engine
-
-
-def postgres_reader(url: str, *, connections: int, wait_max_s: float) -> Engine:
-    """Return an engine whose connections refuse to write; each statement is its own snapshot.
-
-    Raises:
-        LogUnavailable: The driver is not installed.
-    """
-    engine = _engine(url, connections, wait_max_s, isolation_level="AUTOCOMMIT")
-    event.listen(engine, "connect", _prepare_reader)
-    return engine
-
-
-def _engine(
-    url: str,
-    connections: int,
-    wait_max_s: float,
-    *,
-    isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"],
-) -> Engine:
     if find_spec("psycopg") is None:
-        msg = "a log on PostgreSQL needs psycopg: pip install 'psycopg[binary]'"
-        raise LogUnavailable(msg)
-    return create_engine(
+        raise LogUnavailable("a log on PostgreSQL needs psycopg: pip install 'psycopg[binary]'")
+    engine = create_engine(
         postgres_url(url),
-        isolation_level=isolation_level,
+        # Each statement of a reader is its own snapshot. A stricter level would give a writer's
+        # transaction a snapshot from before it got the lock.
+        isolation_level="READ COMMITTED" if writes else "AUTOCOMMIT",
         connect_args=_OPTIONS,
         hide_parameters=True,
         pool_size=connections,
@@ -88,6 +64,10 @@ def _engine(
         # The server may have restarted since a connection was last used.
         pool_pre_ping=True,
     )
+    event.listen(engine, "connect", _prepare_writer if writes else _prepare_reader)
+    if writes:
+        event.listen(engine, "begin", lambda connection: connection.execute(_LOCK).close())
+    return engine
 
 
 def _prepare_writer(connection: PostgresConnection, _record: object) -> None:
@@ -111,7 +91,3 @@ def _prepare_reader(connection: PostgresConnection, _record: object) -> None:
 def _set(connection: PostgresConnection, **parameters: str | int) -> None:
     for name, value in parameters.items():
         connection.execute("SELECT set_config(%s, %s, false)", (name, str(value))).close()
-
-
-def _take_write_lock(connection: Connection) -> None:
-    connection.execute(_LOCK).close()

@@ -111,17 +111,7 @@ class LogReader:
         through: int | None = None,
         limit: int | None = None,
     ) -> Iterator[RecordedEvent]:
-        """Yield events that fit page by page, from old to new.
-
-        Args:
-            after: The position to begin above.
-            through: The last position to yield.
-            limit: The most events to yield.
-
-        Raises:
-            LogUnavailable: The database cannot be read.
-            CorruptLog: The data of an event is not JSON.
-        """
+        """Yield events that fit page by page, from old to new."""
         left = limit
         while left is None or left > 0:
             size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)

@@ -74,11 +74,7 @@ def data_text(event: RecordedEvent) -> str:
 
 
 def event_of(row: Sequence[Any]) -> RecordedEvent:
-    """Return the event of a row that has the columns of ``EVENTS``.
-
-    Raises:
-        CorruptLog: If its data is not JSON.
-    """
+    """Return the event of a row that has the columns of ``EVENTS``."""
     columns = dict(zip(_COLUMNS, row, strict=True))
     try:
         columns["data"] = json.loads(columns["data"])
@@ -150,16 +146,16 @@ def hash_at(connection: Connection, position: int) -> str | None:
 def row_digest(row: Mapping[str, Any]) -> str:
     """Return the digest of a row over its columns that have a value, without ``digest`` itself."""
     values = {
-        name: value.hex() if isinstance(value, bytes | memoryview) else _server_text(value)
+        # PostgreSQL stores no NUL in a text; both databases have one digest.
+        name: value.hex()
+        if isinstance(value, bytes | memoryview)
+        else value.replace("\0", "\\x00")
+        if isinstance(value, str)
+        else value
         for name, value in row.items()
         if value is not None and name != "digest"
     }
     return hashlib.sha256(canonical_json(values)).hexdigest()
-
-
-def _server_text(value: object) -> object:
-    """Return a text as PostgreSQL stores it, so that both databases have one digest."""
-    return value.replace("\0", "\\x00") if isinstance(value, str) else value
 
 
 def storable(text: str) -> str:

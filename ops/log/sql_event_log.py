@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from domain.errors import LogUnavailable
@@ -31,9 +30,6 @@ class SqlEventLog(LogReader):
     """``EventLog`` and ``PayloadStore`` on one database; close it, or use it in a ``with``.
 
     Made by ``open_log``, which checks the version of the tables.
-
-    Args:
-        url: SQLAlchemy URL of the database.
     """
 
     def __init__(self, url: str, *, clock: Clock) -> None:
@@ -50,11 +46,6 @@ class SqlEventLog(LogReader):
         self._writer = LogWriter(
             writer_engine(url), clock=clock, reserve=None if file is None else Reserve.beside(file)
         )
-
-    @property
-    def commits(self) -> int:
-        """Transactions that this process has committed."""
-        return self._writer.commits
 
     def figures(self) -> Figures:
         """Return what the writer of this process has done so far, by metric family."""
@@ -105,12 +96,7 @@ class SqlEventLog(LogReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -30,6 +31,21 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 #: Page cache of a reading connection. SQLite's 2 MB would be 32 MB in a process with 16 of them;
 #: the system's own cache has the pages (docs/benchmarks/soak.md has the cost).
 READER_CACHE_KIB = 512
+
+_READER_PRAGMAS = ("query_only = ON", f"cache_size = -{READER_CACHE_KIB}")
+_WRITER_PRAGMAS = (
+    "journal_mode = WAL",
+    # NORMAL would lose the last commits in a power cut.
+    "synchronous = FULL",
+    f"journal_size_limit = {WAL_BYTES_MAX}",
+    "foreign_keys = ON",
+    # Without it, INSERT OR REPLACE deletes a row and no delete trigger fires.
+    "recursive_triggers = ON",
+    # Deleted texts are overwritten with zeros; other rows are hardly ever deleted.
+    "secure_delete = ON",
+    # On macOS only F_FULLFSYNC empties the drive's cache.
+    *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
+)
 
 #: The first release without the WAL-reset corruption bug, and one that was withdrawn.
 _WAL_RESET_FIXED = (3, 51, 3)
@@ -84,23 +100,9 @@ def read_schema(connection: Connection) -> frozenset[SchemaEntry]:
     )
 
 
-def sqlite_writer(url: str, *, connections: int, wait_max_s: float) -> Engine:
-    """Return an engine each of whose transactions holds the write lock of the file."""
-    engine = _engine(url, connections, wait_max_s)
-    event.listen(engine, "connect", _prepare_writer)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
-
-
-def sqlite_reader(url: str, *, connections: int, wait_max_s: float) -> Engine:
-    """Return an engine whose connections refuse to write."""
-    engine = _engine(url, connections, wait_max_s)
-    event.listen(engine, "connect", _prepare_reader)
-    return engine
-
-
-def _engine(url: str, connections: int, wait_max_s: float) -> Engine:
-    return create_engine(
+def sqlite_engine(url: str, *, writes: bool, connections: int, wait_max_s: float) -> Engine:
+    """Return an engine whose connections refuse to write, or whose transactions hold the lock."""
+    engine = create_engine(
         url,
         module=driver_module(),
         hide_parameters=True,
@@ -112,35 +114,14 @@ def _engine(url: str, connections: int, wait_max_s: float) -> Engine:
         # would fill: 2 MB for every connection that a peak has opened.
         pool_use_lifo=True,
     )
+    pragmas = _WRITER_PRAGMAS if writes else _READER_PRAGMAS
+    event.listen(engine, "connect", lambda connection, _: _prepare(connection, pragmas))
+    if writes:
+        event.listen(engine, "begin", lambda one: one.exec_driver_sql("BEGIN IMMEDIATE").close())
+    return engine
 
 
-def _prepare_writer(connection: SqliteConnection, _record: object) -> None:
-    _prepare(connection)
-    pragmas = [
-        "journal_mode = WAL",
-        # NORMAL would lose the last commits in a power cut.
-        "synchronous = FULL",
-        f"journal_size_limit = {WAL_BYTES_MAX}",
-        "foreign_keys = ON",
-        # Without it, INSERT OR REPLACE deletes a row and no delete trigger fires.
-        "recursive_triggers = ON",
-        # Deleted texts are overwritten with zeros; other rows are hardly ever deleted.
-        "secure_delete = ON",
-    ]
-    if sys.platform == "darwin":
-        # On macOS only F_FULLFSYNC empties the drive's cache.
-        pragmas += ["fullfsync = ON", "checkpoint_fullfsync = ON"]
-    for pragma in pragmas:
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _prepare_reader(connection: SqliteConnection, _record: object) -> None:
-    _prepare(connection)
-    for pragma in ("query_only = ON", f"cache_size = -{READER_CACHE_KIB}"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _prepare(connection: SqliteConnection) -> None:
+def _prepare(connection: SqliteConnection, pragmas: Sequence[str]) -> None:
     # The driver begins no transactions of its own.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
@@ -149,7 +130,5 @@ def _prepare(connection: SqliteConnection) -> None:
     except UnicodeDecodeError as error:
         # SQLite quotes damaged bytes of the schema in a message that the driver cannot decode.
         raise driver_module().DatabaseError("the schema of the database is damaged") from error
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE").close()
+    for pragma in pragmas:
+        connection.execute(f"PRAGMA {pragma}").close()

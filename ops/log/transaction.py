@@ -79,7 +79,6 @@ class LogTransaction:
     Other processes write to the same log, so each transaction reads its rows again.
 
     Args:
-        batch: Every append that will be made.
         now: Returns the timestamp of new events; that of the last event where it is earlier.
 
     Raises:
@@ -235,7 +234,6 @@ def append_event(
 
     Args:
         connection: In a transaction that holds the write lock.
-        stream: Of any version.
         event: Its event id is its correlation id too.
     """
     event_id = ids.event_id()

@@ -71,18 +71,12 @@ class LogWriter:
         self._inbox: deque[_Waiting] = deque()
         self._inbox_bytes = 0
         self._closed = False
-        self._commits = 0
         self._failures = 0
         self._durations = DurationHistogram(COMMIT_BOUNDS_S)
         #: The last failure that no commit has followed, and when it was, in seconds.
         self._failure: tuple[str, float] | None = None
         self._thread = threading.Thread(target=self._run, name="event-log-writer", daemon=True)
         self._thread.start()
-
-    @property
-    def commits(self) -> int:
-        """Transactions that this process has committed."""
-        return self._commits
 
     def figures(self) -> Figures:
         """Return what the writer has done so far, by metric family."""
@@ -174,11 +168,12 @@ class LogWriter:
         started_s = time.monotonic()
         try:
             with self._engine.begin() as connection:
-                transaction = LogTransaction(connection, batch, now=self._now)
+                transaction = LogTransaction(
+                    connection, batch, now=lambda: rfc3339(self._clock.now())
+                )
                 results = [_attempt(transaction, each) for each in batch]
                 transaction.write()
             self._durations.record(time.monotonic() - started_s)
-            self._commits += 1
             self._failure = None
         except OperationalError as error:  # full, locked or unreadable: every append would fail
             if is_disk_full(error) and (ends := self._appends_for_full_disk(batch)):
@@ -206,9 +201,6 @@ class LogWriter:
             return []
         _log.warning("the disk is full: the reserve is freed for the ends of running jobs")
         return ends
-
-    def _now(self) -> str:
-        return rfc3339(self._clock.now())
 
 
 def _attempt(transaction: LogTransaction, request: Append) -> _Result:

@@ -57,7 +57,6 @@ class HubFile:
     """A file of a repository.
 
     Attributes:
-        name: Its path in the repository.
         sha256: In hex, of files that the hub stores by content.
     """
 
@@ -74,7 +73,6 @@ class HubModel:
         hub_id: ``owner/name``.
         revision: The branch, tag or commit that was asked for; ``None`` for the main branch.
         commit: What it means now.
-        files: The files that the model needs.
     """
 
     hub_id: str

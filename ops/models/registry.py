@@ -260,6 +260,7 @@ def model_summaries(models: Iterable[ModelStatus], follow: Sequence[str]) -> Mod
 def model_summary(model: ModelStatus) -> ModelSummary:
     """Return one model."""
     entry, files, card = model.entry, model.files, model.card
+    sampling = {name: getattr(entry.sampling, name) for name in ModelSampling.__annotations__}
     return {
         "name": entry.name,
         "state": model.state.value,
@@ -271,7 +272,7 @@ def model_summary(model: ModelStatus) -> ModelSummary:
         "directory": None if files is None else files.directory,
         "size_bytes": None if files is None else files.size_bytes,
         "context_length": model.context_length,
-        "sampling": _sampling(entry.sampling),
+        "sampling": cast("ModelSampling", sampling),
         "digest": model.digest,
         "description": None if card is None else card.description,
         "failure": model.failure,
@@ -283,21 +284,6 @@ def ability_summaries(model: ModelStatus) -> AbilitySummaries | None:
     """Return what the engine can do with a model; ``None`` where it is not known."""
     found = None if model.card is None else model.card.abilities
     return None if found is None else cast("AbilitySummaries", asdict(found))
-
-
-def _sampling(wish: SamplingWish) -> ModelSampling:
-    return {
-        "temperature": wish.temperature,
-        "top_p": wish.top_p,
-        "top_k": wish.top_k,
-        "min_p": wish.min_p,
-        "presence_penalty": wish.presence_penalty,
-        "frequency_penalty": wish.frequency_penalty,
-        "repetition_penalty": wish.repetition_penalty,
-        "repetition_context_size": wish.repetition_context_size,
-        "xtc_probability": wish.xtc_probability,
-        "xtc_threshold": wish.xtc_threshold,
-    }
 
 
 #: Environment variable with the id of a command that names its model, as ``serve --model X`` does.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
@@ -13,6 +12,8 @@ from typing import TypeAlias
 
 import psutil
 import structlog
+
+from ops.data_dir.permissions import replace_file
 
 #: Values by family, and by the value of the one label that the family has beside its owner.
 Figures: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -48,17 +49,13 @@ class CounterFile:
             return totals
 
     def _write(self, totals: Figures, path: Path) -> None:
-        fresh = path.with_name(path.name + ".new")
         try:
-            fresh.write_text(json.dumps(totals))
-            fresh.replace(path)
+            replace_file(path, json.dumps(totals))
         except OSError as error:
             # A full disk must not end the pulse; the totals of this process stay right.
             if not self._is_failing:
                 _log.warning("counters_not_saved", file=str(path), why=str(error))
             self._is_failing = True
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
             return
         self._written, self._is_failing = totals, False
 

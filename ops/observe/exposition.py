@@ -14,8 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
-from ops.observe.families import FAMILIES
-from ops.observe.family import ALIAS_LABELS, Family, Kind
+from ops.observe.families import ALIAS_LABELS, FAMILIES, Family, Kind
 
 #: Key of the bucket without an upper bound, and of the sum of all durations.
 INFINITE = "+Inf"
@@ -183,7 +182,8 @@ def _alias(reading: Reading) -> Metric:
 def _metric(reading: Reading, name: str, labels: tuple[str, ...]) -> Metric:
     family = reading.family
     base = name.removesuffix(_TOTAL) if family.kind is Kind.COUNTER else name
-    metric = Metric(base, family.help, family.kind.value, _unit_of(family, base))
+    has_unit = family.unit in _UNITS and base.endswith("_" + family.unit)
+    metric = Metric(base, family.help, family.kind.value, family.unit if has_unit else "")
     for key, value in reading.values.items():
         metric.add_sample(name, dict(zip(labels, key, strict=True)), value)
     for key, counts in reading.buckets.items():
@@ -194,7 +194,3 @@ def _metric(reading: Reading, name: str, labels: tuple[str, ...]) -> Metric:
         metric.add_sample(f"{name}_count", given, counts[INFINITE])
         metric.add_sample(f"{name}_sum", given, counts[SUM])
     return metric
-
-
-def _unit_of(family: Family, base: str) -> str:
-    return family.unit if family.unit in _UNITS and base.endswith("_" + family.unit) else ""

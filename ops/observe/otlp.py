@@ -23,7 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from domain.log.trace import TraceContext
 from ops.observe.logs import Logger
-from ops.observe.span import Span
+from ops.observe.span import Span, SpanSink
 
 #: Path of the receiver below a base URL.
 TRACES_PATH: Final = "/v1/traces"
@@ -36,13 +36,11 @@ _SERVICE: Final = "semantic"
 _SAMPLE_DIGITS: Final = 14
 
 
-class OtlpSpans:
+class OtlpSpans(SpanSink):
     """``SpanSink`` on a ``BatchSpanProcessor``, which exports from a thread of its own.
 
     Args:
         exporter: Sends batches; may block and raise.
-        part: The process: ``api`` or ``worker``.
-        version: Of this software.
         sample_ratio: Part of the new traces whose spans are exported, in [0, 1].
         has_texts: Whether spans may carry texts of prompts and answers.
     """
@@ -69,10 +67,10 @@ class OtlpSpans:
         self._processor = BatchSpanProcessor(self._exporter)
         self._put_lock = threading.Lock()
         self._put = 0
-        name = {} if os.environ.get(OTEL_SERVICE_NAME) else {SERVICE_NAME: _SERVICE}
-        self._resource = Resource.create(
-            {"service.version": version, "semantic.part": part} | _unless_set(name)
-        )
+        attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        is_named = bool(os.environ.get(OTEL_SERVICE_NAME)) or f"{SERVICE_NAME}=" in attributes
+        name = {} if is_named else {SERVICE_NAME: _SERVICE}
+        self._resource = Resource.create({"service.version": version, "semantic.part": part} | name)
         self._scope = InstrumentationScope(_SCOPE, version)
 
     def samples(self, trace_id: str) -> bool:
@@ -167,9 +165,3 @@ def _otel_context(context: TraceContext, span_id: str | None = None) -> otel.Spa
         is_remote=False,
         trace_flags=otel.TraceFlags(context.flags),
     )
-
-
-def _unless_set(name: dict[str, str]) -> dict[str, str]:
-    """Return the name of the service, unless the environment's attributes have one."""
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    return {} if f"{SERVICE_NAME}=" in given else name

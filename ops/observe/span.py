@@ -1,11 +1,10 @@
-"""Spans that have ended, as plain values."""
+"""Spans that have ended, as plain values, and what receives them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from domain.log.trace import TraceContext
 
@@ -46,45 +45,24 @@ class Span:
     error: str | None = None
 
 
-class SpanSink(Protocol):
-    """Receives spans. Any thread may call it."""
+class SpanSink:
+    """Receives spans from any thread; this one drops them, as tracing is off.
 
-    @property
-    def is_on(self) -> bool:
-        """Whether spans are exported at all."""
-        ...
-
-    @property
-    def has_texts(self) -> bool:
-        """Whether spans may carry texts of prompts and answers."""
-        ...
-
-    def samples(self, trace_id: str) -> bool:
-        """Whether the spans of a new trace are exported."""
-        ...
-
-    def put(self, span: Span) -> None:
-        """Export a span later; never blocks and never raises."""
-        ...
-
-    def close(self) -> None:
-        """Export what is left for a moment."""
-        ...
-
-
-class NoSpans:
-    """``SpanSink`` while tracing is off."""
+    Attributes:
+        is_on: Whether spans are exported at all.
+        has_texts: Whether spans may carry texts of prompts and answers.
+    """
 
     is_on = False
     has_texts = False
 
     def samples(self, trace_id: str) -> bool:
-        """Return ``False``."""
+        """Whether the spans of a new trace are exported."""
         del trace_id
         return False
 
     def put(self, span: Span) -> None:
-        """Drop the span."""
+        """Export a span later; never blocks and never raises."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Export what is left for a moment."""

@@ -29,124 +29,65 @@ class SettingGroup(BaseModel):
 class ModelSettings(SettingGroup):
     """The model that is loaded first."""
 
-    id: str = Field(
-        default=DEMO_MODEL,
-        description="The model is a registered name, a directory, a hub id, or the demo.",
-    )
-    name: str | None = Field(
-        default=None,
-        description="Clients call the model by this name; by default it comes from the id.",
-    )
-    context_length: int | None = Field(
-        default=None, ge=16, description="This many tokens lower the model's own limit."
-    )
-    idle_ttl_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="The model leaves the memory this many seconds after its last use, and the next"
-        " request waits for its load; with 0 it never does.",
-    )
+    id: str = DEMO_MODEL
+    """The model is a registered name, a directory, a hub id, or the demo."""
+    name: str | None = None
+    """Clients call the model by this name; by default it comes from the id."""
+    context_length: int | None = Field(default=None, ge=16)
+    """This many tokens lower the model's own limit."""
+    idle_ttl_s: float = Field(default=0.0, ge=0)
+    """The model leaves the memory this many seconds after its last use, and the next request waits
+    for its load; with 0 it never does."""
 
 
 class SamplingSettings(SettingGroup):
     """Values for requests that leave them open; they replace those of the model."""
 
-    temperature: float | None = Field(
-        default=None, ge=0, le=2, description="Tokens are drawn at this temperature; 0 is greedy."
-    )
-    top_p: float | None = Field(
-        default=None, gt=0, le=1, description="The likeliest tokens of this mass are kept."
-    )
-    top_k: int | None = Field(
-        default=None, ge=0, description="This many tokens are kept; 0 keeps all."
-    )
-    min_p: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="A token is kept from this share of the likeliest token's probability on.",
-    )
-    presence_penalty: float | None = Field(
-        default=None,
-        ge=-2,
-        le=2,
-        description="This is subtracted from the logit of a token that the answer has.",
-    )
-    frequency_penalty: float | None = Field(
-        default=None,
-        ge=-2,
-        le=2,
-        description="This is subtracted for each time that the answer has a token.",
-    )
-    repetition_penalty: float | None = Field(
-        default=None,
-        gt=0,
-        le=10,
-        description="The logits of tokens in the window are divided by this; 1 changes nothing.",
-    )
-    repetition_context_size: int | None = Field(
-        default=None, ge=0, description="The window has this many last tokens; 0 takes all."
-    )
-    xtc_probability: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="The likeliest candidates are removed at this share of the tokens.",
-    )
-    xtc_threshold: float | None = Field(
-        default=None,
-        ge=0,
-        le=0.5,
-        description="Candidates are removed if their probability reaches this, but for the last.",
-    )
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """Tokens are drawn at this temperature; 0 is greedy."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """The likeliest tokens of this mass are kept."""
+    top_k: int | None = Field(default=None, ge=0)
+    """This many tokens are kept; 0 keeps all."""
+    min_p: float | None = Field(default=None, ge=0, lt=1)
+    """A token is kept from this share of the likeliest token's probability on."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """This is subtracted from the logit of a token that the answer has."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """This is subtracted for each time that the answer has a token."""
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    """The logits of tokens in the window are divided by this; 1 changes nothing."""
+    repetition_context_size: int | None = Field(default=None, ge=0)
+    """The window has this many last tokens; 0 takes all."""
+    xtc_probability: float | None = Field(default=None, ge=0, le=1)
+    """The likeliest candidates are removed at this share of the tokens."""
+    xtc_threshold: float | None = Field(default=None, ge=0, le=0.5)
+    """Candidates are removed if their probability reaches this, but for the last."""
 
 
 class ModelTable(SettingGroup):
     """``[models.NAME]``, a registered model."""
 
-    source: str = Field(
-        min_length=1, description="The files are a directory, a hub id, or semantic-demo."
-    )
-    aliases: tuple[ModelName, ...] = Field(
-        default=(), max_length=100, description="The model has these further names."
-    )
-    context: int | None = Field(
-        default=None, ge=16, description="This many tokens lower the model's own limit."
-    )
+    source: str = Field(min_length=1)
+    """The files are a directory, a hub id, or semantic-demo."""
+    aliases: tuple[ModelName, ...] = Field(default=(), max_length=100)
+    """The model has these further names."""
+    context: int | None = Field(default=None, ge=16)
+    """This many tokens lower the model's own limit."""
     sampling: SamplingSettings = SamplingSettings()
-    revision: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The files are those of this branch, tag or commit of a hub repository.",
-    )
-    adapter: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The LoRA adapter of mlx_lm.lora in this directory changes the model.",
-    )
-    draft: str | None = Field(
-        default=None,
-        min_length=1,
-        description="This directory or hub id is a small model of the same vocabulary, which drafts"
-        " tokens.",
-    )
+    revision: str | None = Field(default=None, min_length=1)
+    """The files are those of this branch, tag or commit of a hub repository."""
+    adapter: str | None = Field(default=None, min_length=1)
+    """The LoRA adapter of mlx_lm.lora in this directory changes the model."""
+    draft: str | None = Field(default=None, min_length=1)
+    """This directory or hub id is a small model of the same vocabulary, which drafts tokens."""
 
-    kv_bits: int | None = Field(
-        default=None,
-        ge=0,
-        le=PACKED_BITS,
-        multiple_of=PACKED_BITS,
-        description="Keys and values of this model have these bits; by default those of"
-        " cache.kv_bits.",
-    )
-    kind: ModelKind | None = Field(
-        default=None, description="The kind is chat or embedding; by default that of its files."
-    )
-    pooling: Pooling | None = Field(
-        default=None,
-        description="An embedding model pools by last, mean or cls; by default as its files have"
-        " it.",
-    )
+    kv_bits: int | None = Field(default=None, ge=0, le=PACKED_BITS, multiple_of=PACKED_BITS)
+    """Keys and values of this model have these bits; by default those of cache.kv_bits."""
+    kind: ModelKind | None = None
+    """The kind is chat or embedding; by default that of its files."""
+    pooling: Pooling | None = None
+    """An embedding model pools by last, mean or cls; by default as its files have it."""
 
     @field_validator("aliases", mode="before")
     @classmethod
@@ -161,16 +102,12 @@ class ModelsSettings(SettingGroup):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, ModelTable] = Field(init=False)
 
-    swap: Literal["manual", "on_demand"] = Field(
-        default="manual",
-        description="With on_demand, jobs for another registered model cause a swap.",
-    )
+    swap: Literal["manual", "on_demand"] = "manual"
+    """With on_demand, jobs for another registered model cause a swap."""
     follow: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
-        default=FOLLOWING_PATTERNS,
-        max_length=100,
-        description="The loaded model answers to names that match these patterns and that no model"
-        " has.",
+        default=FOLLOWING_PATTERNS, max_length=100
     )
+    """The loaded model answers to names that match these patterns and that no model has."""
 
     @property
     def swaps_on_demand(self) -> bool:

@@ -27,62 +27,31 @@ ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9.\[\]:_-]+$"
 class ServerSettings(SettingGroup):
     """The public socket and what may come through it."""
 
-    host: str = Field(default=HOST, description="The service listens on this address.")
-    port: int = Field(
-        default=PORT,
-        ge=0,
-        le=65535,
-        description="The service listens on this port; 0 picks a free one.",
-    )
-    drain_s: float = Field(
-        default=10.0, ge=0, description="Open answers have this many seconds after SIGTERM."
-    )
-    allow_remote: bool = Field(
-        default=False, description="Other machines may come in; that needs a key as well."
-    )
-    api_keys: tuple[SecretStr, ...] = Field(
-        default=(),
-        max_length=1000,
-        description="Each key is KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs"
-        " one.",
-    )
-    key_scopes: Mapping[str, KeyScope] = Field(
-        default_factory=dict,
-        description="The key of each name has the scope admin, own or read; by default it is own,"
-        " and admin for an only key.",
-    )
-    allowed_hosts: tuple[str, ...] = Field(
-        default=(), description="Clients reach us under these names, beside localhost and host."
-    )
-    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN_PATTERN)], ...] = Field(
-        default=(),
-        description="These web pages may use us; each is written as https://example.com, with its"
-        " port.",
-    )
-    requests_per_minute: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="One key may send this many requests a minute; it is also the largest burst.",
-    )
-    key_jobs_at_once: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="One key may have this many jobs at once, queued and running.",
-    )
-    agent_requests_per_minute: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="One agent may ask for this many generations a minute.",
-    )
-    agent_jobs_at_once: int | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        description="One agent may have this many jobs at once, queued and running.",
-    )
+    host: str = HOST
+    """The service listens on this address."""
+    port: int = Field(default=PORT, ge=0, le=65535)
+    """The service listens on this port; 0 picks a free one."""
+    drain_s: float = Field(default=10.0, ge=0)
+    """Open answers have this many seconds after SIGTERM."""
+    allow_remote: bool = False
+    """Other machines may come in; that needs a key as well."""
+    api_keys: tuple[SecretStr, ...] = Field(default=(), max_length=1000)
+    """Each key is KEY, NAME=KEY or NAME=sha256:HEX; with one, every request needs one."""
+    key_scopes: Mapping[str, KeyScope] = Field(default_factory=dict)
+    """The key of each name has the scope admin, own or read; by default it is own, and admin for an
+    only key."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Clients reach us under these names, beside localhost and host."""
+    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN_PATTERN)], ...] = ()
+    """These web pages may use us; each is written as https://example.com, with its port."""
+    requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
+    """One key may send this many requests a minute; it is also the largest burst."""
+    key_jobs_at_once: int | None = Field(default=None, ge=1, le=1_000_000)
+    """One key may have this many jobs at once, queued and running."""
+    agent_requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
+    """One agent may ask for this many generations a minute."""
+    agent_jobs_at_once: int | None = Field(default=None, ge=1, le=1000)
+    """One agent may have this many jobs at once, queued and running."""
 
     @field_validator("api_keys")
     @classmethod
@@ -121,66 +90,42 @@ class ServerSettings(SettingGroup):
 class RedisSettings(SettingGroup):
     """The broker. Without a URL a private one is started."""
 
-    url: str | None = Field(
-        default=None,
-        description="The broker answers at this URL; by default a private one starts, redis-server"
-        " if it is on the PATH, else Valkey.",
-    )
-    prefix: str = Field(
-        default="semantic", description="All keys and channels begin with this name."
-    )
+    url: str | None = None
+    """The broker answers at this URL; by default a private one starts, redis-server if it is on the
+    PATH, else Valkey."""
+    prefix: str = "semantic"
+    """All keys and channels begin with this name."""
 
 
 class LogSettings(SettingGroup):
     """The event log and the processes' own logging."""
 
-    url: str | None = Field(
-        default=None,
-        pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)",
-        description="The database is sqlite:///FILE or postgresql://…; by default it is SQLite in"
-        " the data directory.",
-    )
-    level: str = Field(default="INFO", description="Messages below this level are not written.")
-    format: str = Field(
-        default="auto",
-        pattern="^(auto|console|json)$",
-        description="The lines on stderr have this form.",
-    )
+    url: str | None = Field(default=None, pattern=r"^(sqlite:///|postgresql(\+psycopg)?://)")
+    """The database is sqlite:///FILE or postgresql://…; by default it is SQLite in the data
+    directory."""
+    level: str = "INFO"
+    """Messages below this level are not written."""
+    format: str = Field(default="auto", pattern="^(auto|console|json)$")
+    """The lines on stderr have this form."""
 
 
 class EngineSettings(SettingGroup):
     """The batch."""
 
-    max_batch_size: int = Field(
-        default=8, ge=1, le=BATCH_SIZE_MAX, description="This many jobs run at once."
-    )
-    kv_budget_mb: int | None = Field(
-        default=None,
-        ge=1,
-        description="All contexts take at most this many units of 2^20 bytes, those that run and"
-        " those kept to start from; it is never exceeded, and the model's context is"
-        " lowered to what fits. By default it is what the weights and a step leave of the"
-        " device's memory, measured at the start.",
-    )
-    speculation: bool = Field(
-        default=True,
-        description="Tokens are drafted that repeat the prompt or the answer; the text stays the"
-        " same.",
-    )
-    step_limit_s: float = Field(
-        default=60.0,
-        ge=0,
-        le=3600,
-        description="A worker is replaced whose step takes longer than this and than 20 times what"
-        " its size took before, counted without the sleep of the machine, or that gives"
-        " no sign of life for a quarter of it, at least 15 s; 0 switches this off.",
-    )
-    batch_window_ms: float = Field(
-        default=2.0,
-        ge=0,
-        le=BATCH_WINDOW_MS_MAX,
-        description="Requests that come together wait this long for more; a lone one never does.",
-    )
+    max_batch_size: int = Field(default=8, ge=1, le=BATCH_SIZE_MAX)
+    """This many jobs run at once."""
+    kv_budget_mb: int | None = Field(default=None, ge=1)
+    """All contexts take at most this many units of 2^20 bytes, those that run and those kept to
+    start from; it is never exceeded, and the model's context is lowered to what fits. By default it
+    is what the weights and a step leave of the device's memory, measured at the start."""
+    speculation: bool = True
+    """Tokens are drafted that repeat the prompt or the answer; the text stays the same."""
+    step_limit_s: float = Field(default=60.0, ge=0, le=3600)
+    """A worker is replaced whose step takes longer than this and than 20 times what its size took
+    before, counted without the sleep of the machine, or that gives no sign of life for a quarter of
+    it, at least 15 s; 0 switches this off."""
+    batch_window_ms: float = Field(default=2.0, ge=0, le=BATCH_WINDOW_MS_MAX)
+    """Requests that come together wait this long for more; a lone one never does."""
 
     @property
     def values(self) -> EngineValues:
@@ -199,29 +144,16 @@ class EngineSettings(SettingGroup):
 class CacheSettings(SettingGroup):
     """Where contexts outlive the worker."""
 
-    dir: Path | None = Field(
-        default=None,
-        description="Contexts lie in this directory; by default it is in the data directory.",
-    )
-    disk_budget_gb: float = Field(
-        default=20.0,
-        ge=0,
-        description="Contexts take at most this many units of 10^9 bytes on the disk, which is"
-        " never exceeded; with 0 they stay in memory only.",
-    )
-    kv_bits: int = Field(
-        default=0,
-        ge=0,
-        le=PACKED_BITS,
-        multiple_of=PACKED_BITS,
-        description="With 8, keys and values of all tokens are in 8 bits, about half the size, in"
-        " memory and on the disk, and answers differ a little; with 0 they are as the model"
-        " computes them.",
-    )
-    share_between_keys: bool = Field(
-        default=False,
-        description="Prompts of all API keys share whole cached blocks; counts reveal those.",
-    )
+    dir: Path | None = None
+    """Contexts lie in this directory; by default it is in the data directory."""
+    disk_budget_gb: float = Field(default=20.0, ge=0)
+    """Contexts take at most this many units of 10^9 bytes on the disk, which is never exceeded;
+    with 0 they stay in memory only."""
+    kv_bits: int = Field(default=0, ge=0, le=PACKED_BITS, multiple_of=PACKED_BITS)
+    """With 8, keys and values of all tokens are in 8 bits, about half the size, in memory and on
+    the disk, and answers differ a little; with 0 they are as the model computes them."""
+    share_between_keys: bool = False
+    """Prompts of all API keys share whole cached blocks; counts reveal those."""
 
     @property
     def disk_budget_bytes(self) -> int:
@@ -232,18 +164,13 @@ class CacheSettings(SettingGroup):
 class JobSettings(SettingGroup):
     """The queue, and the standby of its worker."""
 
-    max_tokens_default: int = Field(
-        default=4096,
-        ge=1,
-        description="The answer to a request that names no limit has at most this many tokens.",
-    )
-    queue_limit: int = Field(default=1000, ge=1, description="This many interactive jobs may wait.")
-    worker_standby: bool | None = Field(
-        default=None,
-        description="A second worker process has its imports and waits, so that a worker that dies"
-        " is replaced within a second; it takes 0.1 GB. By default it waits from 6 GB of"
-        " memory on.",
-    )
+    max_tokens_default: int = Field(default=4096, ge=1)
+    """The answer to a request that names no limit has at most this many tokens."""
+    queue_limit: int = Field(default=1000, ge=1)
+    """This many interactive jobs may wait."""
+    worker_standby: bool | None = None
+    """A second worker process has its imports and waits, so that a worker that dies is replaced
+    within a second; it takes 0.1 GB. By default it waits from 6 GB of memory on."""
 
     @property
     def keeps_standby(self) -> bool:
@@ -256,52 +183,42 @@ class JobSettings(SettingGroup):
 class MetricsSettings(SettingGroup):
     """What ``/metrics`` shows."""
 
-    agents_max: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="This many agents have samples of their own, those that were seen first, and"
-        " later ones count as other; with 0 no agent has.",
-    )
-    vllm_names: bool = Field(
-        default=False, description="Metrics that vLLM has too are repeated under their vllm: names."
-    )
+    agents_max: int = Field(default=0, ge=0, le=1000)
+    """This many agents have samples of their own, those that were seen first, and later ones count
+    as other; with 0 no agent has."""
+    vllm_names: bool = False
+    """Metrics that vLLM has too are repeated under their vllm: names."""
 
 
 class WebhookSettings(SettingGroup):
     """Webhooks on the ends of jobs and batches."""
 
-    urls: tuple[str, ...] = Field(default=(), description="These receivers get every end.")
-    secret: SecretStr | None = Field(
-        default=None,
-        description="The secret is whsec_ and base64; several stand with spaces between them while"
-        " one is replaced. By default it is drawn once and kept in the data directory.",
-    )
-    from_requests: bool = Field(
-        default=True, description="A request may name a webhook of its own."
-    )
-    allow_hosts: tuple[str, ...] = Field(
-        default=(),
-        description="These hosts, each as host or host:port, may be this machine or in a private"
-        " network.",
-    )
+    urls: tuple[str, ...] = ()
+    """These receivers get every end."""
+    secret: SecretStr | None = None
+    """The secret is whsec_ and base64; several stand with spaces between them while one is
+    replaced. By default it is drawn once and kept in the data directory."""
+    from_requests: bool = True
+    """A request may name a webhook of its own."""
+    allow_hosts: tuple[str, ...] = ()
+    """These hosts, each as host or host:port, may be this machine or in a private network."""
 
 
 class RetentionSettings(SettingGroup):
     """What is erased although its owner did not delete it; nothing by default."""
 
-    text_days: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="Requests and answers of jobs and batches that ended longer ago, and files that"
-        " have expired, are erased.",
-    )
-    text_gb: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="While texts take more, those of the jobs that ended first are erased.",
-    )
-    archive_days: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Archives that were made longer ago are erased."
-    )
+    text_days: Annotated[float, Field(gt=0)] | None = None
+    """Requests and answers of jobs and batches that ended longer ago, and files that have expired,
+    are erased."""
+    text_gb: Annotated[float, Field(gt=0)] | None = None
+    """While texts take more, those of the jobs that ended first are erased."""
+    archive_days: Annotated[float, Field(gt=0)] | None = None
+    """Archives that were made longer ago are erased."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any rule is set."""
+        return any(rule is not None for rule in (self.text_days, self.text_gb, self.archive_days))
 
 
 MB: Final = 2**20
@@ -312,14 +229,9 @@ _CACHE_FACTOR: Final = 2
 class DiskSettings(SettingGroup):
     """What stays free on the disk of the event log."""
 
-    free_min_mb: int = Field(
-        default=512,
-        ge=0,
-        le=10_000_000,
-        description="Below this many units of 2^20 bytes new work is refused, and below twice as"
-        " much contexts are deleted from the disk and no more are written; with 0 there"
-        " is no floor.",
-    )
+    free_min_mb: int = Field(default=512, ge=0, le=10_000_000)
+    """Below this many units of 2^20 bytes new work is refused, and below twice as much contexts are
+    deleted from the disk and no more are written; with 0 there is no floor."""
 
     @property
     def cache_min_bytes(self) -> int:
@@ -334,13 +246,11 @@ _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter")
 class TracingSettings(SettingGroup):
     """Spans of requests and attempts, for an OpenTelemetry receiver."""
 
-    endpoint: str | None = Field(
-        default=None,
-        pattern=r"^https?://",
-        description="The OTLP/HTTP receiver at this base URL gets the spans, as"
-        " http://localhost:4318; it needs the extra otel. By default there are no spans.",
-    )
-    texts: bool = Field(default=False, description="Spans also carry prompts and answers.")
+    endpoint: str | None = Field(default=None, pattern=r"^https?://")
+    """The OTLP/HTTP receiver at this base URL gets the spans, as http://localhost:4318; it needs
+    the extra otel. By default there are no spans."""
+    texts: bool = False
+    """Spans also carry prompts and answers."""
 
     @model_validator(mode="after")
     def _have_the_extra(self) -> Self:

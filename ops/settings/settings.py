@@ -116,18 +116,12 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,  # it may be a key
     )
 
-    config: Path | None = Field(
-        default=None, description="This file of settings has precedence over the user's own."
-    )
-    data_dir: Path = Field(
-        default_factory=default_data_dir,
-        description="Everything that the service writes lives in this directory.",
-    )
-    api_key: SecretStr | None = Field(
-        default=None,
-        description="Our own commands send this key; by default the first of server.api_keys that"
-        " is no digest.",
-    )
+    config: Path | None = None
+    """This file of settings has precedence over the user's own."""
+    data_dir: Path = Field(default_factory=default_data_dir)
+    """Everything that the service writes lives in this directory."""
+    api_key: SecretStr | None = None
+    """Our own commands send this key; by default the first of server.api_keys that is no digest."""
     server: ServerSettings = ServerSettings()
     redis: RedisSettings = RedisSettings()
     log: LogSettings = LogSettings()

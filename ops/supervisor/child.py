@@ -32,7 +32,6 @@ class Child:
 
     Args:
         heartbeat: Read end of its heartbeat pipe; closed by ``sweep``.
-        environment: What it was started with.
         activation: Write end of the pipe on which it waits.
     """
 
@@ -70,11 +69,7 @@ class Child:
 
         Args:
             lifeline: Read end of the pipe that ends with the supervisor.
-            put: Receives its output lines.
             waits_as: Run this command instead, which waits for ``activate``.
-
-        Raises:
-            OSError: It cannot be executed.
         """
         heartbeat, theirs = os.pipe()
         os.set_blocking(heartbeat, False)
@@ -222,7 +217,6 @@ class StandbySlot:
 
     Attributes:
         part: The part, which has a ``standby_argv``.
-        launch: Starts a standby with this environment.
         on_change: Called with the standby that waits now, or ``None``.
     """
 

@@ -31,7 +31,6 @@ class MachineUnit:
 
     Attributes:
         argv: The command; it must not fork.
-        home: Working directory.
         search_path: ``PATH`` of the service, which leads to ``redis-server``.
         log_dir: Directory of log files, where the service manager keeps no log of its own.
         stop_s: Seconds from SIGTERM to SIGKILL.
@@ -110,12 +109,8 @@ def launchd_file(unit: MachineUnit) -> bytes:
     )
 
 
-def launchd_path(home: Path) -> Path:
-    """Return where the property list belongs."""
-    return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-
-
 UNIT = "semantic.service"
+_SYSTEMCTL = ("systemctl", "--user")
 #: Seconds between the end of the service and its next start.
 SYSTEMD_RESTART_S = 5
 
@@ -145,11 +140,6 @@ def systemd_file(unit: MachineUnit) -> str:
             "",
         ]
     )
-
-
-def systemd_path(home: Path) -> Path:
-    """Return where the unit file belongs."""
-    return home / ".config" / "systemd" / "user" / UNIT
 
 
 def quoted(word: str, *, in_command: bool = True) -> str:
@@ -219,8 +209,8 @@ class MachineService:
     def path(self) -> Path:
         """The file of the service."""
         if self.manager is Manager.LAUNCHD:
-            return launchd_path(self.home)
-        return systemd_path(self.home)
+            return self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        return self.home / ".config" / "systemd" / "user" / UNIT
 
     def render(self, unit: MachineUnit) -> str:
         """Return the contents of the file."""
@@ -232,30 +222,28 @@ class MachineService:
         """Return the commands that load a new file and start the service."""
         if self.manager is Manager.LAUNCHD:
             return (("launchctl", "bootstrap", self._domain, str(self.path)),)
-        return (
-            ("systemctl", "--user", "daemon-reload"),
-            ("systemctl", "--user", "enable", UNIT),
-            ("systemctl", "--user", "restart", UNIT),
-        )
+        steps = (("daemon-reload",), ("enable", UNIT), ("restart", UNIT))
+        return tuple((*_SYSTEMCTL, *step) for step in steps)
 
-    def stop_command(self) -> tuple[str, ...]:
-        """Return the command that stops the service for good."""
+    def _run(self, on_launchd: str, *on_systemd: str) -> int:
+        """Run the command of the service manager; return its exit code."""
         if self.manager is Manager.LAUNCHD:
-            return ("launchctl", "bootout", f"{self._domain}/{LABEL}")
-        return ("systemctl", "--user", "disable", "--now", UNIT)
+            return self.run(("launchctl", on_launchd, f"{self._domain}/{LABEL}"))
+        return self.run((*_SYSTEMCTL, *on_systemd, UNIT))
+
+    def _stop(self) -> None:
+        """Stop the service for good."""
+        self._run("bootout", "disable", "--now")
 
     def is_running(self) -> bool:
         """Return whether the service manager runs the service."""
-        if self.manager is Manager.LAUNCHD:
-            return self.run(("launchctl", "print", f"{self._domain}/{LABEL}")) == 0
-        return self.run(("systemctl", "--user", "is-active", "--quiet", UNIT)) == 0
+        return self._run("print", "is-active", "--quiet") == 0
 
     def install(self, unit: MachineUnit) -> bool:
         """Write the file and start the service; return ``False`` if it runs as wanted already.
 
         Raises:
             ManagerFailed: A command failed; the file is in place.
-            OSError: The file cannot be written.
         """
         wanted = self.render(unit)
         is_same = self.path.exists() and self.path.read_bytes() == wanted.encode()
@@ -265,11 +253,12 @@ class MachineService:
         if self.manager is Manager.LAUNCHD:
             unit.log_dir.mkdir(parents=True, exist_ok=True)
             if is_running:
-                self.run(self.stop_command())
+                self._stop()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self.path, wanted)
         for command in self.install_commands():
-            self._require(command)
+            if code := self.run(command):
+                raise ManagerFailed(f"{' '.join(command)} failed with exit code {code}")
         return True
 
     def uninstall(self) -> bool:
@@ -280,17 +269,12 @@ class MachineService:
         """
         if not self.path.exists():
             return False
-        self.run(self.stop_command())
+        self._stop()
         self.path.unlink()
         if self.manager is Manager.SYSTEMD:
-            self.run(("systemctl", "--user", "daemon-reload"))
+            self.run((*_SYSTEMCTL, "daemon-reload"))
         return True
 
     @property
     def _domain(self) -> str:
         return f"gui/{self.user_id}"
-
-    def _require(self, command: Sequence[str]) -> None:
-        code = self.run(command)
-        if code:
-            raise ManagerFailed(f"{' '.join(command)} failed with exit code {code}")

@@ -79,21 +79,18 @@ def module_argv(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module)
 
 
-def _silence_max_s(step_limit_s: float) -> float:
-    """Return how long a worker may be silent; a slow step may hold the interpreter's lock."""
-    return max(WORKER_SILENCE_S, step_limit_s / 4) if step_limit_s else 0.0
-
-
 def parts_of(settings: Settings) -> Parts:
     """Return the real parts."""
     broker = Part(name=BROKER, argv=module_argv("ops.broker"), grace_s=BROKER_GRACE_S)
+    limit_s = settings.engine.step_limit_s
     return Parts(
         broker=None if settings.redis.url else broker,
         worker=Part(
             name=WORKER,
             argv=module_argv("worker.main"),
             grace_s=settings.server.drain_s + WORKER_MARGIN_S,
-            silence_max_s=_silence_max_s(settings.engine.step_limit_s),
+            # A slow step may hold the interpreter's lock.
+            silence_max_s=max(WORKER_SILENCE_S, limit_s / 4) if limit_s else 0.0,
             standby_argv=module_argv("worker.standby") if settings.jobs.keeps_standby else (),
         ),
         api=Part(
@@ -169,7 +166,8 @@ def child_environment(
             now.
     """
     own = read_user_models() if user_models is None else user_models
-    ours = settings_environment(_without_raw_keys(settings), own) | _NO_CONFIG_FILE | dict(extra)
+    digests = read_keys(key.get_secret_value() for key in settings.server.api_keys)
+    ours = settings_environment(with_keys(settings, digests), own) | _NO_CONFIG_FILE | dict(extra)
     dropped = {*ours, _OWN_KEY}
     kept = {name: value for name, value in inherited.items() if name.upper() not in dropped}
     search = [str(PACKAGE_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])]
@@ -183,11 +181,6 @@ def with_keys(settings: Settings, keys: Iterable[ApiKey]) -> Settings:
     return settings.model_copy(update={"server": server, "api_key": None})
 
 
-def _without_raw_keys(settings: Settings) -> Settings:
-    given = (key.get_secret_value() for key in settings.server.api_keys)
-    return with_keys(settings, read_keys(given))
-
-
 def allocator_environment(
     wanted: Mapping[str, str], inherited: Mapping[str, str], platform: str = sys.platform
 ) -> dict[str, str]:
@@ -197,8 +190,6 @@ def allocator_environment(
 
     Args:
         wanted: ``LARGE_ARRAYS`` or ``MANY_THREADS``.
-        inherited: The supervisor's own environment.
-        platform: ``sys.platform``.
     """
     if platform != "linux" or "glibc.malloc." in inherited.get("GLIBC_TUNABLES", ""):
         return {}

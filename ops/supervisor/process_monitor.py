@@ -107,11 +107,7 @@ class ProcessMonitor:
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self) -> Child:
-        """Start the part and return its first run.
-
-        Raises:
-            OSError: It cannot be executed.
-        """
+        """Start the part and return its first run."""
         assert self._task is None  # noqa: S101 - a monitor is started once
         child = self._launch_next()
         self._task = asyncio.create_task(self._run(child), name=f"monitor {self.part.name}")

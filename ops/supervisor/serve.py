@@ -68,7 +68,6 @@ def serve(
     """Run the service in the foreground until it is stopped.
 
     Args:
-        settings: The requested settings.
         parts_for: Returns the processes of the service; tests pass their own.
         is_explicit: Whether the command names the model, which is a swap to it.
 

@@ -54,8 +54,6 @@ class ServeRecord:
     """The service of a data directory, for ``semantic status``.
 
     Attributes:
-        pid: The supervisor.
-        base_url: Address of the api.
         started_at: RFC 3339 instant.
         broker_url: Broker of the parts; ``None`` until it is known.
         model: The name of the model; ``None`` until it is loaded.

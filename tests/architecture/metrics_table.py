@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops.observe.families import SECTIONS
-from ops.observe.family import Family
+from ops.observe.families import SECTIONS, Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 BEGIN = "<!-- metrics: begin (make packages) -->"

@@ -52,7 +52,6 @@ _ALLOWED = {
         ),
         "the invariant of a machine's steps",
     ),
-    "ops/observe/family.py sample_names": "dashboards and scrapes are compared with it",
 }
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -69,7 +69,6 @@ class ContextStarted:
     """A sequence joined the batch.
 
     Attributes:
-        label: The job id.
         names: Hashes of the whole blocks of its prompt.
         restored_tokens: Tokens that were restored instead of computed.
         disk_tokens: Restored tokens that were read from the disk.
@@ -91,11 +90,7 @@ class ContextStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSaved:
-    """A sequence left the batch, and the writes of its blocks have ended.
-
-    Attributes:
-        label: The job id.
-    """
+    """A sequence left the batch, and the writes of its blocks have ended."""
 
     label: str
     manifest: Manifest

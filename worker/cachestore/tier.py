@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
+import structlog
+
+from domain.events.cache import (
+    CacheBlockRejected,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     BlockInfo,
-    BlockRejected,
     NewBlock,
     OnStoreEvent,
-    PersistencePaused,
-    PersistenceResumed,
     RejectReason,
-    ScanReport,
     StoreStats,
     ignore,
 )
@@ -35,6 +39,8 @@ from worker.cachestore.read_ahead import (
 )
 from worker.cachestore.reports import Manifest, sealed
 from worker.cachestore.writer import WriteBehind, WriteOutcome, WriterLimits, WriteState
+
+_log = structlog.get_logger(__name__)
 
 #: Seconds before the scan of an unreadable directory is repeated.
 SCAN_RETRY_S = 30.0
@@ -75,7 +81,6 @@ class DiskTier:
     Args:
         store: Not scanned yet; the tier is its only user from now on.
         on_event: Receives pauses and resumptions of persistence.
-        on_scanned: Receives the result of the scan, on the scanning thread.
     """
 
     def __init__(
@@ -84,13 +89,11 @@ class DiskTier:
         *,
         clock: Clock,
         on_event: OnStoreEvent = ignore,
-        on_scanned: Callable[[ScanReport], None] = lambda _: None,
         writer_limits: WriterLimits | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._on_event = on_event
-        self._on_scanned = on_scanned
         self._writer = WriteBehind(store, clock=clock, on_event=on_event, limits=writer_limits)
         self._read_ahead = ReadAhead(store)
         self._scanned = threading.Event()
@@ -233,34 +236,55 @@ class DiskTier:
         """Delete an intact block that does not fit the loaded model."""
         self._writer.forget([name])
         self._on_event(
-            BlockRejected(hash=name, reason=RejectReason.FOREIGN, detail=detail, size_bytes=0)
+            CacheBlockRejected(
+                worker=self._store.worker,
+                block=name.hex(),
+                reason=RejectReason.FOREIGN.value,
+                detail=detail,
+                size_bytes=0,
+            )
         )
 
     def _scan(self) -> None:
-        while (report := self._try_scan()) is None:
+        while not self._try_scan():
             if self._closed.wait(SCAN_RETRY_S):
                 return
         self._read_ahead.start()
         self._writer.start()
         self._scanned.set()
-        self._on_scanned(report)
         if self._paused_since_s is not None:
             paused_s = self._clock.monotonic() - self._paused_since_s
             self._paused_since_s = None
-            self._on_event(PersistenceResumed(paused_s=paused_s, dropped=0))
+            self._on_event(
+                CachePersistenceResumed(
+                    worker=self._store.worker, paused_s=round(paused_s, 3), dropped=0
+                )
+            )
         while not self._closed.wait(DISK_CHECK_S):
             with suppress(DiskUnavailable):  # a file that cannot be deleted is tried again
                 self._store.relieve()
 
-    def _try_scan(self) -> ScanReport | None:
+    def _try_scan(self) -> bool:
+        started_s = time.monotonic()
         try:
-            return self._store.scan()
+            self._store.scan()
         except DiskUnavailable as error:
             if self._paused_since_s is None:
                 self._paused_since_s = self._clock.monotonic()
                 self._on_event(
-                    PersistencePaused(
-                        error=error.errno_name, message=error.message, retry_s=SCAN_RETRY_S
+                    CachePersistencePaused(
+                        worker=self._store.worker,
+                        error=error.errno_name,
+                        message=error.message,
+                        retry_s=SCAN_RETRY_S,
                     )
                 )
-            return None
+            return False
+        found = self._store.stats()
+        _log.info(
+            "cache_scanned",
+            blocks=found.blocks,
+            size_mb=found.size_bytes // 10**6,
+            took_ms=round(1000 * (time.monotonic() - started_s)),
+        )
+        return True

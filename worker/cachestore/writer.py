@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from domain.events.cache import CachePersistencePaused, CachePersistenceResumed
 from domain.kv.hashing import BlockHash
 from domain.ports import Clock
 from ops.blockstore.blocks import (
     NewBlock,
     OnStoreEvent,
-    PersistencePaused,
-    PersistenceResumed,
     PutOutcome,
     ignore,
 )
@@ -296,10 +295,18 @@ class WriteBehind:
 
     def _write_group(self) -> bool:
         """Write the next group and release its blocks; return ``False`` at the end."""
-        self._wait()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._queue or self._deletions or self._uses or self._closing
+            )
+            uses = list(self._uses)
+            self._uses.clear()
         self._run_deletions()
-        self._record_uses()
-        group = self._take()
+        for hashes in uses:
+            self._store.touch(hashes)
+        with self._changed:
+            count = min(len(self._queue), self._limits.group_blocks)
+            group = [self._queue.popleft() for _ in range(count)]
         if not group:
             return not self._closing
         started_s = time.monotonic()
@@ -322,12 +329,6 @@ class WriteBehind:
         self._complete(lost, [WriteOutcome.FAILED] * len(lost))
         return True
 
-    def _wait(self) -> None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._queue or self._deletions or self._uses or self._closing
-            )
-
     def _run_deletions(self) -> None:
         while True:
             with self._changed:
@@ -343,25 +344,12 @@ class WriteBehind:
             else:
                 deletion.future.set_result(len(queued) + deleted)
 
-    def _record_uses(self) -> None:
-        with self._changed:
-            uses = list(self._uses)
-            self._uses.clear()
-        for hashes in uses:
-            self._store.touch(hashes)
-
     def _drop_queued(self, names: set[BlockHash]) -> list[_Write]:
         """Remove blocks from the queue and return them; under the lock."""
         dropped = [write for write in self._queue if write.block.hash in names]
         if dropped:
             self._queue = deque(write for write in self._queue if write.block.hash not in names)
         return dropped
-
-    def _take(self) -> list[_Write]:
-        """Return the next blocks, or none if none waits."""
-        with self._changed:
-            count = min(len(self._queue), self._limits.group_blocks)
-            return [self._queue.popleft() for _ in range(count)]
 
     def _complete(self, group: Sequence[_Write], outcomes: Sequence[WriteOutcome]) -> None:
         """Release blocks that are not in the queue any more, and set their outcomes."""
@@ -397,7 +385,11 @@ class WriteBehind:
             queued = list(self._queue)
             self._queue.clear()
         if before is None:
-            self._on_event(PersistencePaused(error=error, message=message, retry_s=wait_s))
+            self._on_event(
+                CachePersistencePaused(
+                    worker=self._store.worker, error=error, message=message, retry_s=wait_s
+                )
+            )
         return queued
 
     def _resume(self, *, is_full: bool) -> None:
@@ -408,9 +400,10 @@ class WriteBehind:
             pause, self._pause = self._pause, None
             dropped = self._dropped
         if pause is not None:
-            paused_s = now_s - pause.since_s
+            worker, paused_s = self._store.worker, round(now_s - pause.since_s, 3)
+            dropped -= pause.dropped_before
             self._on_event(
-                PersistenceResumed(paused_s=paused_s, dropped=dropped - pause.dropped_before)
+                CachePersistenceResumed(worker=worker, paused_s=paused_s, dropped=dropped)
             )
 
     def _stored(self, hashes: Sequence[BlockHash]) -> frozenset[BlockHash]:

@@ -37,7 +37,6 @@ class SwapFollower:
     Its methods raise ``LogUnavailable`` where the log cannot be read or written.
 
     Attributes:
-        first: The configured model.
         check: Raises ``ModelLoadError`` for a model that this machine cannot load, as far as that
             is known without a load.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from domain.engine.control import AdmissionState, EngineValues
 from domain.engine.operate import EngineControls
@@ -12,11 +11,17 @@ from domain.engine.workers import ControlTopic
 from domain.job.stranded import JobReconciler
 from ops.broker.client import BrokerClient, Keys
 from ops.broker.control import ControlListener
-from ops.broker.dramatiq_queue import DramatiqJobQueue
+from ops.broker.dramatiq_queue import BlockingRedisBroker, DramatiqJobQueue
 from ops.broker.worker_requests import BlockAnswers
 from ops.log.sql_event_log import SqlEventLog
 from ops.observe.logs import Logger
-from worker.turn_scheduler import ActiveJobs, cancel_if_recorded, cancel_where_recorded
+from worker.engine.engine import BatchEngine
+from worker.turn_scheduler import (
+    ActiveJobs,
+    TurnScheduler,
+    cancel_if_recorded,
+    cancel_where_recorded,
+)
 
 #: Seconds between two looks at the log; a signal makes the worker look at once.
 LOOK_S = 1.0
@@ -24,40 +29,11 @@ LOOK_S = 1.0
 SLOTS_AHEAD = 2
 
 
-class TunableEngine(Protocol):
-    """An engine whose values change while it runs."""
-
-    def tune(self, values: EngineValues) -> None:
-        """Run with other values from the next step on."""
-        ...
-
-
-class TunableTurns(Protocol):
-    """Gives jobs their turns."""
-
-    def set_slots(self, slots: int) -> None:
-        """Change how many jobs may run at once."""
-        ...
-
-    def set_paused(self, *, paused: bool) -> None:
-        """Grant no turns, or grant them again."""
-        ...
-
-
-class SharedQueue(Protocol):
-    """The consumer side of the queue."""
-
-    shared_unacked_max: int | None
-
-
 class WorkerTuning:
     """What operators have changed, as this worker has applied it.
 
     Args:
         settings: Values where operators have changed none.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
     """
 
     def __init__(
@@ -65,9 +41,9 @@ class WorkerTuning:
         controls: EngineControls,
         settings: EngineValues,
         *,
-        engine: TunableEngine,
-        turns: TunableTurns,
-        queue: SharedQueue,
+        engine: BatchEngine,
+        turns: TurnScheduler,
+        queue: BlockingRedisBroker,
         logger: Logger,
     ) -> None:
         self._controls = controls

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from domain.engine.workers import WorkerPulse, WorkerPulses, WorkerState
 from domain.errors import Unavailable
-from domain.events.model import ModelLoaded
 from domain.events.worker import WorkerStopped
 from domain.job.listing import JobFilter, JobViews
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.values import JobStatus, ModelCard, Priority, StreamName, WorkerId
 from worker.liveness.pulse import WorkerMetrics
+from worker.recording.worker_event_recorder import last_load
 from worker.turn_scheduler import ActiveJobs
 
 #: Seconds between two checks whether the model is idle.
@@ -68,11 +68,7 @@ class UnloadedModel:
     embeds: tuple[str, ...] = ()
 
     def beat(self) -> None:
-        """Publish a pulse; call it every second.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Publish a pulse; call it every second."""
         state = WorkerState.UNLOADED.value
         pulse = WorkerPulse(
             worker=self.worker,
@@ -105,12 +101,7 @@ class UnloadedModel:
         return False
 
     def is_needed(self) -> bool:
-        """Return whether a job or a count waits for this worker.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-            LogUnavailable: The log cannot be read.
-        """
+        """Return whether a job or a count waits for this worker."""
         if self.counts_wait():
             return True
         # Jobs that wait for another model do not need this one.
@@ -138,8 +129,5 @@ def unloaded_by(previous: WorkerId | None, log: EventLog) -> ModelCard | None:
     stopped = decode_recorded(stops[-1])
     if not isinstance(stopped, WorkerStopped) or stopped.unloaded is None:
         return None
-    for recorded in reversed(log.load(StreamName(f"model-{stopped.unloaded}"))):
-        event = decode_recorded(recorded)
-        if isinstance(event, ModelLoaded):
-            return event.card
-    return None
+    loaded = last_load(stopped.unloaded, log)
+    return None if loaded is None else loaded.card

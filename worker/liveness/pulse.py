@@ -16,8 +16,7 @@ from domain.engine.workers import TurnState, WorkerPulse, WorkerPulses, WorkerSt
 from domain.values import ModelCard, WorkerId
 from ops.exit_codes import ExitCode
 from ops.observe.counter_file import CounterFile, Figures, ProcessMetrics
-from ops.observe.families import FAMILIES
-from ops.observe.family import Kind
+from ops.observe.families import FAMILIES, Kind
 from ops.observe.logs import Logger
 from worker.cachestore.cache_gauge import CacheGauge
 from worker.control.tuning import WorkerTuning
@@ -144,11 +143,7 @@ class PulseReporter:
     _is_watched: bool = field(default=False, init=False)
 
     def beat(self) -> None:
-        """Publish a pulse; end the process if the engine thread has died.
-
-        Raises:
-            QueueUnavailable: The broker cannot be reached.
-        """
+        """Publish a pulse; end the process if the engine thread has died."""
         state = self.state()
         is_ready = state is WorkerState.READY
         if is_ready and not self.engine.is_alive():

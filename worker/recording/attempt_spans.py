@@ -13,13 +13,13 @@ from structlog.contextvars import bind_contextvars
 
 from domain.chat.generation import Outcome
 from domain.chat.request import ChatRequest, Message
-from domain.events.job import AttemptFailed, AttemptStarted, JobRetried, JobSubmitted
+from domain.events.job import AttemptFailed, AttemptStarted, JobRetried
 from domain.events.worker import WorkerLost
 from domain.job.commit import AttemptReport, AttemptRun, LoadedJob
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventLog
 from domain.log.trace import TraceContext, parse_traceparent, trace_id_of
-from domain.values import JobId, StopReason, StreamName, WorkerId
+from domain.values import JobId, StopReason, StreamName
 from ops.observe.span import AttributeValue, Span, SpanSink
 
 #: Characters of one attribute. Receivers refuse requests that are too long.
@@ -110,9 +110,6 @@ _FINISH_REASONS: Final = {
     StopReason.CANCELLED: "cancelled",
 }
 
-#: Instants of worker deaths that the log has recorded, by worker.
-Losses = Mapping[WorkerId, str]
-
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
@@ -122,41 +119,11 @@ class LostAttempt:
     began: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptHistory:
-    """The past of a job before an attempt.
-
-    Attributes:
-        waiting_since: RFC 3339 instant from which the job waited for the attempt.
-        before: Numbers of the earlier attempts.
-        lost: The attempts right before this one that ended with their workers, in order.
-    """
-
-    waiting_since: str
-    before: tuple[int, ...]
-    lost: tuple[LostAttempt, ...]
-
-
-def history_of(report: AttemptReport) -> AttemptHistory:
-    """Return the history of the job of a report."""
-    waiting_since = report.loaded.job.created_at
-    before: list[int] = []
-    lost: list[LostAttempt] = []
-    for recorded in report.loaded.recorded:
-        event = decode_recorded(recorded)
-        if isinstance(event, AttemptStarted):
-            before.append(event.attempt)
-            lost.append(LostAttempt(event, recorded.recorded_at))
-        elif isinstance(event, AttemptFailed | JobRetried):
-            waiting_since = recorded.recorded_at
-            lost.clear()
-    return AttemptHistory(waiting_since=waiting_since, before=tuple(before), lost=tuple(lost))
-
-
-def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Iterator[Span]:
+def spans_of(report: AttemptReport, log: EventLog, *, has_texts: bool) -> Iterator[Span]:
     """Yield the spans of a report; none if its trace is not sampled.
 
     Args:
+        log: Knows when the workers of lost attempts were found dead.
         has_texts: Whether the spans carry prompt and answer.
     """
     job = report.loaded.job
@@ -164,37 +131,48 @@ def spans_of(report: AttemptReport, losses: Losses, *, has_texts: bool) -> Itera
     if trace is None or not trace.is_sampled:
         return
     link = parse_traceparent(job.submitted.trace_link)
-    builder = _SpanBuilder(
-        report=report,
-        trace=trace,
-        submitted=job.submitted,
-        history=history_of(report),
-        losses=losses,
-        links=() if link is None else (link,),
-    )
+    builder = _SpanBuilder(report, trace, log, links=() if link is None else (link,))
     yield from builder.spans(has_texts=has_texts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _SpanBuilder:
     """Builds the spans of one report."""
 
-    report: AttemptReport
-    trace: TraceContext
-    submitted: JobSubmitted
-    history: AttemptHistory
-    losses: Losses
-    links: Sequence[TraceContext]
-
-    @property
-    def job_id(self) -> JobId:
-        return self.report.loaded.job.id
+    def __init__(
+        self,
+        report: AttemptReport,
+        trace: TraceContext,
+        log: EventLog,
+        links: Sequence[TraceContext],
+    ) -> None:
+        self.report = report
+        self.trace = trace
+        self.log = log
+        self.links = links
+        #: Instant from which the job waited for the attempt, numbers of the earlier attempts, and
+        #: those right before this one that ended with their workers.
+        self.waiting_since = report.loaded.job.created_at
+        self.before: list[int] = []
+        self.lost: list[LostAttempt] = []
+        for recorded in report.loaded.recorded:
+            event = decode_recorded(recorded)
+            if isinstance(event, AttemptStarted):
+                self.before.append(event.attempt)
+                self.lost.append(LostAttempt(event, recorded.recorded_at))
+            elif isinstance(event, AttemptFailed | JobRetried):
+                self.waiting_since = recorded.recorded_at
+                self.lost.clear()
+        job, run = report.loaded.job, report.run
+        self.job_id, self.submitted = job.id, job.submitted
+        self.number = job.attempt + 1 if run is None else run.task.attempt
+        is_completion = job.submitted.protocol == "openai-completions"
+        self.operation = "text_completion" if is_completion else "chat"
 
     def spans(self, *, has_texts: bool) -> Iterator[Span]:
-        history, run = self.history, self.report.run
-        if self.links and not history.before:
+        run = self.report.run
+        if self.links and not self.before:
             yield self._submit()
-        for lost in history.lost:
+        for lost in self.lost:
             yield self._lost(lost)
         yield self._queue()
         if run is not None:
@@ -216,15 +194,13 @@ class _SpanBuilder:
         )
 
     def _queue(self) -> Span:
-        run, history = self.report.run, self.history
-        since = _ns(history.waiting_since)
-        if history.lost:
-            since = max(since, self._lost_at(history.lost[-1]))
+        run, since = self.report.run, _ns(self.waiting_since)
+        if self.lost:
+            since = max(since, self._lost_at(self.lost[-1]))
         ended = self.report.ended_at if run is None else run.submitted_at
-        number = self._number
         return Span(
             name="queue",
-            context=self.trace.derived(self.job_id, "queue", number),
+            context=self.trace.derived(self.job_id, "queue", self.number),
             parent_id=self.trace.span_id,
             start_ns=since,
             end_ns=_ns_of(ended),
@@ -234,16 +210,20 @@ class _SpanBuilder:
 
     def _attempt(self, run: AttemptRun, texts: Mapping[str, AttributeValue]) -> Span:
         usage, timings = run.outcome.usage, run.outcome.timings
+        sampling = run.task.prompt.sampling
         reason = _FINISH_REASONS[run.outcome.stop_reason]
         return Span(
-            name=self._operation_name(run.model.id),
+            name=f"{self.operation} {run.model.id}",
             context=attempt_span(self.trace, self.job_id, run.task.attempt),
             parent_id=self.trace.span_id,
             start_ns=_ns_of(run.submitted_at),
             end_ns=_ns_of(self.report.ended_at),
             attributes={
                 **self._model_attributes(run.model.id, run.task.attempt),
-                **_sampling(run),
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.request.top_k": sampling.top_k or None,
+                "gen_ai.request.seed": sampling.seed,
                 "gen_ai.response.finish_reasons": None if self.report.error else (reason,),
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -261,7 +241,7 @@ class _SpanBuilder:
     def _lost(self, lost: LostAttempt) -> Span:
         started = lost.started
         return Span(
-            name=self._operation_name(started.model),
+            name=f"{self.operation} {started.model}",
             context=attempt_span(self.trace, self.job_id, started.attempt),
             parent_id=self.trace.span_id,
             start_ns=_ns(lost.began),
@@ -280,8 +260,12 @@ class _SpanBuilder:
 
     def _lost_at(self, lost: LostAttempt) -> int:
         """Return when the worker of an attempt was found dead, as far as that is known."""
-        found = self.losses.get(lost.started.worker)
-        return max(_ns(lost.began), _ns(found if found is not None else lost.began))
+        found = (
+            recorded.recorded_at
+            for recorded in self.log.load(StreamName(lost.started.worker))
+            if recorded.type == WorkerLost.__name__
+        )
+        return max(_ns(lost.began), _ns(next(found, lost.began)))
 
     def _phases(self, run: AttemptRun) -> Iterator[Span]:
         timings, begin = run.outcome.timings, _ns_of(run.submitted_at)
@@ -306,13 +290,8 @@ class _SpanBuilder:
                     end_ns=begin + round(end_ms * _NS_PER_MS),
                 )
 
-    @property
-    def _number(self) -> int:
-        run = self.report.run
-        return self.report.loaded.job.attempt + 1 if run is None else run.task.attempt
-
     def _earlier(self, attempt: int) -> tuple[TraceContext, ...]:
-        numbers = (one for one in self.history.before if one < attempt)
+        numbers = (one for one in self.before if one < attempt)
         earlier = (attempt_span(self.trace, self.job_id, number) for number in numbers)
         return (*self.links, *earlier)
 
@@ -320,14 +299,14 @@ class _SpanBuilder:
         return {
             "semantic.job.id": self.job_id,
             "semantic.request.id": self.report.loaded.job.correlation_id,
-            "semantic.attempt": self._number,
+            "semantic.attempt": self.number,
         }
 
     def _model_attributes(self, model: str, attempt: int) -> dict[str, AttributeValue | None]:
         return {
             **self._names(),
             "semantic.attempt": attempt,
-            "gen_ai.operation.name": self._operation,
+            "gen_ai.operation.name": self.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": self.submitted.model,
             "gen_ai.response.model": model,
@@ -336,27 +315,10 @@ class _SpanBuilder:
             "gen_ai.request.max_tokens": self.submitted.max_tokens,
         }
 
-    @property
-    def _operation(self) -> str:
-        return "text_completion" if self.submitted.protocol == "openai-completions" else "chat"
-
-    def _operation_name(self, model: str) -> str:
-        return f"{self._operation} {model}"
-
 
 def attempt_span(trace: TraceContext, job_id: JobId, attempt: int) -> TraceContext:
     """Return the span of an attempt."""
     return trace.derived(job_id, "attempt", attempt)
-
-
-def _sampling(run: AttemptRun) -> dict[str, AttributeValue | None]:
-    sampling = run.task.prompt.sampling
-    return {
-        "gen_ai.request.temperature": sampling.temperature,
-        "gen_ai.request.top_p": sampling.top_p,
-        "gen_ai.request.top_k": sampling.top_k or None,
-        "gen_ai.request.seed": sampling.seed,
-    }
 
 
 def _ns(instant: str) -> int:
@@ -371,11 +333,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JobObserver:
-    """``AttemptObserver`` of a worker.
-
-    Args:
-        log: Knows when the workers of lost attempts were found dead.
-    """
+    """``AttemptObserver`` of a worker."""
 
     def __init__(self, spans: SpanSink, log: EventLog) -> None:
         self._spans = spans
@@ -394,20 +352,10 @@ class JobObserver:
         if not self._spans.is_on:
             return
         try:
-            losses = self._losses(report)
-            for span in spans_of(report, losses, has_texts=self._spans.has_texts):
+            for span in spans_of(report, self._log, has_texts=self._spans.has_texts):
                 self._spans.put(span)
         except Exception:  # noqa: BLE001 - the job has ended in the log and must be delivered
             _log.exception("spans_failed")
-
-    def _losses(self, report: AttemptReport) -> dict[WorkerId, str]:
-        workers = {lost.started.worker for lost in history_of(report).lost}
-        return {
-            worker: recorded.recorded_at
-            for worker in workers
-            for recorded in self._log.load(StreamName(worker))
-            if recorded.type == WorkerLost.__name__
-        }
 
 
 def _log_end(report: AttemptReport) -> None:

@@ -12,15 +12,12 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 import structlog
 
-from domain.errors import ConcurrencyConflict, JobNotFound, SemanticError
+from domain.errors import JobNotFound, SemanticError
 from domain.events.cache import (
     AgentCacheRestored,
     AgentCacheSaved,
-    CacheBlockRejected,
     CacheBlocksEvicted,
     CacheEvent,
-    CachePersistencePaused,
-    CachePersistenceResumed,
 )
 from domain.job.commit import LoadedJob, load_job
 from domain.log.codec import decode_recorded
@@ -28,14 +25,9 @@ from domain.log.ports import EventLog
 from domain.log.record import Draft
 from domain.ports import Clock, IdSource
 from domain.values import AgentId, JobId, JobStatus, StreamName, WorkerId
-from ops.blockstore.blocks import (
-    BlockRejected,
-    BlocksEvicted,
-    PersistencePaused,
-    PersistenceResumed,
-    StoreEvent,
-)
+from ops.blockstore.blocks import StoreEvent
 from worker.cachestore.reports import ContextReport, ContextSaved, ContextStarted, miss_of
+from worker.recording.worker_event_recorder import append_to_end
 
 _Item = TypeVar("_Item")
 _log = structlog.get_logger(__name__)
@@ -78,9 +70,17 @@ class RetryQueue(Generic[_Item]):
         """Start the thread."""
         self._thread.start()
 
-    def put(self, item: _Item, *, after_s: float = 0.0) -> None:
+    def put(self, item: _Item, *, after_s: float = 0.0, tries: int = 0) -> None:
         """Enqueue an item, to be handled after ``after_s`` seconds."""
-        self._put(item, after_s, 0)
+        with self._changed:
+            if len(self._waiting) >= ITEMS_MAX:
+                self._lost += 1
+                if self._lost == 1:
+                    _log.warning("items_dropped", thread=self._thread.name)
+                return
+            due_s = self._now_s() + after_s
+            heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
+            self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every item is handled or dropped; return whether that happened in time."""
@@ -96,17 +96,6 @@ class RetryQueue(Generic[_Item]):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _put(self, item: _Item, after_s: float, tries: int) -> None:
-        with self._changed:
-            if len(self._waiting) >= ITEMS_MAX:
-                self._lost += 1
-                if self._lost == 1:
-                    _log.warning("items_dropped", thread=self._thread.name)
-                return
-            due_s = self._now_s() + after_s
-            heapq.heappush(self._waiting, (due_s, next(self._order), tries, item))
-            self._changed.notify_all()
-
     def _run(self) -> None:
         while self._next():
             pass
@@ -114,28 +103,21 @@ class RetryQueue(Generic[_Item]):
     def _next(self) -> bool:
         """Handle the next item that is due; return ``False`` at the end."""
         with self._changed:
-            if not self._is_due():
+            left_s = self._waiting[0][0] - self._now_s() if self._waiting else None
+            if left_s is None or (left_s > 0 and not self._closing):
                 if self._closing:
                     return False
-                self._changed.wait(self._wait_s())
+                self._changed.wait(left_s)
                 return True
             _, _, tries, item = heapq.heappop(self._waiting)
             self._busy = True
         again = not self._handled(item)
         if again and tries + 1 < TRIES_MAX and not self._closing:
-            self._put(item, min(RETRY_S_MAX, RETRY_S * 2**tries), tries + 1)
+            self.put(item, after_s=min(RETRY_S_MAX, RETRY_S * 2**tries), tries=tries + 1)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
         return True
-
-    def _is_due(self) -> bool:
-        if not self._waiting:
-            return False
-        return self._closing or self._waiting[0][0] <= self._now_s()
-
-    def _wait_s(self) -> float | None:
-        return max(0.0, self._waiting[0][0] - self._now_s()) if self._waiting else None
 
     def _handled(self, item: _Item) -> bool:
         try:
@@ -203,8 +185,8 @@ class CacheEventRecorder:
 
     def record(self, report: ContextReport | StoreEvent) -> None:
         """Enqueue a report of the engine or the block store."""
-        if isinstance(report, BlocksEvicted):
-            self.record_evicted("disk", report.blocks, report.size_bytes)
+        if isinstance(report, CacheBlocksEvicted):
+            self.record_evicted(report.tier, report.blocks, report.size_bytes)
         else:
             self._queue.put(report)
 
@@ -238,7 +220,7 @@ class CacheEventRecorder:
                     )
                 )
             case _:
-                self._append_to_worker(_store_event(self._worker, report))
+                self._append_to_worker(report)
 
     def _record_started(self, report: ContextStarted) -> None:
         job = JobId(report.label)
@@ -324,16 +306,10 @@ class CacheEventRecorder:
 
     def _append(self, stream: StreamName, drafts: list[Draft]) -> None:
         """Append at the current version of the stream; other writers append to it too."""
-        while drafts:
+        if drafts:
             known = self._versions.get(stream, 0)
-            later = self._log.load(stream, after_version=known)
-            version = later[-1].version if later else known
-            try:
-                self._log.append(stream, drafts, expected_version=version)
-            except ConcurrencyConflict:
-                continue
-            _remember(self._versions, stream, version + len(drafts))
-            return
+            version = append_to_end(stream, drafts, log=self._log, known=known)
+            _remember(self._versions, stream, version)
 
 
 def _remember(latest: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
@@ -345,27 +321,3 @@ def _remember(latest: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> No
 
 def _stream_of(agent: AgentId) -> StreamName:
     return StreamName(f"agent-{agent}")
-
-
-def _store_event(worker: WorkerId, report: StoreEvent) -> CacheEvent:
-    match report:
-        case BlockRejected():
-            return CacheBlockRejected(
-                worker=worker,
-                block=report.hash.hex(),
-                reason=report.reason.value,
-                detail=report.detail,
-                size_bytes=report.size_bytes,
-            )
-        case PersistencePaused():
-            return CachePersistencePaused(
-                worker=worker, error=report.error, message=report.message, retry_s=report.retry_s
-            )
-        case PersistenceResumed():
-            return CachePersistenceResumed(
-                worker=worker, paused_s=round(report.paused_s, 3), dropped=report.dropped
-            )
-        case BlocksEvicted():
-            return CacheBlocksEvicted(
-                worker=worker, tier="disk", blocks=report.blocks, size_bytes=report.size_bytes
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 
 from domain.errors import ConcurrencyConflict
@@ -49,14 +50,14 @@ class WorkerEventRecorder:
         )
         self.record(WorkerStarted(worker=self._worker, pid=os.getpid(), versions=versions))
         stream = StreamName(f"model-{card.id}")
-        before = self._fingerprint_before(stream)
-        if before not in {None, card.fingerprint}:
+        before, after = last_load(card.id, self._log), card.fingerprint
+        events: list[Event] = [loaded]
+        if before is not None and before.fingerprint != after:
             changed = ModelWeightsChanged(
-                worker=self._worker, model=card.id, before=before or "", after=card.fingerprint
+                worker=self._worker, model=card.id, before=before.fingerprint, after=after
             )
-            self._append(stream, [changed, loaded])
-        else:
-            self._append(stream, [loaded])
+            events.insert(0, changed)
+        self._append(stream, events)
 
     def record_stopped(self, *, unloaded: str | None) -> None:
         """Append that this worker ended in order.
@@ -68,14 +69,6 @@ class WorkerEventRecorder:
             event = ModelUnloaded(worker=self._worker, model=unloaded)
             self._append(StreamName(f"model-{unloaded}"), [event])
         self.record(WorkerStopped(worker=self._worker, unloaded=unloaded))
-
-    def _fingerprint_before(self, stream: StreamName) -> str | None:
-        """Return the fingerprint with which the model of a stream was last loaded."""
-        for recorded in reversed(self._log.load(stream)):
-            event = decode_recorded(recorded)
-            if isinstance(event, ModelLoaded):
-                return event.fingerprint
-        return None
 
     def record_lost(self, previous: WorkerId, step: UnfinishedStep | None = None) -> bool:
         """Append ``WorkerLost`` for the previous worker, unless it stopped or is recorded as lost.
@@ -105,15 +98,32 @@ class WorkerEventRecorder:
             Draft(event_id=self._ids.event_id(), event=event, correlation_id=self._run_id)
             for event in events
         ]
-        while True:
-            past = self._log.load(stream)
-            # The last version, not the count, because old events are archived.
-            version = past[-1].version if past else 0
-            try:
-                self._log.append(stream, drafts, expected_version=version)
-            except ConcurrencyConflict:
-                continue
-            return
+        append_to_end(stream, drafts, log=self._log)
+
+
+def append_to_end(
+    stream: StreamName, drafts: Sequence[Draft], *, log: EventLog, known: int = 0
+) -> int:
+    """Append at the current version of a stream that others append to too; return the new one.
+
+    Args:
+        known: A version that the stream has reached.
+    """
+    while True:
+        later = log.load(stream, after_version=known)
+        # The last version, not the count, because old events are archived.
+        version = later[-1].version if later else known
+        with suppress(ConcurrencyConflict):
+            return log.append(stream, drafts, expected_version=version)[-1].version
+
+
+def last_load(model: str, log: EventLog) -> ModelLoaded | None:
+    """Return the last load of a model by any worker."""
+    for recorded in reversed(log.load(StreamName(f"model-{model}"))):
+        event = decode_recorded(recorded)
+        if isinstance(event, ModelLoaded):
+            return event
+    return None
 
 
 def library_versions() -> str:

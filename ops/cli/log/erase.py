@@ -32,14 +32,7 @@ from ops.data_dir.permissions import sync_directory
 from ops.log.admin.stored import measure_stored
 from ops.log.database import database_file
 from ops.log.erase.erase import erase_agent
-from ops.log.erase.sweep import (
-    BlocksEraser,
-    ItemsEraser,
-    RetentionRules,
-    SweepPlan,
-    TextSweeper,
-    rules_of,
-)
+from ops.log.erase.sweep import SweepPlan, TextSweeper
 from ops.log.sql_event_log import open_log
 from ops.settings.settings import Settings
 from ops.supervisor.serve_record import read_record
@@ -58,7 +51,6 @@ class Erasers:
     Attributes:
         blocks: Deletes blocks, and returns how many files were deleted.
         client: The broker; ``None`` where no service runs and the broker is private.
-        is_served: Whether a service runs.
     """
 
     items: Callable[[Sequence[JobId]], None]
@@ -137,8 +129,6 @@ def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json
     """Erase now what was deleted and what the rules overtake, or show what would go.
 
     Args:
-        settings: Name the log and the rules.
-        text_days: In place of ``retention.text_days``.
         dry_run: Print how much is stored, the rules and what would go; erase nothing.
     """
     if dry_run:
@@ -147,7 +137,7 @@ def sweep(settings: Settings, text_days: float | None, *, dry_run: bool, as_json
     with errors_as_one_line():
         with log_engine(settings):
             pass  # there is one
-        with _sweeper(settings, text_days=text_days, erases=True) as sweeper:
+        with _sweeper(settings, text_days, erases=True) as sweeper:
             plan = sweeper.sweep()
     if as_json:
         echo(json.dumps({"dry_run": False} | _report(plan)))
@@ -159,7 +149,7 @@ def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None
     with errors_as_one_line():
         with log_engine(settings):
             stored = asdict(measure_stored(settings.data_dir, settings.cache_dir, settings.log_url))
-        with _sweeper(settings, text_days=text_days) as sweeper:
+        with _sweeper(settings, text_days) as sweeper:
             plan = sweeper.plan()
     rules = settings.retention.model_dump()
     if as_json:
@@ -175,32 +165,22 @@ def _show(settings: Settings, text_days: float | None, *, as_json: bool) -> None
 
 @contextmanager
 def _sweeper(
-    settings: Settings, *, text_days: float | None = None, erases: bool = False
+    settings: Settings, text_days: float | None, *, erases: bool = False
 ) -> Iterator[TextSweeper]:
-    rules = rules_of(settings.retention, text_days=text_days)
+    rules = settings.retention
+    if text_days is not None:
+        rules = rules.model_copy(update={"text_days": text_days})
+    made = partial(TextSweeper, settings.log_url, rules, clock=SystemClock(), ids=RandomIds())
     if not erases:
-        with closing(_made(settings, rules, lambda _: None, lambda _: None)) as made:
-            yield made
+        with closing(made()) as sweeper:
+            yield sweeper
         return
     with (
         erasers(settings) as beside,
-        closing(_made(settings, rules, beside.items, beside.blocks)) as made,
+        closing(made(erase_items=beside.items, erase_blocks=beside.blocks)) as sweeper,
     ):
-        yield made
-        made.remove_traces(is_served=beside.is_served)
-
-
-def _made(
-    settings: Settings, rules: RetentionRules, items: ItemsEraser, blocks: BlocksEraser
-) -> TextSweeper:
-    return TextSweeper(
-        settings.log_url,
-        rules,
-        clock=SystemClock(),
-        ids=RandomIds(),
-        erase_items=items,
-        erase_blocks=blocks,
-    )
+        yield sweeper
+        sweeper.remove_traces(is_served=beside.is_served)
 
 
 def _report(plan: SweepPlan) -> dict[str, Any]:

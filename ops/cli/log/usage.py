@@ -35,9 +35,10 @@ def usage(
     if json:
         print_json(report, ascii_only=False)
         return
+    rows = [*report["data"], report["total"]] if report["data"] else []
     print_table(
         (by.value, "jobs", "prompt", "cached", "tokens", "tok/s", "queue", "first token", "misses"),
-        [_cells(row) for row in _rows(report)],
+        [_cells(row) for row in rows],
     )
     if report["has_more"]:
         echo("there are more: raise --limit", err=True)
@@ -73,12 +74,6 @@ def _read(by: UsageGroup, since: str | None, limit: int, data_dir: Path | None) 
             return report_usage(SqlUsageViews(engine), by, since=since, limit=limit).as_json()
         except SemanticError as error:
             fail(error.message, ExitCode.FAILED)
-
-
-def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows, and their sum if there are any."""
-    rows: list[dict[str, Any]] = report["data"]
-    return [*rows, report["total"]] if rows else []
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

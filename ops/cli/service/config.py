@@ -115,12 +115,7 @@ class Origin:
 
 
 def origins(settings: Settings, given: Mapping[str, Any]) -> Iterator[Origin]:
-    """Yield every setting in the order of the groups.
-
-    Args:
-        settings: The effective settings.
-        given: Values of the command line.
-    """
+    """Yield every setting in the order of the groups."""
     sources = [(_label(source), _flat(source())) for source in _sources(given)]
     for name, value in _leaves(settings):
         setters = (label for label, values in sources if name in values)

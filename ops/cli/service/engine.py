@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.client import ask, service
+from ops.cli.client import service
 from ops.cli.options import DataDir, Json, fail
 from ops.cli.output import print_json, print_pairs
 from ops.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ops.clients.http_client import HttpClient
 
@@ -85,40 +85,23 @@ def engine(
     body = {name: value for name, value in given.items() if value is not None}
     if sum((bool(body), reset, pause, drain, resume)) > 1:
         fail("give values, or one of --reset, --pause, --drain and --resume", ExitCode.USAGE)
-    if pause or resume:
-        _admit("pause" if pause else "resume", reason, as_json=json, data_dir=data_dir)
-    elif drain:
-        _drain(reason, wait, as_json=json, data_dir=data_dir)
-    elif body or reset:
-        _tune(body or dict.fromkeys(given), as_json=json, data_dir=data_dir)
-    else:
-        _print(ask("GET", _ENGINE, data_dir), as_json=json)
-
-
-def _drain(reason: str | None, wait: float, *, as_json: bool, data_dir: Path | None) -> None:
+    why = {} if reason is None else {"reason": reason}
     with service(data_dir) as client:
-        body = {} if reason is None else {"reason": reason}
-        state = client.ask("POST", "/admin/drain", json=body)
-        if wait:
-            state = _wait(client, _has_drained, wait)
-        _print(state, as_json=as_json)
-    if wait and not _has_drained(state):
+        if pause or resume:
+            admission = client.ask("POST", f"/admin/{'pause' if pause else 'resume'}", json=why)
+            admitted = partial(_has_admission, admission=admission["admission"])
+            state = _wait(client, admitted, APPLIED_S)
+        elif drain:
+            state = client.ask("POST", "/admin/drain", json=why)
+            state = _wait(client, _has_drained, wait) if wait else state
+        elif body or reset:
+            tuned = client.ask("PATCH", _ENGINE, json=body or dict.fromkeys(given))
+            state = _wait(client, partial(_has_values, values=tuned["values"]), APPLIED_S)
+        else:
+            state = client.ask("GET", _ENGINE)
+        _print(state, as_json=json)
+    if drain and wait and not _has_drained(state):
         raise typer.Exit(int(ExitCode.FAILED))
-
-
-def _tune(body: dict[str, Any], *, as_json: bool, data_dir: Path | None) -> None:
-    with service(data_dir) as client:
-        wanted = client.ask("PATCH", _ENGINE, json=body)["values"]
-        state = _wait(client, lambda found: _has_values(found, wanted), APPLIED_S)
-        _print(state, as_json=as_json)
-
-
-def _admit(name: str, reason: str | None, *, as_json: bool, data_dir: Path | None) -> None:
-    with service(data_dir) as client:
-        body = {} if reason is None else {"reason": reason}
-        admission = client.ask("POST", f"/admin/{name}", json=body)["admission"]
-        state = _wait(client, lambda found: _has_admission(found, admission), APPLIED_S)
-        _print(state, as_json=as_json)
 
 
 def _wait(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -60,58 +59,38 @@ def logs(
     wanted = _wanted(part=part, since=since, job=job, level=level)
     reader = LogFileReader(access_or_exit(data_dir).data_dir / "logs")
     last: deque[str] = deque(maxlen=lines)
-    last.extend(_chosen(reader.read(), wanted))
+    last.extend(filter(wanted, reader.read()))
     _print(last, as_json=json)
     while follow:
         time.sleep(LOOK_S)
-        _print(_chosen(reader.read(), wanted), as_json=json)
+        _print(filter(wanted, reader.read()), as_json=json)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """Which lines are printed; a field that is not set fits all."""
-
-    part: str | None
-    since: str | None
-    job: str | None
-    level: int
-
-    def fits(self, event: Mapping[str, Any]) -> bool:
-        level = str(event.get("level", "info"))
-        return (
-            (self.part is None or event.get("part") == self.part)
-            and (self.since is None or str(event.get("timestamp", "")) >= self.since)
-            and (self.job is None or self._is_about_job(event))
-            and (level not in _LEVELS or _LEVELS.index(level) >= self.level)
-        )
-
-    def _is_about_job(self, event: Mapping[str, Any]) -> bool:
-        return any(event.get(key) == self.job for key in _JOB_KEYS)
-
-
-def _wanted(*, part: str | None, since: str | None, job: str | None, level: str) -> _Wanted:
+def _wanted(
+    *, part: str | None, since: str | None, job: str | None, level: str
+) -> Callable[[str], bool]:
+    """Return whether a line is printed; a choice that is not made fits all."""
     if part is not None and part not in _PARTS:
         fail(f"no such part: {part}; one of {', '.join(_PARTS)}", ExitCode.USAGE)
     if level.lower() not in _LEVELS:
         fail(f"no such level: {level}; one of {', '.join(_LEVELS)}", ExitCode.USAGE)
-    return _Wanted(
-        part=None if part is None else _PARTS[part],
-        since=None if since is None else _instant(since),
-        job=job,
-        level=_LEVELS.index(level.lower()),
-    )
-
-
-def _instant(text: str) -> str:
-    """Return an instant as the lines have it."""
     try:
-        return parse_instant(text)
+        first = "" if since is None else parse_instant(since)
     except typer.BadParameter:
-        fail(f"--since takes an RFC 3339 instant or an age such as 10m, not {text}", ExitCode.USAGE)
+        why = f"--since takes an RFC 3339 instant or an age such as 10m, not {since}"
+        fail(why, ExitCode.USAGE)
+    levels = _LEVELS[: _LEVELS.index(level.lower())]
 
+    def fits(line: str) -> bool:
+        event = _event(line)
+        return (
+            (part is None or event.get("part") == _PARTS[part])
+            and str(event.get("timestamp", "")) >= first
+            and (job is None or any(event.get(key) == job for key in _JOB_KEYS))
+            and event.get("level", "info") not in levels
+        )
 
-def _chosen(lines: Iterable[str], wanted: _Wanted) -> Iterator[str]:
-    return (line for line in lines if wanted.fits(_event(line)))
+    return fits
 
 
 def _event(line: str) -> Mapping[str, Any]:

@@ -45,7 +45,11 @@ def install(
     """
     service, unit = _service(manager, data_dir)
     if undo:
-        _uninstall(service)
+        try:
+            was_installed = service.uninstall()
+        except (ManagerFailed, OSError) as error:
+            fail(f"the service is not removed: {error}", ExitCode.FAILED)
+        echo("removed" if was_installed else "not installed")
         return
     if names := left_out(os.environ):
         echo(f"semantic: not part of the service: {', '.join(names)}", err=True)
@@ -62,14 +66,6 @@ def install(
     echo(f"{'installed' if is_new else 'installed already'}: {service.path}")
     if service.manager is Manager.SYSTEMD:
         echo("to start it without a login: loginctl enable-linger")
-
-
-def _uninstall(service: MachineService) -> None:
-    try:
-        was_installed = service.uninstall()
-    except (ManagerFailed, OSError) as error:
-        fail(f"the service is not removed: {error}", ExitCode.FAILED)
-    echo("removed" if was_installed else "not installed")
 
 
 def status(json: Json = False, manager: ManagerOption = None, data_dir: DataDir = None) -> None:

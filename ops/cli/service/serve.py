@@ -14,7 +14,7 @@ import typer
 from ops.cli.options import AllowRemote, DataDir, Host, Model, Port, operator_settings, overrides
 from ops.cli.output import echo
 from ops.exit_codes import ExitCode
-from ops.liveness.imports import resting_collector
+from ops.liveness.child import resting_collector
 
 
 class Only(StrEnum):

@@ -23,8 +23,6 @@ from ops.supervisor.serve_record import read_record
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.supervisor.serve_record import PartRecord
-
 #: Time limit of an answer of the api, in seconds.
 ANSWER_S = 5.0
 #: Seconds between two reports of ``--follow``.
@@ -121,15 +119,14 @@ def _report(data_dir: Path | None) -> dict[str, Any]:
         "broker_url": record.broker_url if record else None,
         "pid": record.pid if record else None,
         "started_at": record.started_at if record else None,
-        "parts": {name: _part(part) for name, part in record.parts.items()} if record else {},
+        "parts": {
+            name: {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
+            for name, part in (record.parts if record else {}).items()
+        },
         **({name: load[name] for name in _LOAD} if load else _LOAD),
         **figures,
         **log,
     }
-
-
-def _part(part: PartRecord) -> dict[str, Any]:
-    return {"pid": part.pid, "restarts": part.restarts, "alive": part.is_alive()}
 
 
 def _asked(client: HttpClient, path: str, names: Collection[str]) -> dict[str, Any] | None:

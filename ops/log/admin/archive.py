@@ -217,21 +217,11 @@ class AsOfLog(LogReader):
         self._url = url
 
     def each(self) -> Iterator[RecordedEvent]:
-        """Yield every event from the first on, also those of the archives.
-
-        Raises:
-            LogUnavailable: A file or the database cannot be read.
-            CorruptLog: An event cannot be read.
-        """
+        """Yield every event from the first on, also those of the archives."""
         return each_event(self._engine, self._url)
 
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
-        """See ``EventLog.load``; an archived stream is read from the archives that are present.
-
-        Raises:
-            LogUnavailable: A file or the database cannot be read.
-            CorruptLog: An event cannot be read.
-        """
+        """See ``EventLog.load``; an archived stream is read from the archives that are present."""
         stored = super().load(stream, after_version=after_version)
         if stored:
             return stored

@@ -79,7 +79,6 @@ def restore(
         copy: From ``back_up``; it is not changed.
         kept_as: Suffix for the name of the replaced database.
         signed_hashes: By position, from signed checkpoints; those that the copy reaches must fit.
-        progress: Called while the copy is verified.
 
     Raises:
         LogUnavailable: The log is not in a SQLite file, a newer version made the copy, or a file
@@ -119,7 +118,6 @@ def verify_copy(
     Args:
         archives_of: URL of the log beside which the archives lie, if not that of the copy.
         signed_hashes: By position, from signed checkpoints; positions beyond the copy are ignored.
-        progress: Called after each page of events.
 
     Raises:
         CorruptLog: The copy does not verify.
@@ -150,14 +148,11 @@ def verify_restored(
     """Verify a log that may end before its last signed checkpoint; see ``verify_whole_log``.
 
     Args:
-        engine: From ``reader_engine``.
         archives_of: URL of the log beside which the archives lie, if not that of the log.
         signed_hashes: By position, from signed checkpoints; positions beyond the log are ignored.
-        progress: Called after each page of events.
 
     Raises:
         CorruptLog: The log does not verify, or is not the one that was signed.
-        LogUnavailable: The database cannot be read.
     """
     last = LogReader(engine).head().position
     reached = {at: hash_ for at, hash_ in (signed_hashes or {}).items() if at <= last}

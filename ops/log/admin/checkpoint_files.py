@@ -21,7 +21,12 @@ from domain.log.checkpoints import (
 from domain.log.record import LogHead
 from domain.ports import Clock
 from domain.values import rfc3339
-from ops.data_dir.permissions import sync_directory, sync_drive, write_once
+from ops.data_dir.permissions import (
+    replace_file,
+    sync_directory,
+    sync_drive,
+    write_once,
+)
 from ops.log.archives import read_anchor
 from ops.log.database import reading, unavailable
 from ops.log.reader import LogReader
@@ -93,7 +98,6 @@ class CheckpointFiles:
 
         Raises:
             ForgedCheckpoint: A line has no valid signature.
-            LogUnavailable: A file cannot be read.
         """
         if not self.checkpoints.exists() and not self._last_path.exists():
             return ()
@@ -109,7 +113,6 @@ class CheckpointFiles:
 
         Raises:
             ForgedCheckpoint: Its signature is not valid.
-            LogUnavailable: A file cannot be read.
         """
         signed = self._last_signed()
         lines = self._lines(_LINE_BYTES_MAX)
@@ -118,11 +121,7 @@ class CheckpointFiles:
         return read_checkpoints(lines[-1:], key=self.load_key())[0] if lines else None
 
     def append(self, checkpoint: SignedCheckpoint) -> None:
-        """Append a checkpoint durably; concurrent processes take turns.
-
-        Raises:
-            LogUnavailable: The file cannot be written.
-        """
+        """Append a checkpoint durably; concurrent processes take turns."""
         with unavailable("the checkpoints cannot be written", OSError):
             descriptor = os.open(self.checkpoints, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "r+b") as file:
@@ -136,7 +135,8 @@ class CheckpointFiles:
                 sync_drive(file.fileno())
             if not size:
                 sync_directory(self.checkpoints.parent)
-            self._replace_last(checkpoint)
+            # The line that it repeats is durable.
+            replace_file(self._last_path, checkpoint.to_line(), is_durable=True)
 
     @property
     def _last_path(self) -> Path:
@@ -152,17 +152,6 @@ class CheckpointFiles:
         if len(found) != 1:
             raise CheckpointsCut(LAST_NAME, self.checkpoints.name)
         return found[0]
-
-    def _replace_last(self, checkpoint: SignedCheckpoint) -> None:
-        """Write ``heads.last``, after the line that it repeats is durable."""
-        draft = self._last_path.with_name(f"{LAST_NAME}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(checkpoint.to_line())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._last_path)
-        sync_directory(self._last_path.parent)
 
     def _lines(self, bytes_max: int) -> list[str]:
         """Return the complete lines of the last bytes."""
@@ -192,7 +181,6 @@ def sign_log(engine: Engine, files: CheckpointFiles, *, clock: Clock) -> SignedC
     Raises:
         CorruptLog: The log does not contain the last checkpoint, so nothing is signed.
         ForgedCheckpoint: The last checkpoint has no valid signature.
-        LogUnavailable: A file or the database cannot be read or written.
     """
     key = files.make_key()
     last = files.last()
@@ -211,7 +199,6 @@ def sign_restore(
 
     Raises:
         ForgedCheckpoint: The last checkpoint has no valid signature.
-        LogUnavailable: A file or the database cannot be read or written.
     """
     if files.last() is None:
         return None
@@ -224,7 +211,6 @@ def verify_checkpoint(engine: Engine, signed: LogHead) -> None:
 
     Raises:
         CorruptLog: The event is missing or another one.
-        LogUnavailable: The database cannot be read.
     """
     with reading(engine) as connection:
         anchor = read_anchor(connection)

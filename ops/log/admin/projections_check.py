@@ -20,7 +20,7 @@ from sqlalchemy.types import NullType
 from domain.errors import CorruptLog
 from domain.events.worker import LogArchived
 from domain.job.state import with_erased_texts
-from domain.log.record import LogHead, RecordedEvent
+from domain.log.record import LogHead
 from ops.log.archives import (
     archive_path,
     archived_stretch,
@@ -29,13 +29,12 @@ from ops.log.archives import (
 )
 from ops.log.database import disposed, reading, snapshot
 from ops.log.projections.fold import (
-    CATCH_UP_EVENTS_MAX,
     LIVE,
     fold_in,
     read_checkpoint,
 )
 from ops.log.projections.jobs import job_columns, job_of
-from ops.log.projections.rebuild import Progress
+from ops.log.projections.rebuild import Progress, pages_of
 from ops.log.reader import LogReader
 from ops.log.row_codec import event_of, read_head, with_texts
 from ops.log.sqlite_driver import driver_module
@@ -64,11 +63,9 @@ def verify_projections(
     Args:
         engine: From ``reader_engine``, on a log whose chain verifies.
         archives_of: URL of the log beside which the archives lie.
-        progress: Called after each page of events.
 
     Raises:
         CorruptLog: Naming the first table and row that differs.
-        LogUnavailable: The database cannot be read.
     """
     while True:
         with reading(engine) as connection:
@@ -116,7 +113,7 @@ def _fold(
         archived_stretch(engine, archives_of, archive) for archive in archives
     )
     rest = LogReader(engine).walk(after=after, through=last)
-    for page in _pages(itertools.chain(archived, rest)):
+    for page in pages_of(itertools.chain(archived, rest)):
         fold_in(scratch, LIVE, page)
         if progress is not None:
             progress(page[-1].position, last)
@@ -136,7 +133,7 @@ def _compared(
             .where(EVENTS.c.position > folded, EVENTS.c.position <= last)
             .order_by(EVENTS.c.position)
         )
-        for page in _pages(event_of(row) for row in later):
+        for page in pages_of(event_of(row) for row in later):
             fold_in(scratch, LIVE, with_texts(connection, page))
         for table in LIVE.tables:
             _compare(connection, scratch, table)
@@ -198,8 +195,3 @@ def _are_equal(folded: tuple[Any, ...], stored: tuple[Any, ...], *, is_server: b
         return folded == stored
     # 1 and 1.0 are equal and are not the same content.
     return folded == stored and list(map(type, folded)) == list(map(type, stored))
-
-
-def _pages(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
-    while page := list(itertools.islice(events, CATCH_UP_EVENTS_MAX)):
-        yield page

@@ -22,9 +22,6 @@ class StoredBytes:
     Attributes:
         texts: Requests, answers and files in the log.
         log: The database with them; 0 for PostgreSQL.
-        archives: Files of old events.
-        broker: Files of the private broker.
-        cache: Blocks of contexts.
     """
 
     texts: int
@@ -35,11 +32,7 @@ class StoredBytes:
 
 
 def measure_stored(data_dir: Path, cache_dir: Path, url: str) -> StoredBytes:
-    """Measure what is stored.
-
-    Raises:
-        LogUnavailable: The database cannot be read.
-    """
+    """Measure what is stored."""
     with disposed(reader_engine(url)) as engine, reading(engine) as connection:
         texts = int(connection.scalar(select(func.sum(PAYLOADS.c.bytes))) or 0)
     file = database_file(url)

@@ -5,7 +5,6 @@ A page that no table uses has no content that a reader could see, so it is not c
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from ops.log.archives import ArchiveReport
 from ops.log.database import database_file, snapshot
 from ops.log.migrate import READER_MIN, current, made_tables, read_reader_min
 from ops.log.row_codec import read_head, row_digest
-from ops.log.sqlite_driver import SchemaEntry, read_schema
+from ops.log.sqlite_driver import read_schema
 from ops.log.tables import CHECKPOINTS, EVENTS, JOBS, LOG_FORMAT, NEXT_JOBS, WEBHOOKS
 
 #: Bytes of a SQLite file's header whose values never change, and the values.
@@ -37,9 +36,6 @@ _POSTGRES_TRIGGERS: Final = {"events_no_change", "events_no_gap"}
 
 def verify_structure(engine: Engine, url: str, archives: ArchiveReport) -> None:
     """Verify that the database can be read as a whole and is as the migrations made it.
-
-    Args:
-        engine: From ``reader_engine``.
 
     Raises:
         CorruptLog: The database is damaged or its tables were changed.
@@ -77,7 +73,7 @@ def _verify_sqlite(connection: Connection, revision: str) -> None:
     found = connection.execute(text("PRAGMA integrity_check(1)")).scalar_one()
     if found != "ok":
         raise _damaged(str(found))
-    wanted, present = _schema_of(revision), read_schema(connection)
+    wanted, present = made_tables(revision), read_schema(connection)
     if wanted != present:
         names = sorted({entry.name for entry in wanted ^ present})
         raise _damaged(f"its tables are not as they were made: {', '.join(names)}")
@@ -141,12 +137,6 @@ def _verify_digests(connection: Connection) -> None:
         last = 0 if not is_fold and row["position"] >= last else last
     if last:
         raise CorruptLog(last, "webhooks of this event were made, and their checkpoint is behind")
-
-
-@lru_cache(maxsize=4)
-def _schema_of(revision: str) -> frozenset[SchemaEntry]:
-    """Return the schema that the migrations make up to a revision."""
-    return made_tables(revision)
 
 
 def _damaged(reason: str) -> CorruptLog:

@@ -56,13 +56,8 @@ def verify_log(
     covers them. The chain begins where the archives end; events that the log keeps of an archived
     stretch are verified one by one.
 
-    Args:
-        engine: From ``reader_engine``.
-        signed_hashes: By position, from signed checkpoints.
-
     Raises:
         CorruptLog: Naming the first position that does not verify.
-        LogUnavailable: The database cannot be read.
     """
     signed = dict(signed_hashes or {})
     with reading(engine) as connection:
@@ -132,11 +127,7 @@ def _is_as_hashed(row: _Row) -> bool:
 
 
 def _verified_closely(row: _Row, before: LogHead) -> LogHead:
-    """Parse and verify a row.
-
-    Raises:
-        CorruptLog: Naming the fault.
-    """
+    """Parse and verify a row."""
     try:
         event = event_of(row)
         head = verify_link(event, before)
@@ -193,13 +184,11 @@ def verify_payloads(
     The texts of events in archives are not searched: their files may be elsewhere.
 
     Args:
-        engine: From ``reader_engine``.
         archives_of: URL of the log beside which archives lie; they name the jobs that are hidden.
         progress: Called with the payloads read and their number.
 
     Raises:
         CorruptLog: Naming the first event whose payload is damaged or missing without a reason.
-        LogUnavailable: The database cannot be read.
     """
     sizes = stored_sizes(engine)
     damaged: set[str] = set()
@@ -260,7 +249,6 @@ class VerifiedLog:
     """What was verified.
 
     Attributes:
-        head: The last event.
         archives: The archives whose files are there, and those that are missing.
         projections: Whether the projections were compared with the events.
     """
@@ -291,15 +279,11 @@ def verify_whole_log(
     """Verify a log; a service may append to it meanwhile.
 
     Args:
-        engine: From ``reader_engine``.
         archives_of: URL of the log beside which the archives lie, if not that of the log.
-        signed_hashes: By position, from signed checkpoints.
-        watchers: See ``Watchers``.
 
     Raises:
         CorruptLog: Naming the first position that does not verify.
         PayloadDamaged: A text is damaged that no event names.
-        LogUnavailable: The database cannot be read.
     """
     watchers, beside = watchers or Watchers(), archives_of or url
     archives = verify_archives(engine, beside, signed_hashes=signed_hashes)

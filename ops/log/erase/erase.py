@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +24,7 @@ from domain.log.text_owners import RetentionCut
 from domain.ports import Clock, IdSource
 from domain.values import AgentId, JobId, StreamName, Usage
 from ops.data_dir.permissions import sync_directory, sync_file
-from ops.log.archives import archive_path, file_archives, read_events
+from ops.log.archives import archive_path, archives_of, read_events
 from ops.log.database import (
     database_file,
     disposed,
@@ -57,38 +56,28 @@ def own_blocks(engine: Engine, url: str, gone_at: Mapping[str, int]) -> frozense
     """Return the names of blocks that no other context has, 64 hex digits each.
 
     Args:
-        engine: From ``reader_engine``.
-        url: Of the log, for its archives.
         gone_at: Position by agent; contexts that it saved later count as another's.
-
-    Raises:
-        LogUnavailable: The database or an archive cannot be read.
     """
     if not gone_at:
         return frozenset()
     own, others = set[str](), set[str]()
-    for position, stream, data in itertools.chain(_saved(engine), _archived(engine, url)):
+    for position, stream, data in _saved_contexts(engine, url):
         agent = stream.removeprefix(AGENT_STREAM)
         names = own if position <= gone_at.get(agent, -1) else others
         names.update(_BLOCK.findall(data))
     return frozenset(own - others)
 
 
-def _saved(engine: Engine) -> Iterator[tuple[int, str, str]]:
-    position = EVENTS.c.position
-    query = select(position, EVENTS.c.stream, EVENTS.c.data).where(
-        EVENTS.c.type == AgentCacheSaved.__name__
-    )
+def _saved_contexts(engine: Engine, url: str) -> Iterator[tuple[int, str, str]]:
+    """Yield position, stream and data of each save, also of those that are archived."""
+    position, kind = EVENTS.c.position, AgentCacheSaved.__name__
+    query = select(position, EVENTS.c.stream, EVENTS.c.data).where(EVENTS.c.type == kind)
     for page in read_pages(engine, query, position, rows_max=_PAGE_ROWS, after=0):
         yield from page
-
-
-def _archived(engine: Engine, url: str) -> Iterator[tuple[int, str, str]]:
-    for archive in file_archives(engine, url):
-        path = archive_path(url, archive)
-        for event in read_events(path) if path.exists() else ():
-            if event.type == AgentCacheSaved.__name__:
-                yield event.position, event.stream, json.dumps(event.data)
+    paths = (archive_path(url, archive) for archive in archives_of(engine))
+    for event in (event for path in paths if path.exists() for event in read_events(path)):
+        if event.type == kind:
+            yield event.position, event.stream, json.dumps(event.data)
 
 
 #: How long to wait for a reader that still needs the old pages.
@@ -209,7 +198,6 @@ def erase_agent(
     Raises:
         LogUnavailable: The log cannot be written. Or a reader keeps the write-ahead log from being
             truncated: call again.
-        CorruptLog: An event cannot be read.
     """
     _cancel_open_jobs(url, agent, clock=clock, ids=ids)
     with disposed(reader_engine(url)) as reader, disposed(writer_engine(url)) as writer:
@@ -290,9 +278,10 @@ def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) ->
     row = PAYLOAD.row(connection, {"digest": digest}) if jobs else None
     if row is None:
         return
-    text = storable(str(json.loads(row[0])))
+    text, names = storable(str(json.loads(row[0]))), sorted(jobs)
     for table in (JOBS, NEXT_JOBS):
-        for page in _pages(sorted(jobs)):
+        for first in range(0, len(names), TEXTS_AT_ONCE):
+            page = names[first : first + TEXTS_AT_ONCE]
             stored = connection.execute(select(table.c.record).where(table.c.id.in_(page)))
             for (record,) in stored.all():
                 before = job_of(record)
@@ -300,11 +289,6 @@ def _clear_copies(connection: Connection, digest: str, jobs: Collection[str]) ->
                 if after != before:
                     changed = update(table).where(table.c.id == after.id)
                     connection.execute(changed.values(job_columns(after)))
-
-
-def _pages(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(jobs), TEXTS_AT_ONCE):
-        yield jobs[start : start + TEXTS_AT_ONCE]
 
 
 def _some(left: Mapping[str, int]) -> dict[str, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ops.data_dir.permissions import create_private_files
+from ops.liveness.line_child import LineChild, send_line
 
 _FAILED: Final = 1
 
@@ -34,19 +34,12 @@ def rewrite(file: Path, *, driver: str, wait_max_s: float) -> None:
         RewriteFailed: Another process held the file, or it is damaged, or there is no space.
     """
     command = [sys.executable, "-P", "-m", __name__, str(file), driver, str(wait_max_s)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for this process, which then ends the child
-    ) as child:
-        # The open pipe is the child's lifeline: `communicate` would close it.
-        complaint = b"" if child.stderr is None else child.stderr.read()
-        code = child.wait()
+    # Ctrl-C is for this process, which then ends the child: the open pipe is its lifeline.
+    with LineChild(command, own_session=True) as child:
+        complaint = child.replies.read().strip()
+        code = child.process.wait()
     if code:
-        message = complaint.decode(errors="replace").strip()
-        raise RewriteFailed(message or f"the rewrite ended with {code}")
+        raise RewriteFailed(complaint or f"the rewrite ended with {code}")
 
 
 def main(file: str, driver: str, wait_max_s: str) -> int:
@@ -60,7 +53,7 @@ def main(file: str, driver: str, wait_max_s: str) -> int:
             for statement in ("PRAGMA secure_delete = ON", "PRAGMA synchronous = FULL", "VACUUM"):
                 connection.execute(statement).fetchall()
     except module.Error as error:
-        sys.stderr.write(str(error))
+        send_line(sys.stdout, str(error))
         return _FAILED
     return 0
 

@@ -18,7 +18,7 @@ from domain.log.text_owners import RetentionCut, cut_to_size
 from domain.ports import Clock, IdSource
 from domain.values import JobId, rfc3339
 from ops.data_dir.permissions import sync_directory
-from ops.log.archives import archive_path, directory_of, file_archives
+from ops.log.archives import archive_path, archives_of, directory_of
 from ops.log.database import (
     disposed,
     reader_engine,
@@ -54,55 +54,22 @@ _DELETIONS: Final = tuple(
 
 
 def last_deletion(reader: Engine) -> int:
-    """Return the position of the last deletion, 0 if there is none.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
-    """
+    """Return the position of the last deletion, 0 if there is none."""
     query = select(func.max(EVENTS.c.position)).where(EVENTS.c.type.in_(_DELETIONS))
     with reading(reader) as connection:
         return int(connection.scalar(query) or 0)
 
 
 def last_sweep(reader: Engine) -> tuple[int, int]:
-    """Return the position of the last sweep that erased, and how many jobs and texts it left.
-
-    Raises:
-        LogUnavailable: The log cannot be read.
-    """
+    """Return the position of the last sweep that erased, and how many jobs and texts it left."""
     last = LogReader(reader).latest(TextsErased.__name__)
     return (0, 0) if last is None else (last.position, last.data["waiting"])
 
 
-_DAY_S: Final = 24 * 3600.0
 #: Seconds between two sweeps for the rules of retention.
 SWEEP_INTERVAL_S: Final = 3600.0
 ItemsEraser = Callable[[Sequence[JobId]], object]
 BlocksEraser = Callable[[frozenset[str]], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionRules:
-    """What is erased although its owner did not delete it; by default nothing.
-
-    Attributes:
-        text_age_s: Texts of jobs and batches that ended longer ago go, in seconds.
-        text_bytes_max: The texts of the jobs that ended first go until the others fit.
-        archive_age_s: Archives that were made longer ago go, in seconds.
-        interval_s: Time between two sweeps, in seconds.
-    """
-
-    text_age_s: float | None = None
-    text_bytes_max: int | None = None
-    archive_age_s: float | None = None
-    interval_s: float = SWEEP_INTERVAL_S
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any rule is set."""
-        return any(
-            rule is not None for rule in (self.text_age_s, self.text_bytes_max, self.archive_age_s)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +79,6 @@ class SweepPlan:
     Attributes:
         blocks: Names of blocks that only deleted agents used, 64 hex digits each.
         items: Jobs whose items the broker may still have.
-        archives: Files of old events.
         is_recorded: Whether an event is due although no text goes: something was deleted.
     """
 
@@ -128,20 +94,6 @@ class SweepPlan:
         return self.is_recorded or bool(self.doomed.sizes)
 
 
-def rules_of(settings: RetentionSettings, *, text_days: float | None = None) -> RetentionRules:
-    """Return the rules in seconds and bytes.
-
-    Args:
-        text_days: In place of the setting of this name.
-    """
-    text_days = settings.text_days if text_days is None else text_days
-    return RetentionRules(
-        text_age_s=None if text_days is None else text_days * _DAY_S,
-        text_bytes_max=None if settings.text_gb is None else int(settings.text_gb * 1e9),
-        archive_age_s=None if settings.archive_days is None else settings.archive_days * _DAY_S,
-    )
-
-
 @dataclass(slots=True, eq=False)
 class TextSweeper:
     """Erases texts, items, blocks and archives.
@@ -150,11 +102,11 @@ class TextSweeper:
     """
 
     url: str
-    rules: RetentionRules
+    rules: RetentionSettings
     clock: Clock
     ids: IdSource
-    erase_items: ItemsEraser
-    erase_blocks: BlocksEraser
+    erase_items: ItemsEraser = lambda _: None
+    erase_blocks: BlocksEraser = lambda _: None
     _reader: Engine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,22 +117,17 @@ class TextSweeper:
         self._reader.dispose()
 
     def plan(self) -> SweepPlan:
-        """Return what a sweep would erase now.
-
-        Raises:
-            LogUnavailable: The log cannot be read.
-        """
+        """Return what a sweep would erase now."""
         now = self.clock.now()
         is_recorded = last_deletion(self._reader) > last_sweep(self._reader)[0]
         found, sizes = read_text_map(self._reader, self.url), stored_sizes(self._reader)
         cut = RetentionCut()
-        if self.rules.text_age_s is not None or self.rules.text_bytes_max is not None:
-            oldest = timedelta(seconds=self.rules.text_age_s or 0)
-            before = rfc3339(now - oldest) if self.rules.text_age_s is not None else None
+        days, gb = self.rules.text_days, self.rules.text_gb
+        if days is not None or gb is not None:
+            before = None if days is None else rfc3339(now - timedelta(days=days))
             cut = RetentionCut(ended_before=before, expired_by=rfc3339(now))
-        if self.rules.text_bytes_max is not None:
-            most = self.rules.text_bytes_max
-            cut = cut_to_size(found.owners, sizes, most, cut, now=rfc3339(now))
+        if gb is not None:
+            cut = cut_to_size(found.owners, sizes, int(gb * 1e9), cut, now=rfc3339(now))
         doomed, gone = find_doomed(found, sizes, cut), self._gone_agents(found)
         theirs = {job.id for job in found.owners.jobs.values() if job.agent in gone}
         ended = theirs.intersection(found.owners.released(cut))
@@ -196,7 +143,6 @@ class TextSweeper:
         """Erase everything that ``plan`` returns; return it.
 
         Raises:
-            LogUnavailable: The log cannot be read or written.
             QueueUnavailable: The broker cannot be reached; nothing was erased from the log.
         """
         with unavailable("not all is erased", OSError):
@@ -241,9 +187,9 @@ class TextSweeper:
 
     def _old_archives(self) -> tuple[LogArchived, ...]:
         """Return archives to erase; also one that a killed sweep has not unlinked."""
-        if self.rules.archive_age_s is None:
+        if self.rules.archive_days is None:
             return ()
-        before = rfc3339(self.clock.now() - timedelta(seconds=self.rules.archive_age_s))
+        before = rfc3339(self.clock.now() - timedelta(days=self.rules.archive_days))
         made = {
             event.data["last_position"]
             for event in LogReader(self._reader).walk(
@@ -252,7 +198,7 @@ class TextSweeper:
         }
         return tuple(
             one
-            for one in file_archives(self._reader, self.url)
+            for one in archives_of(self._reader)
             if one.last_position in made and archive_path(self.url, one).exists()
         )
 
@@ -281,7 +227,7 @@ class PacedSweeps:
     """Sweeps when something was deleted, or when a rule is due."""
 
     url: str
-    rules: RetentionRules
+    rules: RetentionSettings
     clock: Clock
     sweep: Sweep
     erase_items: ItemsEraser
@@ -344,7 +290,7 @@ class PacedSweeps:
         if is_deleted:
             return True
         return (waiting > 0 and passed_s >= WAITING_S) or (
-            self.rules.is_on and passed_s >= self.rules.interval_s
+            self.rules.is_on and passed_s >= SWEEP_INTERVAL_S
         )
 
     def _remove_traces(self) -> None:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any, Final
 
 from domain.errors import LogUnavailable
@@ -23,13 +21,14 @@ from domain.values import JobId
 from ops.clock import RandomIds, SystemClock
 from ops.data_dir.permissions import create_private_files
 from ops.liveness.line_child import LineChild, send_line
-from ops.log.erase.sweep import BlocksEraser, ItemsEraser, RetentionRules, TextSweeper
+from ops.log.erase.sweep import BlocksEraser, ItemsEraser, TextSweeper
+from ops.settings.service import RetentionSettings
 
 _FAILED: Final = 1
 
 
 def sweep_in_process(
-    erase_items: ItemsEraser, erase_blocks: BlocksEraser, *, url: str, rules: RetentionRules
+    erase_items: ItemsEraser, erase_blocks: BlocksEraser, *, url: str, rules: RetentionSettings
 ) -> bool:
     """Sweep once; return whether rows of the database may have been deleted.
 
@@ -44,7 +43,7 @@ def sweep_in_process(
     command = [sys.executable, "-P", "-m", __name__]
     # Ctrl-C is for this process; the child ends with the pipes.
     with LineChild(command, own_session=True) as child:
-        child.send(json.dumps({"url": url, "rules": asdict(rules)}))
+        child.send(json.dumps({"url": url, "rules": rules.model_dump()}))
         erase_items([JobId(job) for job in _received(child)["items"]])
         child.send()
         erase_blocks(frozenset(_received(child)["blocks"]))
@@ -73,11 +72,11 @@ def main() -> int:
         return _FAILED
     sweeper = TextSweeper(
         asked["url"],
-        RetentionRules(**asked["rules"]),
+        RetentionSettings(**asked["rules"]),
         clock=SystemClock(),
         ids=RandomIds(),
-        erase_items=_ask_for_items,
-        erase_blocks=_ask_for_blocks,
+        erase_items=lambda jobs: _ask({"items": list(jobs)}),
+        erase_blocks=lambda names: _ask({"blocks": sorted(names)}),
     )
     try:
         with closing(sweeper):
@@ -87,14 +86,6 @@ def main() -> int:
         return _FAILED
     send_line(sys.stdout, json.dumps({"is_erased": plan.erases_rows}))
     return 0
-
-
-def _ask_for_items(jobs: Sequence[JobId]) -> None:
-    _ask({"items": list(jobs)})
-
-
-def _ask_for_blocks(names: frozenset[str]) -> None:
-    _ask({"blocks": sorted(names)})
 
 
 def _ask(message: dict[str, Any]) -> None:

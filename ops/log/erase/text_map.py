@@ -45,7 +45,7 @@ from domain.log.text_owners import (
     RetentionCut,
     TextOwners,
 )
-from ops.log.archives import archive_path, file_archives, read_events
+from ops.log.archives import archive_path, archives_of, read_events
 from ops.log.database import read_pages, reading
 from ops.log.projections.jobs import job_of
 from ops.log.reader import LogReader
@@ -106,7 +106,6 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
     """Read the owners of the texts; the log may be written to meanwhile.
 
     Args:
-        engine: From ``reader_engine``.
         url: Of the log; archives are read only with it.
     """
     with reading(engine) as connection:
@@ -128,7 +127,7 @@ def read_text_map(engine: Engine, url: str | None = None) -> TextMap:
         lives += (event for event in page if event.type in LIFE_TYPES)
     # After the table: an event that another process archives meanwhile is in one of the two.
     erased = erased_archives(engine)
-    archives = () if url is None else file_archives(engine, url)
+    archives = () if url is None else archives_of(engine)
     is_complete = _add_archived(archives, url or "", erased, texts, copied, lives)
     gone = [one for one in archives if one.file in erased]
     if gone:
@@ -169,7 +168,6 @@ def _named_texts(
     """Return the digests in an event, with the chunks of a manifest.
 
     Args:
-        connection: In a transaction.
         parts: Gets the chunks of a manifest.
         copied: Gets the texts that the row of the job has too.
     """

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, bindparam, select
+from sqlalchemy import Connection, Table, bindparam, select
 
 from domain.agent.state import Agent, agent_of, evolve
 from domain.agent.views import LATEST_JOBS_MAX, AgentPage
 from domain.job.state import Job
 from domain.log.record import RecordedEvent
 from domain.values import AgentId, Owner
-from ops.log.database import reading
+from ops.log.database import SqlViews, reading
 from ops.log.hot_statements import HotStatement, RecordTable
 from ops.log.projections.jobs import job_of
 from ops.log.row_codec import record_of, record_text, storable
@@ -74,11 +74,8 @@ _LATEST_JOBS = HotStatement(
 )
 
 
-class SqlAgentViews:
+class SqlAgentViews(SqlViews):
     """Queries the agents projection."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def get(self, agent: AgentId) -> Agent | None:
         """See ``AgentViews.get``."""
@@ -102,13 +99,11 @@ class SqlAgentViews:
         if before is not None:
             last = select(order).where(AGENTS.c.id == storable(before), *whose)
             query = query.where(order < last.scalar_subquery())
-        with reading(self._engine) as connection:
-            found = connection.scalars(query.order_by(order.desc()).limit(rows_max + 1))
-            agents = tuple(record_of(Agent, record) for record in found)
+        found = self._all(query.order_by(order.desc()).limit(rows_max + 1))
+        agents = tuple(record_of(Agent, record) for (record,) in found)
         return AgentPage(agents=agents[:rows_max], has_more=len(agents) > rows_max)
 
     def latest_jobs(self, agent: AgentId) -> tuple[Job, ...]:
         """See ``AgentViews.latest_jobs``."""
-        with reading(self._engine) as connection:
-            found = _LATEST_JOBS.rows(connection, {"agent": storable(agent)})
+        found = self._found(_LATEST_JOBS, agent=storable(agent))
         return tuple(job_of(record) for (record,) in reversed(found))

@@ -82,11 +82,6 @@ def write_checkpoint(connection: Connection, jobs: Table, position: int) -> None
         _FIRST_CHECKPOINT.run(connection, {"name": jobs.name, **values})
 
 
-def delete_checkpoint(connection: Connection, jobs: Table) -> None:
-    """Delete the checkpoint of the projections with the jobs in ``jobs``."""
-    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == jobs.name))
-
-
 #: Events folded in one transaction when the projections catch up.
 CATCH_UP_EVENTS_MAX = 1000
 
@@ -158,11 +153,7 @@ def fold_in(
 
 
 def catch_up(connection: Connection, projections: ProjectionSet) -> Checkpoint:
-    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint.
-
-    Raises:
-        CorruptLog: If an event cannot be read.
-    """
+    """Fold the next ``CATCH_UP_EVENTS_MAX`` events and return the new checkpoint."""
     before = read_checkpoint(connection, projections.jobs)
     rows = connection.execute(
         select(EVENTS)
@@ -181,4 +172,4 @@ def clear(connection: Connection, projections: ProjectionSet) -> None:
     """Empty projections and delete their checkpoint."""
     for table in projections.tables:
         connection.execute(delete(table))
-    delete_checkpoint(connection, projections.jobs)
+    connection.execute(delete(CHECKPOINTS).where(CHECKPOINTS.c.name == projections.jobs.name))

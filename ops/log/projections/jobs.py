@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Engine,
     Select,
     Table,
     bindparam,
@@ -27,7 +26,7 @@ from domain.job.state import Job, fold_recorded, is_job_event
 from domain.log.record import RecordedEvent
 from domain.usage.fold import CACHE_TYPES
 from domain.values import Digest, JobId, JobStatus, Owner, Priority
-from ops.log.database import reading
+from ops.log.database import SqlViews, reading
 from ops.log.hot_statements import HotStatement, RecordTable
 from ops.log.row_codec import record_of, record_text, storable
 from ops.log.tables import JOB_LABELS, JOBS, PAYLOADS
@@ -217,7 +216,12 @@ _OPEN_BY_QUEUE = (
     .where(JOBS.c.status.in_(_OPEN))
     .group_by(JOBS.c.status, JOBS.c.priority)
 )
-_OPEN_OF = select(func.count()).where(JOBS.c.owner == bindparam("owner"), JOBS.c.status.in_(_OPEN))
+_OPEN_OF = HotStatement(
+    select(func.count()).where(
+        JOBS.c.owner == bindparam("owner"),
+        JOBS.c.status.in_([literal(status) for status in _OPEN]),
+    )
+)
 _OPEN_AGENTS = select(func.count(JOBS.c.agent.distinct())).where(JOBS.c.status.in_(_OPEN))
 
 
@@ -243,11 +247,8 @@ def _page(filters: tuple[str, ...], labels: int, *, has_cursor: bool) -> HotStat
     return HotStatement(query.order_by(position.desc()).limit(bindparam("rows_max")))
 
 
-class SqlJobViews:
+class SqlJobViews(SqlViews):
     """Queries the jobs projection, and the sizes of requests for estimates."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def get(self, job_id: JobId) -> Job | None:
         """See ``JobViews.get``."""
@@ -271,8 +272,7 @@ class SqlJobViews:
         statement = _page(tuple(filters), len(wanted.labels), has_cursor=before is not None)
         named = {f"label_{number}": storable(label) for number, label in enumerate(wanted.labels)}
         values = {**filters, **named, "before": before, "rows_max": rows_max + 1}
-        with reading(self._engine) as connection:
-            jobs = [job_of(record) for (record,) in statement.rows(connection, values)]
+        jobs = [job_of(record) for (record,) in self._found(statement, **values)]
         # No event is stamped earlier than the one before it.
         found = tuple(takewhile(lambda job: job.created_at >= (wanted.since or ""), jobs))
         return JobPage(jobs=found[:rows_max], has_more=len(found) > rows_max)
@@ -284,59 +284,48 @@ class SqlJobViews:
 
     def held(self, now: str, *, limit: int, after: int = 0) -> tuple[Job, ...]:
         """See ``JobViews.held``."""
-        with reading(self._engine) as connection:
-            rows = _HELD.rows(connection, {"now": now, "after": after, "rows_max": limit})
-            return tuple(job_of(record) for (record,) in rows)
+        rows = self._found(_HELD, now=now, after=after, rows_max=limit)
+        return tuple(job_of(record) for (record,) in rows)
 
     def count_held(self, *, owner: Owner | None = None) -> int:
         """See ``JobViews.count_held``."""
         whose = [] if owner is None else [JOBS.c.owner == owner]
-        with reading(self._engine) as connection:
-            return int(connection.execute(_COUNT_HELD.where(*whose)).scalar_one())
+        return int(self._all(_COUNT_HELD.where(*whose))[0][0])
 
     def overdue(self, now: str) -> tuple[Job, ...]:
         """See ``JobViews.overdue``."""
-        with reading(self._engine) as connection:
-            return tuple(job_of(row[0]) for row in _OVERDUE.rows(connection, {"now": now}))
+        return tuple(job_of(record) for (record,) in self._found(_OVERDUE, now=now))
 
     def keyed(self, key: Digest) -> Job | None:
         """See ``JobViews.keyed``."""
-        with reading(self._engine) as connection:
-            row = _KEYED.row(connection, {"key": key})
-            return None if row is None else job_of(row[0])
+        found = self._found(_KEYED, key=key)
+        return job_of(found[0][0]) if found else None
 
     def holder(self, unique: Digest, *, at: str) -> Job | None:
         """See ``JobViews.holder``."""
-        with reading(self._engine) as connection:
-            row = UNIQUE_HOLDER.row(connection, {"unique": unique, "at": at})
-        return None if row is None else self.get(JobId(row[0]))
+        found = self._found(UNIQUE_HOLDER, unique=unique, at=at)
+        return self.get(JobId(found[0][0])) if found else None
 
     def alike(self, asked: Digest, *, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.alike``."""
-        with reading(self._engine) as connection:
-            found = _ALIKE.rows(connection, {"asked": asked, "rows": limit})
-            return tuple(job_of(row[0]) for row in found)
+        found = self._found(_ALIKE, asked=asked, rows=limit)
+        return tuple(job_of(record) for (record,) in found)
 
     def waiting(self, priority: Priority, *, owner: Owner | None = None) -> dict[str | None, int]:
         """See ``JobViews.waiting``."""
-        statement, values = _WAITING, {"priority": priority.value}
-        if owner is not None:
-            statement, values = _WAITING_OF, values | {"owner": owner}
-        with reading(self._engine) as connection:
-            found = statement.rows(connection, values)
+        statement = _WAITING if owner is None else _WAITING_OF
+        found = self._found(statement, priority=priority.value, owner=owner)
         return {model: int(count) for model, count in found}
 
     def counts(self) -> dict[JobStatus, int]:
         """See ``JobViews.counts``."""
         query = select(JOBS.c.status, func.count()).group_by(JOBS.c.status)
-        with reading(self._engine) as connection:
-            found = {str(row[0]): int(row[1]) for row in connection.execute(query)}
+        found = {str(status): int(count) for status, count in self._all(query)}
         return {status: found.get(status.value, 0) for status in JobStatus}
 
     def bound_models(self) -> tuple[str, ...]:
         """See ``JobViews.bound_models``."""
-        with reading(self._engine) as connection:
-            return tuple(str(row[0]) for row in _BOUND_MODELS.rows(connection, {}))
+        return tuple(str(model) for (model,) in self._found(_BOUND_MODELS))
 
     def bound(self, model: str, *, accepted_before: str, limit: int) -> tuple[Job, ...]:
         """See ``JobViews.bound``."""
@@ -366,9 +355,8 @@ class SqlJobViews:
 
     def running(self, *, limit: int) -> tuple[RunningJob, ...]:
         """See ``QueueViews.running``."""
-        values = {"status": JobStatus.RUNNING.value, "rows_max": limit}
-        with reading(self._engine) as connection:
-            jobs = [job_of(record) for (record,) in _RUNNING.rows(connection, values)]
+        rows = self._found(_RUNNING, status=JobStatus.RUNNING.value, rows_max=limit)
+        jobs = [job_of(record) for (record,) in rows]
         return tuple(
             RunningJob(
                 id=job.id,
@@ -417,12 +405,10 @@ class SqlJobViews:
 
     def open_jobs_of(self, owner: Owner) -> int:
         """Return how many jobs of an owner are queued or running."""
-        with reading(self._engine) as connection:
-            return int(connection.execute(_OPEN_OF, {"owner": owner}).scalar_one())
+        return int(self._found(_OPEN_OF, owner=owner)[0][0])
 
     def _jobs(self, query: Select[Any]) -> tuple[Job, ...]:
-        with reading(self._engine) as connection:
-            return tuple(job_of(record) for record in connection.scalars(query))
+        return tuple(job_of(record) for (record,) in self._all(query))
 
 
 def _sized(

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     bindparam,
     exists,
     func,
@@ -22,7 +21,7 @@ from domain.events.schedule import ScheduleAdded
 from domain.job.state import Job
 from domain.log.record import AGENT_STREAM, Ownership, RecordedEvent
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
-from ops.log.database import reading
+from ops.log.database import SqlViews
 from ops.log.hot_statements import HotStatement
 from ops.log.projections.jobs import job_of
 from ops.log.row_codec import storable
@@ -66,11 +65,8 @@ _STREAM = HotStatement(
 _JOB_PREFIX = "job-"
 
 
-class SqlOwners:
+class SqlOwners(SqlViews):
     """Looks up owners."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def ownership_of(self, stream: StreamName) -> Ownership | None:
         """See ``Owners.ownership_of``."""
@@ -79,9 +75,8 @@ class SqlOwners:
             statement = _JOB
         elif stream.startswith(AGENT_STREAM):
             statement, name = _AGENT, stream.removeprefix(AGENT_STREAM)
-        with reading(self._engine) as connection:
-            row = statement.row(connection, {"name": storable(name)})
-        return None if row is None else Ownership(owner=row[0] and Owner(row[0]))
+        found = self._found(statement, name=storable(name))
+        return Ownership(owner=found[0][0] and Owner(found[0][0])) if found else None
 
 
 #: Lines that are read at a time to sum their usage.
@@ -92,16 +87,12 @@ _TALLY = select(JOBS.c.status, func.count(), func.max(JOBS.c.id)).group_by(JOBS.
 _WAITING = select(JOBS.c.bound_model, func.count()).group_by(JOBS.c.bound_model)
 
 
-class SqlBatchViews:
+class SqlBatchViews(SqlViews):
     """Queries batches, files and the jobs of batches."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def tally(self, batch_id: BatchId) -> BatchTally:
         """See ``BatchViews.tally``."""
-        with reading(self._engine) as connection:
-            found = connection.execute(_TALLY.where(JOBS.c.correlation_id == batch_id)).all()
+        found = self._all(_TALLY.where(JOBS.c.correlation_id == batch_id))
         return BatchTally(
             by_status={JobStatus(status): int(jobs) for status, jobs, _ in found},
             last_line=max((line_of_job(JobId(last)) for _, _, last in found), default=-1),
@@ -112,8 +103,7 @@ class SqlBatchViews:
         query = _WAITING.where(
             JOBS.c.correlation_id == batch_id, JOBS.c.status == JobStatus.QUEUED.value
         )
-        with reading(self._engine) as connection:
-            return {model: int(jobs) for model, jobs in connection.execute(query)}
+        return {model: int(jobs) for model, jobs in self._all(query)}
 
     def usage(self, batch_id: BatchId) -> Usage:
         """See ``BatchViews.usage``."""
@@ -124,9 +114,8 @@ class SqlBatchViews:
     def open_jobs(self, batch_id: BatchId) -> tuple[JobId, ...]:
         """See ``BatchViews.open_jobs``."""
         query = _RECORDS.where(JOBS.c.correlation_id == batch_id, JOBS.c.status.in_(_OPEN))
-        with reading(self._engine) as connection:
-            jobs = map(job_of, connection.scalars(query.order_by(JOBS.c.id)))
-            return tuple(job.id for job in jobs if not job.cancel_requested)
+        jobs = (job_of(record) for (record,) in self._all(query.order_by(JOBS.c.id)))
+        return tuple(job.id for job in jobs if not job.cancel_requested)
 
     def line_jobs(self, batch_id: BatchId, *, first: int, limit: int) -> Mapping[int, Job]:
         """See ``BatchViews.line_jobs``."""
@@ -137,8 +126,7 @@ class SqlBatchViews:
             JOBS.c.id >= job_of_line(batch_id, first),
             JOBS.c.id <= job_of_line(batch_id, first + limit - 1),
         )
-        with reading(self._engine) as connection:
-            jobs = [job_of(record) for record in connection.scalars(query)]
+        jobs = [job_of(record) for (record,) in self._all(query)]
         return {line_of_job(job.id): job for job in jobs if job.correlation_id == batch_id}
 
     def streams(
@@ -162,8 +150,7 @@ class SqlBatchViews:
             )
             query = query.where(position > cursor if oldest_first else position < cursor)
         query = query.order_by(position if oldest_first else position.desc()).limit(limit)
-        with reading(self._engine) as connection:
-            return tuple(StreamName(row.stream) for row in connection.execute(query))
+        return tuple(StreamName(stream) for (stream,) in self._all(query))
 
     def unfinished(self, *, owner: Owner | None = None) -> tuple[BatchId, ...]:
         """See ``BatchViews.unfinished``."""
@@ -175,9 +162,8 @@ class SqlBatchViews:
         query = select(EVENTS.c.stream).where(
             EVENTS.c.type == BatchSubmitted.__name__, ~ended, *_whose(owner)
         )
-        with reading(self._engine) as connection:
-            found = connection.execute(query.order_by(EVENTS.c.position))
-            return tuple(BatchId(row.stream) for row in found)
+        found = self._all(query.order_by(EVENTS.c.position))
+        return tuple(BatchId(stream) for (stream,) in found)
 
 
 def _whose(owner: Owner | None) -> list[ColumnElement[bool]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
-from domain.errors import CorruptLog, LogUnavailable
+from domain.errors import CorruptLog
 from domain.log.record import RecordedEvent
 from ops.data_dir.lock import DataDirLocked, DataLock
 from ops.log.archives import archived_stretch, read_archives
@@ -37,7 +37,6 @@ from ops.log.row_codec import read_head
 
 #: How long a process waits for the rebuild of another one.
 REBUILD_WAIT_MAX_S: Final = 3600.0
-_POLL_S: Final = 0.1
 #: Key of the advisory lock on a server: ``rebuild`` in ASCII.
 REBUILD_LOCK: Final = 0x72656275696C64
 
@@ -50,38 +49,23 @@ def rebuild_turn(url: str) -> Iterator[None]:
         LogUnavailable: Another process rebuilds for too long, or the database cannot be read.
     """
     file = database_file(url)
-    if file is None:
-        with disposed(reader_engine(url)) as engine, engine.connect() as connection:
-            take = select(func.pg_try_advisory_lock(REBUILD_LOCK))
-            _wait_for(lambda: bool(connection.execute(take).scalar_one()))
-            try:
-                yield
-            finally:
-                connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
+    failure = "another process rebuilds the projections"
+    if file is not None:
+        lock = DataLock(file.with_name(file.name + ".rebuild"))
+        with unavailable(failure, DataDirLocked):
+            lock.acquire_within(REBUILD_WAIT_MAX_S)
+        with lock:
+            yield
         return
-    lock = DataLock(file.with_name(file.name + ".rebuild"))
-    _wait_for(lambda: _acquired(lock))
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _acquired(lock: DataLock) -> bool:
-    try:
-        lock.acquire()
-    except DataDirLocked:
-        return False
-    return True
-
-
-def _wait_for(take: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + REBUILD_WAIT_MAX_S
-    while not take():
-        if time.monotonic() > deadline:
-            msg = f"another process has rebuilt the projections for {REBUILD_WAIT_MAX_S:.0f} s"
-            raise LogUnavailable(msg)
-        time.sleep(_POLL_S)
+    with disposed(reader_engine(url)) as engine, engine.connect() as connection:
+        wait_ms = str(int(REBUILD_WAIT_MAX_S * 1000))
+        with unavailable(failure):
+            connection.execute(select(func.set_config("lock_timeout", wait_ms, False))).close()  # noqa: FBT003 - of SQL
+            connection.execute(select(func.pg_advisory_lock(REBUILD_LOCK))).close()
+        try:
+            yield
+        finally:
+            connection.execute(select(func.pg_advisory_unlock(REBUILD_LOCK))).close()
 
 
 #: Called with the position reached and the last position there is.
@@ -98,10 +82,6 @@ def rebuild_projections(url: str, *, progress: Progress | None = None) -> int:
 
     Returns:
         The position up to which events are folded in.
-
-    Raises:
-        LogUnavailable: The database cannot be written.
-        CorruptLog: An event cannot be read.
     """
     with (
         unavailable("the projections cannot be rebuilt"),
@@ -115,7 +95,6 @@ def ensure_projections(url: str, *, progress: Progress | None = None) -> None:
     """Bring the projections up to date, or rebuild those of another version.
 
     Raises:
-        LogUnavailable: The database cannot be written.
         CorruptLog: An event cannot be read, or the end of the log is missing.
     """
     failure = "the projections cannot be brought up to date"
@@ -160,7 +139,7 @@ def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
         archives = read_archives(connection)
         head = read_head(connection).position
     for archive in archives:
-        for page in _pages(archived_stretch(engine, url, archive)):
+        for page in pages_of(archived_stretch(engine, url, archive)):
             with engine.begin() as connection:
                 fold_in(connection, NEXT, page)
             if progress is not None:
@@ -180,7 +159,8 @@ def _rebuild(engine: Engine, url: str, progress: Progress | None) -> int:
             return head
 
 
-def _pages(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+def pages_of(events: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    """Yield events in lists of those that one transaction folds."""
     while page := list(itertools.islice(events, CATCH_UP_EVENTS_MAX)):
         yield page
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Engine,
     Select,
     Table,
     and_,
@@ -31,7 +30,7 @@ from domain.usage.figures import (
 )
 from domain.usage.fold import DAY_CHARACTERS, UsageChange
 from domain.values import Owner
-from ops.log.database import reading
+from ops.log.database import SqlViews
 from ops.log.hot_statements import HotStatement
 from ops.log.row_codec import storable
 from ops.log.tables import AGENTS, USAGE_BUCKETS, USAGE_HOURS, USAGE_TOTALS
@@ -112,24 +111,17 @@ _GROUPS = {
 }
 
 
-class SqlUsageViews:
+class SqlUsageViews(SqlViews):
     """Queries the usage projection."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def totals(self) -> Mapping[str, UsageFigures]:
         """See ``UsageViews.totals``."""
-        with reading(self._engine) as connection:
-            rows = connection.execute(_TOTALS).all()
-        return {model: _figures(values) for model, *values in rows}
+        return {model: _figures(values) for model, *values in self._all(_TOTALS)}
 
     def histograms(self) -> Mapping[tuple[str, Measure], Histogram]:
         """See ``UsageViews.histograms``."""
-        with reading(self._engine) as connection:
-            rows = connection.execute(_BUCKETS).all()
         found: dict[tuple[str, Measure], dict[int, tuple[int, int]]] = {}
-        for model, name, bucket, count, sum_us in rows:
+        for model, name, bucket, count, sum_us in self._all(_BUCKETS):
             found.setdefault((model, Measure(name)), {})[bucket] = count, sum_us
         return {key: histogram_of(key[1], buckets) for key, buckets in found.items()}
 
@@ -139,15 +131,12 @@ class SqlUsageViews:
         """See ``UsageViews.by_agent``."""
         keys = (USAGE_HOURS.c.model, USAGE_HOURS.c.agent)
         query = _within(select(*keys, *_SUMS).group_by(*keys), since, until)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-        return {(model, agent): _figures(values) for model, agent, *values in rows}
+        return {(model, agent): _figures(values) for model, agent, *values in self._all(query)}
 
     def first_agents(self, limit: int) -> tuple[str, ...]:
         """See ``UsageViews.first_agents``."""
         query = select(AGENTS.c.id).order_by(AGENTS.c.first_seen, AGENTS.c.id).limit(limit)
-        with reading(self._engine) as connection:
-            return tuple(row.id for row in connection.execute(query))
+        return tuple(agent for (agent,) in self._all(query))
 
     def grouped(
         self,
@@ -162,9 +151,7 @@ class SqlUsageViews:
         query = _within(select(name, *_SUMS).group_by(name).order_by(name), since, until)
         if owner is not None:
             query = query.where(USAGE_HOURS.c.owner == owner)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-        return {str(key): _figures(values) for key, *values in rows}
+        return {str(key): _figures(values) for key, *values in self._all(query)}
 
 
 def _within(query: Select[Any], since: str | None, until: str | None) -> Select[Any]:

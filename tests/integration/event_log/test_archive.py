@@ -28,11 +28,12 @@ from ops.log.admin.verify import verify_log
 from ops.log.archives import archive_path, each_event, verify_archives
 from ops.log.database import reader_engine
 from ops.log.erase.erase import erase_agent
-from ops.log.erase.sweep import RetentionRules, TextSweeper
+from ops.log.erase.sweep import TextSweeper
 from ops.log.hot_statements import HotStatement
 from ops.log.projections.rebuild import rebuild_projections
 from ops.log.sql_event_log import SqlEventLog, open_log
 from ops.log.sqlite_driver import driver_module
+from ops.settings.service import RetentionSettings
 from tests.support.builders.job_events import (
     TEXTS,
     completed,
@@ -125,7 +126,7 @@ def test_an_archive_outside_its_directory_is_neither_read_nor_erased(
     clock.advance(10)
     sweeper = TextSweeper(
         url,
-        RetentionRules(archive_age_s=1.0),
+        RetentionSettings(archive_days=1 / 86_400),
         clock=clock,
         ids=RandomIds(),
         erase_items=lambda _: None,

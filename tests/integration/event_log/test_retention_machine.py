@@ -27,9 +27,10 @@ from ops.log.admin.archive import archive_log
 from ops.log.admin.projections_check import ProjectionState, verify_projections
 from ops.log.admin.verify import verify_payloads
 from ops.log.database import reader_engine, reading
-from ops.log.erase.sweep import RetentionRules, TextSweeper
+from ops.log.erase.sweep import TextSweeper
 from ops.log.sql_event_log import open_log
 from ops.log.tables import PAYLOADS
+from ops.settings.service import RetentionSettings
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import agent_records, new_log, verify
 from tests.support.fakes.time import FakeClock
@@ -240,7 +241,7 @@ class Retention(RuleBasedStateMachine):
             # Past the bound: at it, the rounding of seconds and of dates would decide.
             self.clock.advance(AGE_S + 0.5)
         stored = self._stored()
-        rules = RetentionRules(text_age_s=AGE_S if has_age else None)
+        rules = RetentionSettings(text_days=AGE_S / 86_400 if has_age else None)
         sweeper = TextSweeper(
             self.url,
             rules,

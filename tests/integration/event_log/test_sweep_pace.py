@@ -13,9 +13,10 @@ import pytest
 from domain.events.event import Event
 from domain.events.job import JobHidden
 from domain.values import JobId, StreamName, digest_of
-from ops.log.erase.sweep import PacedSweeps, RetentionRules
+from ops.log.erase.sweep import PacedSweeps
 from ops.log.erase.sweep_process import sweep_in_process
 from ops.log.sql_event_log import SqlEventLog, open_log
+from ops.settings.service import RetentionSettings
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log
 from tests.support.fakes.time import FakeClock
@@ -48,9 +49,9 @@ def test_a_slow_broker_does_not_delay_the_next_sweep(log: SqlEventLog, tmp_path:
     url = f"sqlite:///{tmp_path / 'events.sqlite3'}"
     paced = PacedSweeps(
         url,
-        RetentionRules(),
+        RetentionSettings(),
         clock=clock,
-        sweep=partial(sweep_in_process, url=url, rules=RetentionRules()),
+        sweep=partial(sweep_in_process, url=url, rules=RetentionSettings()),
         erase_items=erase_items,
         erase_blocks=lambda _: None,
     )

@@ -17,16 +17,16 @@ import pytest
 from domain.errors import LogUnavailable, QueueUnavailable
 from domain.events.job import JobHidden
 from domain.values import StreamName, digest_of
-from ops.log.erase.sweep import RetentionRules
 from ops.log.erase.sweep_process import sweep_in_process
 from ops.log.sql_event_log import open_log
+from ops.settings.service import RetentionSettings
 from tests.support.builders.job_events import completed, draft, started, submitted
 from tests.support.builders.log_files import new_log, raw_connection
 from tests.support.fakes.time import FakeClock
 from tests.support.polling import wait_until
 
 _TEXT = b"the words of a deleted job"
-_RULES = RetentionRules()
+_RULES = RetentionSettings()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.observe.families import Family, Kind
 from tests.support.polling import scaled
 
 DONE_WITHIN_S = 60.0
@@ -40,3 +41,10 @@ def promtool(*arguments: str, cwd: Path | None = None, given: bytes = b"") -> st
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
     return said
+
+
+def sample_names(family: Family) -> tuple[str, ...]:
+    """Return the names of the samples of a family in a scrape."""
+    if family.kind is Kind.HISTOGRAM:
+        return tuple(f"{family.full_name}_{part}" for part in ("bucket", "sum", "count"))
+    return (family.full_name,)

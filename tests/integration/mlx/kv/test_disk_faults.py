@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from domain.events.cache import (
+    CacheBlockRejected,
+    CacheBlocksEvicted,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash, pack_ids
 from ops.blockstore.blocks import (
-    BlockRejected,
-    BlocksEvicted,
-    PersistencePaused,
-    PersistenceResumed,
     RejectReason,
 )
 from tests.support.builders.blocks import FailingDisk, make_block
@@ -99,8 +101,8 @@ def test_damaged_block_is_rejected_and_computed_again(
     second = process()
     run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
-    (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
-    assert (rejected.hash, rejected.reason) == (name, reason)
+    (rejected,) = [event for event in second.events if isinstance(event, CacheBlockRejected)]
+    assert (rejected.block, rejected.reason) == (name.hex(), reason)
     # What was computed again is stored again, and whole.
     third = process()
     again = third.run_alone(PROMPT, 10)
@@ -125,8 +127,8 @@ def test_block_of_another_fingerprint_under_our_name_is_rejected(
     second = process()
     run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
-    (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
-    assert rejected.hash == name
+    (rejected,) = [event for event in second.events if isinstance(event, CacheBlockRejected)]
+    assert rejected.block == name.hex()
 
 
 def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
@@ -146,8 +148,8 @@ def test_whole_block_of_other_tensors_is_rejected(process: MakeBench) -> None:
     second = process()
     run = second.run_alone(PROMPT, 10)
     assert (run.tokens, run.cached) == (expected, DAMAGED * BLOCK)
-    (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
-    assert rejected.hash == name
+    (rejected,) = [event for event in second.events if isinstance(event, CacheBlockRejected)]
+    assert rejected.block == name.hex()
 
 
 def test_block_that_vanishes_is_a_miss(process: MakeBench, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_full_disk_pauses_persistence_and_generation_goes_on(process: MakeBench)
     bench.settle()
     assert bench.run_alone(PROMPT, 10).tokens == run.tokens
     bench.settle()
-    (paused,) = [event for event in bench.events if isinstance(event, PersistencePaused)]
+    (paused,) = [event for event in bench.events if isinstance(event, CachePersistencePaused)]
     assert paused.error == "ENOSPC"
     assert bench.tier.figures().dropped > 0
 
@@ -180,7 +182,7 @@ def test_full_disk_pauses_persistence_and_generation_goes_on(process: MakeBench)
     bench.wait_until_it_writes()
     again = bench.run_alone(PROMPT, 10)
     bench.settle()
-    assert any(isinstance(event, PersistenceResumed) for event in bench.events)
+    assert any(isinstance(event, CachePersistenceResumed) for event in bench.events)
     # What was not stored while it was full is stored when it is next used.
     second = process()
     back = second.run_alone(PROMPT, 10)
@@ -195,7 +197,7 @@ def test_directory_that_cannot_be_read_switches_persistence_off_and_nothing_else
     bench = DiskBench(LLAMA, root, scanned=False)
     run = bench.run_alone(PROMPT, 4)
     assert len(run.tokens) == 4
-    assert any(isinstance(event, PersistencePaused) for event in bench.events)
+    assert any(isinstance(event, CachePersistencePaused) for event in bench.events)
     assert bench.reuse.pool.may_lose(), "contexts do not wait for the disk"
     bench.close()
 
@@ -228,7 +230,7 @@ def test_cap_is_kept_and_the_least_recently_used_contexts_go_first(
         bench.settle()
         on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*.kv"))
         assert on_disk <= cap
-    assert any(isinstance(event, BlocksEvicted) for event in bench.events)
+    assert any(isinstance(event, CacheBlocksEvicted) for event in bench.events)
     after = process(disk_budget_bytes=cap)
     assert after.run_alone(PROMPT, 4).cached == len(PROMPT) - 1
     assert after.run_alone(prompts[-1], 4).cached == len(PROMPT) - 1

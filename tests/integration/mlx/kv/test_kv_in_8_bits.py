@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from structlog.testing import capture_logs
 
+from domain.events.cache import CacheBlockRejected
 from domain.kv.hashing import pack_ids
 from domain.values import Sampling
 from ops.blockstore.blocks import (
     BlockPayload,
-    BlockRejected,
     NewBlock,
     RawTensor,
     RejectReason,
@@ -349,5 +349,5 @@ def test_a_file_with_other_parts_is_rejected_and_computed_again(
     second = process(QWEN3_8_BITS)
     run = second.run_alone(prompt, ANSWER)
     assert (run.tokens, run.cached) == (expected, BLOCK)
-    (rejected,) = [event for event in second.events if isinstance(event, BlockRejected)]
-    assert (rejected.hash, rejected.reason) == (names[1], RejectReason.FOREIGN)
+    (rejected,) = [event for event in second.events if isinstance(event, CacheBlockRejected)]
+    assert (rejected.block, rejected.reason) == (names[1].hex(), RejectReason.FOREIGN)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from domain.events.cache import CacheBlocksEvicted
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import (
-    BlocksEvicted,
     NewBlock,
     PutOutcome,
     StoredBlock,
     StoreEvent,
     ignore,
 )
-from ops.blockstore.disk import Disk, SpaceFloor
+from ops.blockstore.disk import Disk
 from ops.blockstore.format import encode
 from ops.blockstore.maintenance import overview
 from ops.blockstore.store import BlockStore
@@ -167,7 +167,8 @@ def test_the_least_recently_used_context_goes_first(
     assert not store.contains(young[-1].hash)
     assert all(store.contains(block.hash) for block in (*old, *young[:-1]))
     (event,) = events
-    assert event == BlocksEvicted(blocks=1, size_bytes=_size(young[-1]))
+    assert isinstance(event, CacheBlocksEvicted)
+    assert (event.blocks, event.size_bytes) == (1, _size(young[-1]))
 
 
 def test_no_block_goes_before_those_that_build_on_it(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def _store_on(disk: FiniteDisk, free_min_bytes: int, events: list[StoreEvent]) -
         disk.root,
         budget_bytes=1 << 20,
         clock=CLOCK,
-        floor=SpaceFloor(free_min_bytes, disk.free),
+        spare=lambda: disk.free() - free_min_bytes,
         on_event=events.append,
         disk=Disk(sync=False),
     )
@@ -297,7 +298,8 @@ def test_the_store_leaves_the_space_of_its_floor_to_others(tmp_path: Path) -> No
     assert store.relieve() == 2
     assert disk.free() >= each
     assert [store.contains(chain[0].hash) for chain in chains] == [False, False, True]
-    assert events[-1] == BlocksEvicted(blocks=2, size_bytes=each)
+    assert isinstance(events[-1], CacheBlocksEvicted)
+    assert (events[-1].blocks, events[-1].size_bytes) == (2, each)
     assert store.relieve() == 0
 
 

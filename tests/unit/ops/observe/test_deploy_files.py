@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
 
-from ops.observe.families import FAMILIES
-from ops.observe.family import Family
+from ops.observe.families import FAMILIES, Family
+from tests.support.processes.promtool import sample_names
 
 ROOT = Path(__file__).parents[4]
 DEPLOY = ROOT / "ops" / "deploy"
@@ -22,7 +22,7 @@ DASHBOARD = DEPLOY / "grafana" / "semantic.json"
 #: Labels that the scraper adds, and the bounds of buckets.
 OTHER_LABELS = {"job", "instance", "le"}
 SAMPLES: dict[str, Family] = {
-    name: family for family in FAMILIES.values() for name in family.sample_names
+    name: family for family in FAMILIES.values() for name in sample_names(family)
 }
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from ops.observe.families import FAMILIES, SECTIONS
-from ops.observe.family import ALIAS_LABELS, Family, Kind
+from ops.observe.families import ALIAS_LABELS, FAMILIES, SECTIONS, Family, Kind
 
 CONTRACT = (
     "request_total",

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from domain.events.cache import CacheBlockRejected, CachePersistencePaused, CachePersistenceResumed
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import (
-    BlockRejected,
     NewBlock,
-    PersistencePaused,
-    PersistenceResumed,
     StoredBlock,
     StoreEvent,
 )
@@ -122,7 +120,10 @@ def test_directory_that_can_be_read_again_is_used_again(
     assert tier.flush(WAIT_S)
     assert tier.figures().state is TierState.ON
     assert tier.write_state() is WriteState.READY
-    assert [type(event) for event in world.events] == [PersistencePaused, PersistenceResumed]
+    assert [type(event) for event in world.events] == [
+        CachePersistencePaused,
+        CachePersistenceResumed,
+    ]
 
 
 def test_block_that_waits_is_held_and_not_taken_twice(world: World) -> None:
@@ -150,8 +151,8 @@ def test_rejected_block_is_deleted_and_reported(world: World) -> None:
     tier.forget([]).result(scaled(WAIT_S))
     assert not tier.contains(chain[1].hash)
     (event,) = world.events
-    assert isinstance(event, BlockRejected)
-    assert event.hash == chain[1].hash
+    assert isinstance(event, CacheBlockRejected)
+    assert event.block == chain[1].hash.hex()
 
 
 @pytest.mark.parametrize(

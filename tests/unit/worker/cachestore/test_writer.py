@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from domain.events.cache import CachePersistencePaused, CachePersistenceResumed
 from domain.kv.hashing import BlockHash
 from ops.blockstore.blocks import (
     NewBlock,
-    PersistencePaused,
-    PersistenceResumed,
     PutOutcome,
     StoreEvent,
 )
-from ops.blockstore.store import BlockStore
+from ops.blockstore.store import NO_WORKER, BlockStore
 from tests.support.builders.blocks import (
     FINGERPRINT,
     OTHER_FINGERPRINT,
@@ -261,7 +260,7 @@ def test_a_full_disk_pauses_once_and_resumes_by_itself(world: World) -> None:
     assert world.writer.write(make_block((1,))) is not None
     assert world.writer.flush(WAIT_S)
     (paused,) = world.events
-    assert isinstance(paused, PersistencePaused)
+    assert isinstance(paused, CachePersistencePaused)
     assert (paused.error, paused.retry_s) == ("ENOSPC", 5.0)
     assert world.writer.write(make_block((2,))) is None
     assert world.writer.stats().paused
@@ -278,7 +277,7 @@ def test_a_full_disk_pauses_once_and_resumes_by_itself(world: World) -> None:
     world.clock.advance(1.0)
     assert world.writer.write(make_block((5,))) is not None
     assert world.writer.flush(WAIT_S)
-    assert world.events[1:] == [PersistenceResumed(paused_s=15.0, dropped=2)]
+    assert world.events[1:] == [CachePersistenceResumed(worker=NO_WORKER, paused_s=15.0, dropped=2)]
     assert world.store.contains(make_block((5,)).hash)
     assert not world.writer.stats().paused
 
@@ -318,7 +317,7 @@ def test_unexpected_error_ends_neither_the_thread_nor_later_writes(
         patch.setattr(world.store, "put_many", lambda _: 1 / 0)
         world.writer.write(make_block((1,)))
         assert world.writer.flush(WAIT_S)
-    assert isinstance(world.events[0], PersistencePaused)
+    assert isinstance(world.events[0], CachePersistencePaused)
     assert world.events[0].error == "ZeroDivisionError"
     world.clock.advance(5.0)
     assert world.writer.write(make_block((2,))) is not None

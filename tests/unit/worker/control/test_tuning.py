@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import structlog
@@ -48,7 +49,7 @@ class World:
         )
 
     def worker(self) -> tuple[WorkerTuning, Parts]:
-        parts = Parts()
+        parts: Any = Parts()
         tuning = WorkerTuning(
             EngineControls(log=self.log, ids=SequentialIds(), signals=FakeControlSignals()),
             SETTINGS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import structlog
@@ -13,6 +14,7 @@ from domain.engine.operate import EngineControls
 from domain.engine.workers import PulseReply, WorkerPulse, WorkerState
 from domain.job.fair_scheduler import TurnOrder
 from domain.values import WorkerId
+from ops.broker.dramatiq_queue import BlockingRedisBroker
 from ops.observe.counter_file import CounterFile
 from tests.support.fakes.broker import FakeControlSignals, FakeItems
 from tests.support.fakes.engine import FakeEngine
@@ -62,7 +64,7 @@ def _tuning(engine: FakeEngine, scheduler: TurnScheduler) -> WorkerTuning:
         EngineValues(max_batch_size=BATCH, batch_window_ms=10, gap_max_ms=100),
         engine=engine,
         turns=scheduler,
-        queue=SimpleNamespace(shared_unacked_max=None),
+        queue=cast("BlockingRedisBroker", SimpleNamespace(shared_unacked_max=None)),
         logger=structlog.get_logger(),
     )
 

@@ -14,7 +14,7 @@ from domain.job.commit import AttemptReport, commit
 from domain.log.record import Draft
 from domain.log.trace import new_trace, trace_id_of
 from domain.values import JobId, StreamName, Timings, WorkerId
-from ops.observe.span import NoSpans, Span
+from ops.observe.span import Span, SpanSink
 from tests.support.builders.job_events import start_command
 from tests.support.builders.job_world import JobWorld
 from worker.recording.attempt_spans import (
@@ -28,7 +28,7 @@ from worker.recording.attempt_spans import (
 TRACE = new_trace(sampled=True)
 
 
-class Spans(NoSpans):
+class Spans(SpanSink):
     """Keeps what it is given."""
 
     is_on = True
@@ -99,7 +99,7 @@ def test_the_phases_lie_behind_one_another() -> None:
         queued_ms=9, admission_ms=10, restore_ms=20, prefill_ms=50, first_token_ms=61, decode_ms=100
     )
     run = replace(report.run, outcome=replace(report.run.outcome, timings=timings))
-    spans = list(spans_of(replace(report, run=run), {}, has_texts=False))
+    spans = list(spans_of(replace(report, run=run), world.log, has_texts=False))
     begin = next(one.start_ns for one in spans if one.name.startswith("chat"))
     phases = {one.name: one for one in spans[-4:]}
     ms = {

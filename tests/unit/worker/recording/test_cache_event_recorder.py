@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from domain.events.cache import (
+    CacheBlockRejected,
+    CacheBlocksEvicted,
+    CachePersistencePaused,
+    CachePersistenceResumed,
+)
 from domain.kv.hashing import BlockHash
 from domain.values import JobId, StreamName, WorkerId
 from ops.blockstore.blocks import (
-    BlockRejected,
-    BlocksEvicted,
-    PersistencePaused,
-    PersistenceResumed,
     RejectReason,
 )
 from ops.clock import SystemClock
@@ -182,12 +184,22 @@ def test_store_events_go_to_the_workers_stream(
 ) -> None:
     monkeypatch.setattr(recorder_module, "EVICTIONS_S", 0.01)
     world.recorder.record(
-        BlockRejected(hash=NAMES[0], reason=RejectReason.CHECKSUM, detail="bad", size_bytes=9)
+        CacheBlockRejected(
+            worker=WORKER,
+            block=NAMES[0].hex(),
+            reason=RejectReason.CHECKSUM.value,
+            detail="bad",
+            size_bytes=9,
+        )
     )
-    world.recorder.record(PersistencePaused(error="ENOSPC", message="full", retry_s=5))
-    world.recorder.record(PersistenceResumed(paused_s=7.25, dropped=3))
+    world.recorder.record(
+        CachePersistencePaused(worker=WORKER, error="ENOSPC", message="full", retry_s=5)
+    )
+    world.recorder.record(CachePersistenceResumed(worker=WORKER, paused_s=7.25, dropped=3))
     for _ in range(3):
-        world.recorder.record(BlocksEvicted(blocks=2, size_bytes=10))
+        world.recorder.record(
+            CacheBlocksEvicted(worker=WORKER, tier="disk", blocks=2, size_bytes=10)
+        )
     world.recorder.record_evicted("ram", 1, 5)
     world.settle()
     events = world.events(WORKER)
