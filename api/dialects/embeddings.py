@@ -188,8 +188,11 @@ def floats_of(vector: bytes) -> array[float]:
     return elements
 
 
-async def create_embeddings(app: App, request: Request) -> Reply:
-    """Return the vectors of texts, in their order; the reply repeats the model name."""
+async def create_embedding(app: App, request: Request) -> Reply:
+    """Return the vectors of texts in OpenAI's format.
+
+    The reply repeats the model name.
+    """
 
     def reply(view: Job, vectors: Vectors) -> EmbeddingList:
         body = read_body(request.body)
@@ -243,9 +246,7 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
 EMBEDDING_OPERATIONS: Final = (
     Operation(
         "POST /v1/embeddings",
-        create_embeddings,
-        id="createEmbedding",
-        summary="Return the vectors of texts in OpenAI's format",
+        create_embedding,
         parameters=(IDEMPOTENCY_KEY,),
         body=EmbeddingBody,
         example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},

@@ -341,8 +341,8 @@ class Operation:
     Attributes:
         route: Method and path pattern, such as ``GET /v1/jobs/{job_id}``.
         endpoint: Answers a request.
-        id: ``operationId`` in the document.
-        summary: One line.
+        id: ``operationId`` in the document, by default the name of the function in camel case.
+        summary: By default the first line of the function's docstring, without its full stop.
         parameters: All that ``endpoint`` reads, and those in the path.
         body: Type of the JSON body; ``None`` where there is none.
         body_media: Media type of the body.
@@ -363,8 +363,8 @@ class Operation:
     route: str
     endpoint: Endpoint
     _: KW_ONLY
-    id: str
-    summary: str
+    id: str = ""
+    summary: str = ""
     parameters: tuple[Parameter[Any], ...] = ()
     body: Any = None
     body_media: str = "application/json"
@@ -380,6 +380,14 @@ class Operation:
     stops_work: bool = False
     access: Access | None = None
     responses: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            first, *rest = self.endpoint.__name__.split("_")
+            object.__setattr__(self, "id", first + "".join(map(str.capitalize, rest)))
+        if not self.summary:
+            line = (self.endpoint.__doc__ or "").partition("\n")[0]
+            object.__setattr__(self, "summary", line.removesuffix("."))
 
     @property
     def method(self) -> str:

@@ -64,7 +64,10 @@ _SEEN: Final = flag(
 
 
 async def create_agent(app: App, request: Request) -> Reply:
-    """Create an agent; a repeated request returns the same agent."""
+    """Create an agent that keeps its own history.
+
+    A repeated request returns the same agent.
+    """
     wire = parse_body(AgentBody, request.body or _NO_BODY)
     agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
     owner = await app.call(app.ownership.claim_agent, request.caller, agent_id)
@@ -78,8 +81,11 @@ async def create_agent(app: App, request: Request) -> Reply:
     return await _agent_reply(agent, app, status=201 if is_new else 200)
 
 
-async def list_all(app: App, request: Request) -> Reply:
-    """List agents, newest first, or all that were seen, the latest seen first."""
+async def list_agents(app: App, request: Request) -> Reply:
+    """List the agents of this service, newest first.
+
+    With ``seen``, all that the log names, the latest seen first.
+    """
     before = _BEFORE.read(request)
     page = await app.call(
         app.agent_records.page,
@@ -98,20 +104,20 @@ async def list_all(app: App, request: Request) -> Reply:
 
 
 async def get_agent(app: App, request: Request) -> Reply:
-    """Return one agent with its latest turns."""
+    """Return an agent with its latest turns."""
     agent = await app.call(app.agent_records.load, _agent_id(request))
     return await _agent_reply(agent, app)
 
 
-async def list_messages(app: App, request: Request) -> Reply:
-    """Return the conversation of an agent."""
+async def list_agent_messages(app: App, request: Request) -> Reply:
+    """Return the conversation of an agent, inherited turns included."""
     agent = await app.call(app.agent_records.load, _agent_id(request))
     messages = await app.call(app.agent_records.conversation, agent)
     return json_reply(messages_object(messages, agent.last or agent.base))
 
 
 async def change_agent(app: App, request: Request) -> Reply:
-    """Change metadata and default options of an agent; later turns use them."""
+    """Change metadata and default options of an agent."""
     wire = parse_body(AgentChangeBody, request.body)
     agent = await app.call(
         app.agent_records.change,
@@ -143,7 +149,10 @@ async def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
 
 
 async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
-    """Add a turn; return its job at once or after its end, or stream its items."""
+    """Add a turn to the history of an agent.
+
+    The reply is its job, at once or after its end, or the stream of its items.
+    """
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
     added = await app.call(add_turn, app, _agent_id(request), wire, request)
@@ -202,8 +211,6 @@ AGENT_OPERATIONS: Final = (
     Operation(
         "POST /v1/agents",
         create_agent,
-        id="createAgent",
-        summary="Create an agent that keeps its own history",
         body=AgentBody,
         body_required=False,
         example={"id": "writer", "system": "You write short letters.", "max_tokens": 32},
@@ -212,27 +219,11 @@ AGENT_OPERATIONS: Final = (
         may_be_done=True,
         responses={409: "Another agent has this name"},
     ),
-    Operation(
-        "GET /v1/agents",
-        list_all,
-        id="listAgents",
-        summary="List the agents of this service, newest first",
-        parameters=(_LIMIT, _BEFORE, _SEEN),
-        reply=AgentList,
-    ),
-    Operation(
-        "GET /v1/agents/{agent_id}",
-        get_agent,
-        id="getAgent",
-        summary="Return an agent with its latest turns",
-        parameters=(_AGENT_ID,),
-        reply=AgentObject,
-    ),
+    Operation("GET /v1/agents", list_agents, parameters=(_LIMIT, _BEFORE, _SEEN), reply=AgentList),
+    Operation("GET /v1/agents/{agent_id}", get_agent, parameters=(_AGENT_ID,), reply=AgentObject),
     Operation(
         "PATCH /v1/agents/{agent_id}",
         change_agent,
-        id="changeAgent",
-        summary="Change metadata and default options of an agent",
         parameters=(_AGENT_ID,),
         body=AgentChangeBody,
         example={"max_tokens": 64, "metadata": {"team": "letters"}},
@@ -240,25 +231,16 @@ AGENT_OPERATIONS: Final = (
     ),
     Operation(
         "GET /v1/agents/{agent_id}/messages",
-        list_messages,
-        id="listAgentMessages",
-        summary="Return the conversation of an agent, inherited turns included",
+        list_agent_messages,
         parameters=(_AGENT_ID,),
         reply=AgentMessages,
     ),
     Operation(
-        "DELETE /v1/agents/{agent_id}",
-        delete_agent,
-        id="deleteAgent",
-        summary="Delete an agent and cancel its open turn",
-        parameters=(_AGENT_ID,),
-        reply=DeletedAgent,
+        "DELETE /v1/agents/{agent_id}", delete_agent, parameters=(_AGENT_ID,), reply=DeletedAgent
     ),
     Operation(
         "POST /v1/agents/{agent_id}/generate",
         generate_turn,
-        id="generateTurn",
-        summary="Add a turn to the history of an agent",
         parameters=(_AGENT_ID, IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
         body=TurnBody,
         example={"prompt": "Say hello.", "max_tokens": 32},
@@ -275,8 +257,6 @@ AGENT_OPERATIONS: Final = (
     Operation(
         "POST /v1/agents/{agent_id}/fork",
         fork_agent,
-        id="forkAgent",
-        summary="Create an agent with the history of this one up to one of its turns",
         parameters=(_AGENT_ID,),
         body=ForkBody,
         body_required=False,
@@ -288,13 +268,16 @@ AGENT_OPERATIONS: Final = (
 )
 
 
-async def get_cache(app: App, request: Request) -> Reply:
-    """Return the cache state of an agent's context, also of an agent that was never registered."""
+async def get_agent_cache(app: App, request: Request) -> Reply:
+    """Return the cache state of the context of an agent.
+
+    It may have never been registered.
+    """
     return json_reply(await app.call(load_agent_cache, app, _agent_id(request)))
 
 
-async def forget_cache(app: App, request: Request) -> Reply:
-    """Delete the blocks that only this agent's contexts use."""
+async def forget_agent_cache(app: App, request: Request) -> Reply:
+    """Delete the cached blocks that only this agent uses."""
     agent_id = _agent_id(request)
     await app.call(is_registered, app, agent_id)
     blocks = await app.call(app.agent_contexts.forget, agent_id, correlation_id=request.id)
@@ -307,7 +290,7 @@ async def forget_cache(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def get_blocks(app: App, request: Request) -> Reply:
+async def get_agent_blocks(app: App, request: Request) -> Reply:
     """Return the contexts of an agent as maps of blocks."""
     agent_id = _agent_id(request)
     registered = await app.call(is_registered, app, agent_id)
@@ -318,25 +301,19 @@ async def get_blocks(app: App, request: Request) -> Reply:
 AGENT_CACHE_OPERATIONS: Final = (
     Operation(
         "GET /v1/agents/{agent_id}/cache",
-        get_cache,
-        id="getAgentCache",
-        summary="Return the cache state of the context of an agent",
+        get_agent_cache,
         parameters=(_AGENT_ID,),
         reply=AgentCache,
     ),
     Operation(
         "DELETE /v1/agents/{agent_id}/cache",
-        forget_cache,
-        id="forgetAgentCache",
-        summary="Delete the cached blocks that only this agent uses",
+        forget_agent_cache,
         parameters=(_AGENT_ID,),
         reply=ForgottenCache,
     ),
     Operation(
         "GET /v1/agents/{agent_id}/blocks",
-        get_blocks,
-        id="getAgentBlocks",
-        summary="Return the contexts of an agent as maps of blocks",
+        get_agent_blocks,
         parameters=(_AGENT_ID,),
         reply=AgentContextMaps,
     ),

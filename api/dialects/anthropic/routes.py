@@ -32,9 +32,10 @@ PROTOCOL: Final = "anthropic"
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
-    """Answer a turn; the reply repeats the model name of the request, since any name is served.
+    """Generate an answer in Anthropic's Messages format.
 
-    Claude Code sends some of its requests under names of its vendor, whatever its settings.
+    The reply repeats the model name of the request, since any name is served: Claude Code sends
+    some of its requests under names of its vendor, whatever its settings.
     """
     parse = await _parse_of(app, request)
     parsed, job = await open_answer(app, parse, request, protocol=PROTOCOL)
@@ -132,7 +133,10 @@ async def _previous_of(
 
 
 async def count_tokens(app: App, request: Request) -> Reply:
-    """Return the length of the prompt of a request; a generation reports the same number."""
+    """Count the tokens of the prompt of a request.
+
+    A generation reports the same number.
+    """
     return json_reply(await run_count(app, request, partial(_count, app, request)))
 
 
@@ -164,8 +168,6 @@ MESSAGE_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages",
         create_message,
-        id="createMessage",
-        summary="Generate an answer in Anthropic's Messages format",
         parameters=(IDEMPOTENCY_KEY,),
         body=MessagesBody,
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
@@ -176,8 +178,6 @@ MESSAGE_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages/count_tokens",
         count_tokens,
-        id="countTokens",
-        summary="Count the tokens of the prompt of a request",
         body=CountBody,
         example={"model": "semantic-demo", "messages": [USER_TURN]},
         reply=TokenCount,

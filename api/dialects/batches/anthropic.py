@@ -164,7 +164,10 @@ _BEFORE_ID: Final = text("before_id", "only batches newer than this one", patter
 
 
 async def create_message_batch(app: App, request: Request) -> Reply:
-    """Accept a batch; a request that is not valid gets its error as its result."""
+    """Accept a batch of Messages requests; each becomes a job.
+
+    A request that is not valid gets its error as its result.
+    """
     await app.call(app.controls.require_admission)
     batch = await app.call(_accept, app, request)
     app.wake_batches()
@@ -172,18 +175,18 @@ async def create_message_batch(app: App, request: Request) -> Reply:
 
 
 async def list_message_batches(app: App, request: Request) -> Reply:
-    """List batches, newest first."""
+    """List Message Batches, newest first."""
     return json_reply(await app.call(_list, app, request))
 
 
 async def get_message_batch(app: App, request: Request) -> Reply:
-    """Return one batch."""
+    """Return a Message Batch."""
     batch = await app.call(_find, app, request)
     return json_reply(await app.call(_object, batch, request, app))
 
 
 async def cancel_message_batch(app: App, request: Request) -> Reply:
-    """Cancel a batch; one that has ended stays as it is."""
+    """Cancel a Message Batch; a repeated request changes nothing."""
     batch = await app.call(_find, app, request)
     batch = await app.call(app.batch_records.cancel, batch.id)
     app.wake_batches()
@@ -191,7 +194,7 @@ async def cancel_message_batch(app: App, request: Request) -> Reply:
 
 
 async def delete_message_batch(app: App, request: Request) -> Reply:
-    """Delete a batch that has ended."""
+    """Delete a Message Batch that has ended."""
     batch = await app.call(_find, app, request)
     name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
@@ -201,8 +204,8 @@ async def delete_message_batch(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def message_batch_results(app: App, request: Request) -> StreamReply:
-    """Return the results, a line for each request in the order of the requests."""
+async def get_message_batch_results(app: App, request: Request) -> StreamReply:
+    """Return the results of a Message Batch that has ended, one JSON object per line."""
     batch = await app.call(_find, app, request)
     name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
     if not batch.state.is_terminal:
@@ -313,19 +316,13 @@ MESSAGE_BATCH_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages/batches",
         create_message_batch,
-        id="createMessageBatch",
-        summary="Accept a batch of Messages requests; each becomes a job",
         body=MessageBatchBody,
         takes_upload=True,
         example={
             "requests": [
                 {
                     "custom_id": "first",
-                    "params": {
-                        "model": "semantic-demo",
-                        "max_tokens": 32,
-                        "messages": [USER_TURN],
-                    },
+                    "params": {"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
                 }
             ]
         },
@@ -335,24 +332,18 @@ MESSAGE_BATCH_OPERATIONS: Final = (
     Operation(
         "GET /v1/messages/batches",
         list_message_batches,
-        id="listMessageBatches",
-        summary="List Message Batches, newest first",
         parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID),
         reply=MessageBatchList,
     ),
     Operation(
         "GET /v1/messages/batches/{batch_id}",
         get_message_batch,
-        id="getMessageBatch",
-        summary="Return a Message Batch",
         parameters=(_BATCH_ID,),
         reply=MessageBatch,
     ),
     Operation(
         "DELETE /v1/messages/batches/{batch_id}",
         delete_message_batch,
-        id="deleteMessageBatch",
-        summary="Delete a Message Batch that has ended",
         parameters=(_BATCH_ID,),
         reply=DeletedMessageBatch,
         responses={409: "The batch has not ended"},
@@ -360,16 +351,12 @@ MESSAGE_BATCH_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages/batches/{batch_id}/cancel",
         cancel_message_batch,
-        id="cancelMessageBatch",
-        summary="Cancel a Message Batch; a repeated request changes nothing",
         parameters=(_BATCH_ID,),
         reply=MessageBatch,
     ),
     Operation(
         "GET /v1/messages/batches/{batch_id}/results",
-        message_batch_results,
-        id="getMessageBatchResults",
-        summary="Return the results of a Message Batch that has ended, one JSON object per line",
+        get_message_batch_results,
         parameters=(_BATCH_ID,),
         media=JSONL,
         responses={409: "The batch has not ended"},

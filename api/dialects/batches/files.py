@@ -130,11 +130,11 @@ _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 
 async def create_file(app: App, request: Request) -> Reply:
-    """Store an uploaded file."""
+    """Store a file."""
     return json_reply(await app.call(_object, _keep, app, request))
 
 
-async def list_stored_files(app: App, request: Request) -> Reply:
+async def list_files(app: App, request: Request) -> Reply:
     """List files, newest first by default."""
     after, purpose = _AFTER.read(request), _PURPOSE.read(request)
     page = await app.call(
@@ -156,11 +156,11 @@ async def list_stored_files(app: App, request: Request) -> Reply:
 
 
 async def get_file(app: App, request: Request) -> Reply:
-    """Return one file."""
+    """Return a file."""
     return json_reply(await app.call(_object, _find, app, request))
 
 
-async def delete_stored_file(app: App, request: Request) -> Reply:
+async def delete_file(app: App, request: Request) -> Reply:
     """Delete a file; batches that were created from it continue."""
     file = await app.call(_find, app, request)
     await app.call(app.file_records.delete, file.id, correlation_id=request.id)
@@ -168,7 +168,7 @@ async def delete_stored_file(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def file_content(app: App, request: Request) -> StreamReply:
+async def get_file_content(app: App, request: Request) -> StreamReply:
     """Return the content of a file."""
     file = await app.call(_find, app, request)
     pieces = await app.call(_content, file, app)
@@ -238,8 +238,6 @@ FILE_OPERATIONS: Final = (
     Operation(
         "POST /v1/files",
         create_file,
-        id="createFile",
-        summary="Store a file",
         body=FileUpload,
         body_media="multipart/form-data",
         takes_upload=True,
@@ -247,35 +245,11 @@ FILE_OPERATIONS: Final = (
         reply=FileObject,
     ),
     Operation(
-        "GET /v1/files",
-        list_stored_files,
-        id="listFiles",
-        summary="List files, newest first by default",
-        parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE),
-        reply=FileList,
+        "GET /v1/files", list_files, parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE), reply=FileList
     ),
+    Operation("GET /v1/files/{file_id}", get_file, parameters=(_FILE_ID,), reply=FileObject),
+    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,), reply=DeletedFile),
     Operation(
-        "GET /v1/files/{file_id}",
-        get_file,
-        id="getFile",
-        summary="Return a file",
-        parameters=(_FILE_ID,),
-        reply=FileObject,
-    ),
-    Operation(
-        "DELETE /v1/files/{file_id}",
-        delete_stored_file,
-        id="deleteFile",
-        summary="Delete a file; batches that were created from it continue",
-        parameters=(_FILE_ID,),
-        reply=DeletedFile,
-    ),
-    Operation(
-        "GET /v1/files/{file_id}/content",
-        file_content,
-        id="getFileContent",
-        summary="Return the content of a file",
-        parameters=(_FILE_ID,),
-        media=_OCTETS,
+        "GET /v1/files/{file_id}/content", get_file_content, parameters=(_FILE_ID,), media=_OCTETS
     ),
 )

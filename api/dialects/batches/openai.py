@@ -248,26 +248,26 @@ _AFTER: Final = text(
 
 
 async def create_batch(app: App, request: Request) -> Reply:
-    """Accept the requests in a file; the batch thread validates them next."""
+    """Accept the requests in a file; each becomes a job."""
     await app.call(app.controls.require_admission)
     batch = await app.call(_accept, app, request)
     app.wake_batches()
     return json_reply(await app.call(_object, batch, app))
 
 
-async def list_openai_batches(app: App, request: Request) -> Reply:
+async def list_batches(app: App, request: Request) -> Reply:
     """List batches, newest first."""
     return json_reply(await app.call(_list, app, request))
 
 
 async def get_batch(app: App, request: Request) -> Reply:
-    """Return one batch."""
+    """Return a batch."""
     batch = await app.call(_find, app, request)
     return json_reply(await app.call(_object, batch, app))
 
 
-async def cancel_openai_batch(app: App, request: Request) -> Reply:
-    """Cancel a batch; a repeated request changes nothing."""
+async def cancel_batch(app: App, request: Request) -> Reply:
+    """Cancel a batch."""
     batch = await app.call(_find, app, request)
     if openai_batch_status(batch) in _ENDED:
         raise BatchAlreadyEnded(wire_id(batch.id, OPENAI_BATCH_PREFIX), openai_batch_status(batch))
@@ -370,8 +370,6 @@ BATCH_OPERATIONS: Final = (
     Operation(
         "POST /v1/batches",
         create_batch,
-        id="createBatch",
-        summary="Accept the requests in a file; each becomes a job",
         body=BatchBody,
         example={
             "input_file_id": "file-" + "0" * 32,
@@ -381,27 +379,11 @@ BATCH_OPERATIONS: Final = (
         reply=BatchObject,
         responses={404: "The file does not exist", 429: BATCHES_FULL},
     ),
-    Operation(
-        "GET /v1/batches",
-        list_openai_batches,
-        id="listBatches",
-        summary="List batches, newest first",
-        parameters=(_LIMIT, _AFTER),
-        reply=BatchList,
-    ),
-    Operation(
-        "GET /v1/batches/{batch_id}",
-        get_batch,
-        id="getBatch",
-        summary="Return a batch",
-        parameters=(_BATCH_ID,),
-        reply=BatchObject,
-    ),
+    Operation("GET /v1/batches", list_batches, parameters=(_LIMIT, _AFTER), reply=BatchList),
+    Operation("GET /v1/batches/{batch_id}", get_batch, parameters=(_BATCH_ID,), reply=BatchObject),
     Operation(
         "POST /v1/batches/{batch_id}/cancel",
-        cancel_openai_batch,
-        id="cancelBatch",
-        summary="Cancel a batch",
+        cancel_batch,
         parameters=(_BATCH_ID,),
         reply=BatchObject,
         responses={409: "The batch has ended already"},

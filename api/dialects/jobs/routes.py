@@ -95,7 +95,7 @@ _LAST_EVENT_ID: Final = header(
 
 
 async def create_job(app: App, request: Request) -> Reply:
-    """Accept a job; the client may wait for its end for a while."""
+    """Enqueue a generation as a job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
     accepted, job = await app.call(_accept, app, parse, request)
@@ -165,13 +165,15 @@ def _wanted(request: Request) -> JobFilter:
 
 
 async def get_job(app: App, request: Request) -> Reply:
-    """Return one job, with its answer once it has one."""
+    """Return a job, with its answer once it has one."""
     job = await app.call(load_job, app, JobId(_JOB_ID.read(request)), request.caller)
     return json_reply(job)
 
 
 async def stream_job(app: App, request: Request) -> Reply | StreamReply:
-    """Stream the items after a cursor; a client that leaves ends the stream and not the job.
+    """Stream the numbered items of a job from any position.
+
+    A client that leaves ends the stream and not the job.
 
     The stream ends with ``model_changed`` if the client has output of another model.
 
@@ -223,7 +225,7 @@ async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
 
 
 async def cancel_job(app: App, request: Request) -> Reply:
-    """Cancel a job; one that has ended stays as it is."""
+    """Cancel a job; a repeated request changes nothing."""
     job_id = JobId(_JOB_ID.read(request))
     await app.call(app.cancellation.cancel, job_id, reason="api")
     return json_reply(await app.call(load_job, app, job_id, request.caller))
@@ -239,12 +241,12 @@ async def retry_job(app: App, request: Request) -> Reply:
 
 
 async def cancel_jobs(app: App, request: Request) -> Reply:
-    """Cancel the open jobs of a filter."""
+    """Cancel the open jobs of a filter, or list them."""
     return await app.call(_act, app, request, _CANCELLABLE, _cancel_one)
 
 
 async def retry_jobs(app: App, request: Request) -> Reply:
-    """Enqueue the jobs of a filter again that ended without an answer."""
+    """Enqueue the jobs of a filter again that ended without an answer, or list them."""
     return await app.call(_act, app, request, _RETRYABLE, _retry_one)
 
 
@@ -315,7 +317,7 @@ def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) 
 
 
 async def fork_job(app: App, request: Request) -> Reply:
-    """Accept a job that continues the answer of another one."""
+    """Continue the answer of a job after its first tokens, in a new job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
     wire = parse_body(JobForkBody, request.body)
@@ -342,8 +344,8 @@ def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
     return [summarise_job(app, view) for view in views]
 
 
-async def get_timeline(app: App, request: Request) -> Reply:
-    """Return the steps of a job and the time between them."""
+async def get_job_timeline(app: App, request: Request) -> Reply:
+    """Return the steps of a job and where its time went."""
     job_id = JobId(_JOB_ID.read(request))
     timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
     if timeline is None:
@@ -400,8 +402,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs",
         create_job,
-        id="createJob",
-        summary="Enqueue a generation as a job",
         parameters=(IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
         body=JobBody,
         example={"prompt": "Say hello.", "max_tokens": 32},
@@ -414,8 +414,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "GET /v1/jobs",
         list_jobs,
-        id="listJobs",
-        summary="List jobs, newest first",
         parameters=(
             _LIMIT,
             _BEFORE,
@@ -429,19 +427,10 @@ JOB_OPERATIONS: Final = (
         ),
         reply=JobList,
     ),
-    Operation(
-        "GET /v1/jobs/{job_id}",
-        get_job,
-        id="getJob",
-        summary="Return a job, with its answer once it has one",
-        parameters=(_JOB_ID,),
-        reply=JobObject,
-    ),
+    Operation("GET /v1/jobs/{job_id}", get_job, parameters=(_JOB_ID,), reply=JobObject),
     Operation(
         "GET /v1/jobs/{job_id}/stream",
         stream_job,
-        id="streamJob",
-        summary="Stream the numbered items of a job from any position",
         parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID, *DURABLE_PARAMETERS),
         reply=list[DurableMessage],
         is_streamed=True,
@@ -452,19 +441,10 @@ JOB_OPERATIONS: Final = (
             410: "The answer has begun anew since the offset was given",
         },
     ),
-    Operation(
-        "POST /v1/jobs/{job_id}/cancel",
-        cancel_job,
-        id="cancelJob",
-        summary="Cancel a job; a repeated request changes nothing",
-        parameters=(_JOB_ID,),
-        reply=JobObject,
-    ),
+    Operation("POST /v1/jobs/{job_id}/cancel", cancel_job, parameters=(_JOB_ID,), reply=JobObject),
     Operation(
         "POST /v1/jobs/{job_id}/retry",
         retry_job,
-        id="retryJob",
-        summary="Enqueue a job again if it ended without an answer",
         parameters=(_JOB_ID,),
         reply=JobObject,
         status=202,
@@ -473,8 +453,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs/{job_id}/fork",
         fork_job,
-        id="forkJob",
-        summary="Continue the answer of a job after its first tokens, in a new job",
         parameters=(_JOB_ID, IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
         body=JobForkBody,
         example={"at": 0, "sampling": {"temperature": 0.5}},
@@ -486,8 +464,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs:cancel",
         cancel_jobs,
-        id="cancelJobs",
-        summary="Cancel the open jobs of a filter, or list them",
         body=BulkBody,
         example={"filter": {"tags": ["night"]}, "dry_run": True},
         reply=BulkReport,
@@ -495,18 +471,11 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs:retry",
         retry_jobs,
-        id="retryJobs",
-        summary="Enqueue the jobs of a filter again that ended without an answer, or list them",
         body=BulkBody,
         example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
         reply=BulkReport,
     ),
     Operation(
-        "GET /v1/jobs/{job_id}/timeline",
-        get_timeline,
-        id="getJobTimeline",
-        summary="Return the steps of a job and where its time went",
-        parameters=(_JOB_ID,),
-        reply=JobTimeline,
+        "GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,), reply=JobTimeline
     ),
 )

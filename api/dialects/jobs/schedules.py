@@ -151,7 +151,7 @@ def _key(schedule: Schedule, due: str) -> str:
 
 
 async def create_schedule(app: App, request: Request) -> Reply:
-    """Add a schedule."""
+    """Submit a job at each instant of a cron expression."""
     schedule = await app.call(_add, app, request)
     return json_reply(await app.call(_whole, app, schedule), status=201)
 
@@ -168,7 +168,7 @@ async def list_schedules(app: App, request: Request) -> Reply:
 
 
 async def get_schedule(app: App, request: Request) -> Reply:
-    """Return one schedule, with the body of its jobs."""
+    """Return a schedule, with the body of its jobs."""
     schedule = await app.call(app.schedules.load, ScheduleId(_SCHEDULE_ID.read(request)))
     return json_reply(await app.call(_whole, app, schedule))
 
@@ -180,7 +180,10 @@ async def pause_schedule(app: App, request: Request) -> Reply:
 
 
 async def resume_schedule(app: App, request: Request) -> Reply:
-    """Let a schedule go on with its next instant; what passed during the pause is not missed."""
+    """Let a paused schedule go on with its next instant.
+
+    What passed during the pause is not missed.
+    """
     schedule = await app.call(_resume, app, ScheduleId(_SCHEDULE_ID.read(request)))
     return json_reply(_object(schedule))
 
@@ -259,8 +262,6 @@ SCHEDULE_OPERATIONS: Final = (
     Operation(
         "POST /v1/schedules",
         create_schedule,
-        id="createSchedule",
-        summary="Submit a job at each instant of a cron expression",
         body=ScheduleBody,
         example={
             "name": "nightly",
@@ -276,42 +277,28 @@ SCHEDULE_OPERATIONS: Final = (
             429: "There are too many schedules",
         },
     ),
-    Operation(
-        "GET /v1/schedules",
-        list_schedules,
-        id="listSchedules",
-        summary="List the schedules, oldest first",
-        reply=ScheduleList,
-    ),
+    Operation("GET /v1/schedules", list_schedules, reply=ScheduleList),
     Operation(
         "GET /v1/schedules/{schedule_id}",
         get_schedule,
-        id="getSchedule",
-        summary="Return a schedule, with the body of its jobs",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),
     Operation(
         "DELETE /v1/schedules/{schedule_id}",
         remove_schedule,
-        id="removeSchedule",
-        summary="Remove a schedule; its jobs stay",
         parameters=(_SCHEDULE_ID,),
         reply=RemovedSchedule,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",
         pause_schedule,
-        id="pauseSchedule",
-        summary="Stop the jobs of a schedule; a repeated request changes nothing",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/resume",
         resume_schedule,
-        id="resumeSchedule",
-        summary="Let a paused schedule go on with its next instant",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),

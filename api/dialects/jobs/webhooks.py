@@ -41,8 +41,11 @@ async def list_webhooks(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def retry(app: App, request: Request) -> Reply:
-    """Deliver a webhook again; the webhook thread sends it within a second."""
+async def retry_webhook(app: App, request: Request) -> Reply:
+    """Deliver a webhook again, at once and with all its attempts.
+
+    The webhook thread sends it within a second.
+    """
     revived = await app.call(
         app.webhook_retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
     )
@@ -51,18 +54,11 @@ async def retry(app: App, request: Request) -> Reply:
 
 WEBHOOK_OPERATIONS: Final = (
     Operation(
-        "GET /v1/webhooks",
-        list_webhooks,
-        id="listWebhooks",
-        summary="List webhooks, newest first",
-        parameters=(_LIMIT, _BEFORE, _STATE),
-        reply=WebhookList,
+        "GET /v1/webhooks", list_webhooks, parameters=(_LIMIT, _BEFORE, _STATE), reply=WebhookList
     ),
     Operation(
         "POST /v1/webhooks/{webhook_id}/retry",
-        retry,
-        id="retryWebhook",
-        summary="Deliver a webhook again, at once and with all its attempts",
+        retry_webhook,
         parameters=(_WEBHOOK_ID,),
         reply=WebhookObject,
         status=202,

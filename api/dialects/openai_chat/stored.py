@@ -52,17 +52,20 @@ class _Stored:
     metadata: dict[str, str]
 
 
-async def get_completion(app: App, request: Request) -> Reply:
+async def get_chat_completion(app: App, request: Request) -> Reply:
     """Return a stored chat completion."""
     return json_reply(await app.call(_shown, app, _COMPLETION_ID.read(request)))
 
 
-async def list_completions(app: App, request: Request) -> Reply:
-    """List stored chat completions, the oldest first; ``metadata[key]=value`` selects."""
+async def list_chat_completions(app: App, request: Request) -> Reply:
+    """List stored chat completions, the oldest first.
+
+    ``metadata[key]=value`` selects.
+    """
     return json_reply(await app.call(_listed, app, request))
 
 
-async def update_completion(app: App, request: Request) -> Reply:
+async def update_chat_completion(app: App, request: Request) -> Reply:
     """Replace the metadata of a stored chat completion."""
     wire = parse_body(CompletionChangeBody, request.body)
     completion_id = _COMPLETION_ID.read(request)
@@ -71,10 +74,10 @@ async def update_completion(app: App, request: Request) -> Reply:
     event = JobRelabelled(wire=digest_of(payload))
     payloads = {event.wire: payload}
     await app.call(commit, found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
-    return await get_completion(app, request)
+    return await get_chat_completion(app, request)
 
 
-async def delete_completion(app: App, request: Request) -> Reply:
+async def delete_chat_completion(app: App, request: Request) -> Reply:
     """Delete a stored chat completion."""
     completion_id = _COMPLETION_ID.read(request)
     found = await app.call(_find, app, completion_id)
@@ -87,7 +90,7 @@ async def delete_completion(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def list_messages(app: App, request: Request) -> Reply:
+async def list_chat_completion_messages(app: App, request: Request) -> Reply:
     """List the messages of the request of a stored chat completion."""
     completion_id, wanted = _COMPLETION_ID.read(request), _read_page(request)
     found = await app.call(_find, app, completion_id)
@@ -206,25 +209,19 @@ def _read_page(request: Request) -> PageOfRows:
 STORED_OPERATIONS: Final = (
     Operation(
         "GET /v1/chat/completions",
-        list_completions,
-        id="listChatCompletions",
-        summary="List stored chat completions, the oldest first",
+        list_chat_completions,
         parameters=(*PAGE_PARAMETERS, _MODEL),
         reply=StoredCompletions,
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}",
-        get_completion,
-        id="getChatCompletion",
-        summary="Return a stored chat completion",
+        get_chat_completion,
         parameters=(_COMPLETION_ID,),
         reply=StoredCompletion,
     ),
     Operation(
         "POST /v1/chat/completions/{completion_id}",
-        update_completion,
-        id="updateChatCompletion",
-        summary="Replace the metadata of a stored chat completion",
+        update_chat_completion,
         parameters=(_COMPLETION_ID,),
         body=CompletionChangeBody,
         example={"metadata": {"topic": "letters"}},
@@ -232,17 +229,13 @@ STORED_OPERATIONS: Final = (
     ),
     Operation(
         "DELETE /v1/chat/completions/{completion_id}",
-        delete_completion,
-        id="deleteChatCompletion",
-        summary="Delete a stored chat completion",
+        delete_chat_completion,
         parameters=(_COMPLETION_ID,),
         reply=CompletionDeleted,
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}/messages",
-        list_messages,
-        id="listChatCompletionMessages",
-        summary="List the messages of the request of a stored chat completion",
+        list_chat_completion_messages,
         parameters=(_COMPLETION_ID, *PAGE_PARAMETERS),
         reply=StoredMessages,
     ),
