@@ -11,10 +11,8 @@ from api.dialects.agents.bodies import (
     AgentCache,
     AgentChangeBody,
     AgentContextMaps,
-    AgentList,
     AgentMessages,
     AgentObject,
-    DeletedAgent,
     ForgottenCache,
     ForkBody,
     TurnBody,
@@ -28,9 +26,9 @@ from api.dialects.agents.objects import (
     present_agent,
 )
 from api.dialects.agents.turns import AddedTurn, add_turn, changed_profile, profile_of
+from api.dialects.encoding import Deleted, NewestPage, deleted_reply, newest_page
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
-from api.dialects.jobs.objects import load_job
 from api.dialects.jobs.routes import accepted_reply
 from api.dialects.jobs.wire import NativeEncoder
 from api.http.bodies import parse_body
@@ -94,13 +92,8 @@ async def list_agents(app: App, request: Request) -> Reply:
         is_registered=not _SEEN.read(request),
         owner=request.caller.sees,
     )
-    body: AgentList = {
-        "object": "list",
-        "data": [listed_agent_object(view) for view in page.agents],
-        "has_more": page.has_more,
-        "next_before": page.agents[-1].id if page.has_more else None,
-    }
-    return json_reply(body)
+    rows = [listed_agent_object(view) for view in page.agents]
+    return json_reply(newest_page(rows, has_more=page.has_more))
 
 
 async def get_agent(app: App, request: Request) -> Reply:
@@ -132,8 +125,7 @@ async def delete_agent(app: App, request: Request) -> Reply:
     """Delete an agent and cancel its open turn."""
     agent_id = _agent_id(request)
     await remove_agent(app, agent_id, request)
-    body: DeletedAgent = {"id": agent_id, "object": "agent", "deleted": True}
-    return json_reply(body)
+    return deleted_reply(agent_id, "agent")
 
 
 async def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
@@ -158,9 +150,8 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     added = await app.call(add_turn, app, _agent_id(request), wire, request)
     if wire.stream:
         return await _stream(added, request, app)
-    job = await app.call(load_job, app, added.accepted.job_id, request.caller)
     headers = {TURN_HEADER: str(added.turn)}
-    return await accepted_reply(added.accepted, job, wait_s, request, app, more=headers)
+    return await accepted_reply(added.accepted, wait_s, request, app, more=headers)
 
 
 async def fork_agent(app: App, request: Request) -> Reply:
@@ -219,7 +210,12 @@ AGENT_OPERATIONS: Final = (
         may_be_done=True,
         responses={409: "Another agent has this name"},
     ),
-    Operation("GET /v1/agents", list_agents, parameters=(_LIMIT, _BEFORE, _SEEN), reply=AgentList),
+    Operation(
+        "GET /v1/agents",
+        list_agents,
+        parameters=(_LIMIT, _BEFORE, _SEEN),
+        reply=NewestPage[AgentObject],
+    ),
     Operation("GET /v1/agents/{agent_id}", get_agent, parameters=(_AGENT_ID,), reply=AgentObject),
     Operation(
         "PATCH /v1/agents/{agent_id}",
@@ -235,9 +231,7 @@ AGENT_OPERATIONS: Final = (
         parameters=(_AGENT_ID,),
         reply=AgentMessages,
     ),
-    Operation(
-        "DELETE /v1/agents/{agent_id}", delete_agent, parameters=(_AGENT_ID,), reply=DeletedAgent
-    ),
+    Operation("DELETE /v1/agents/{agent_id}", delete_agent, parameters=(_AGENT_ID,), reply=Deleted),
     Operation(
         "POST /v1/agents/{agent_id}/generate",
         generate_turn,

@@ -9,12 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from api.app import App
-from api.dialects.generate import (
-    ATTACHED_HEADER,
-    KEY_REUSED,
-    MODEL_UNKNOWN,
-    QUEUE_FULL,
-)
+from api.dialects.encoding import NewestPage, newest_page, shown
+from api.dialects.generate import ATTACHED_HEADER, KEY_REUSED, MODEL_UNKNOWN, QUEUE_FULL
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import (
     TAG_PATTERN,
@@ -24,17 +20,19 @@ from api.dialects.jobs.bodies import (
     BulkResult,
     BulkRow,
     DurableMessage,
+    JobBar,
     JobBody,
     JobEdge,
+    JobError,
     JobFilterBody,
     JobForkBody,
-    JobList,
     JobObject,
+    JobStep,
     JobTimeline,
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
 from api.dialects.jobs.fork import submit_fork
-from api.dialects.jobs.objects import after_objects, load_job, rounded, summarise_job, wait_of
+from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
 from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
@@ -54,8 +52,8 @@ from api.http.operation import (
     texts,
 )
 from api.streaming.answers import JobStream, wait_for_end
-from api.submit import Parse, accept_job
-from domain.audit.timeline import Timeline, bars_of, read_timeline
+from api.submit import accept_job
+from domain.audit.timeline import bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
 from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
@@ -98,13 +96,12 @@ async def create_job(app: App, request: Request) -> Reply:
     """Enqueue a generation as a job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
-    accepted, job = await app.call(_accept, app, parse, request)
-    return await accepted_reply(accepted, job, wait_s, request, app)
+    accepted = await app.call(accept_job, app, parse, request, protocol="jobs")
+    return await accepted_reply(accepted, wait_s, request, app)
 
 
 async def accepted_reply(
     accepted: Accepted,
-    job: JobObject,
     wait_s: int | None,
     request: Request,
     app: App,
@@ -121,7 +118,7 @@ async def accepted_reply(
     """
     if wait_s is not None:
         await wait_for_end(app.feed, accepted.job_id, wait_s, request)
-        job = await app.call(load_job, app, accepted.job_id, request.caller)
+    job = await app.call(load_job, app, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -143,13 +140,8 @@ async def list_jobs(app: App, request: Request) -> Reply:
         limit=_LIMIT.read(request),
         before=JobId(before) if before else None,
     )
-    body: JobList = {
-        "object": "list",
-        "data": await app.call(_objects, page.jobs, app),
-        "has_more": page.has_more,
-        "next_before": page.jobs[-1].id if page.has_more else None,
-    }
-    return json_reply(body)
+    shown_jobs = await app.call(lambda: [summarise_job(app, view) for view in page.jobs])
+    return json_reply(newest_page(shown_jobs, has_more=page.has_more))
 
 
 def _wanted(request: Request) -> JobFilter:
@@ -308,12 +300,8 @@ def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
 
 
 def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
-    return {
-        "id": job.id,
-        "status": job.status.value,
-        "result": result,
-        "error": None if error is None else {"code": error.code, "message": error.message},
-    }
+    fault = None if error is None else shown(JobError, error)
+    return shown(BulkRow, job, result=result, error=fault)
 
 
 async def fork_job(app: App, request: Request) -> Reply:
@@ -323,8 +311,7 @@ async def fork_job(app: App, request: Request) -> Reply:
     wire = parse_body(JobForkBody, request.body)
     job_id = JobId(_JOB_ID.read(request))
     accepted = await app.call(submit_fork, app, job_id, wire, request)
-    job = await app.call(load_job, app, accepted.job_id, request.caller)
-    return await accepted_reply(accepted, job, wait_s, request, app)
+    return await accepted_reply(accepted, wait_s, request, app)
 
 
 def _look_again(job: JobObject) -> str:
@@ -334,68 +321,32 @@ def _look_again(job: JobObject) -> str:
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
 
 
-def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
-    """Accept a job and return it as clients see it; see ``accept_job``."""
-    accepted = accept_job(app, parse, request, protocol="jobs")
-    return accepted, load_job(app, accepted.job_id, request.caller)
-
-
-def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
-    return [summarise_job(app, view) for view in views]
-
-
 async def get_job_timeline(app: App, request: Request) -> Reply:
     """Return the steps of a job and where its time went."""
     job_id = JobId(_JOB_ID.read(request))
     timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
     if timeline is None:
         raise JobNotFound(job_id)
-    after = await app.call(_edges, app, job_id)
-    return json_reply(_timeline(timeline, after, at=rfc3339(app.clock.now())))
+    reply = shown(
+        JobTimeline,
+        timeline,
+        object="job.timeline",
+        at=rfc3339(app.clock.now()),
+        after=await app.call(_edges, app, job_id),
+        steps=[shown(JobStep, step) for step in timeline.steps],
+        bars=[shown(JobBar, bar) for bar in bars_of(timeline)],
+    )
+    return json_reply(reply)
 
 
 def _edges(app: App, job_id: JobId) -> list[JobEdge]:
     view = app.views.get(job_id)
-    after = [] if view is None else after_objects(view.submitted.after)
-    jobs = [app.views.get(JobId(one["job"])) for one in after]
+    after = [] if view is None else view.submitted.after
+    jobs = [app.views.get(JobId(one.job)) for one in after]
     return [
-        {**one, "status": None if job is None else job.status.value}
+        shown(JobEdge, one, status=None if job is None else job.status)
         for one, job in zip(after, jobs, strict=True)
     ]
-
-
-def _timeline(timeline: Timeline, after: list[JobEdge], *, at: str) -> JobTimeline:
-    return {
-        "object": "job.timeline",
-        "job": timeline.job,
-        "at": at,
-        "ended": timeline.ended,
-        "total_ms": timeline.total_ms,
-        "queued_ms": timeline.queued_ms,
-        "attempts": timeline.attempts,
-        "after": after,
-        "steps": [
-            {
-                "what": step.what,
-                "at": step.at,
-                "after_ms": step.after_ms,
-                "text": step.text,
-                "took_ms": step.took_ms,
-                "attempt": step.attempt,
-                "position": step.position,
-            }
-            for step in timeline.steps
-        ],
-        "bars": [
-            {
-                "kind": bar.kind.value,
-                "attempt": bar.attempt,
-                "from_ms": bar.from_ms,
-                "to_ms": bar.to_ms,
-            }
-            for bar in bars_of(timeline)
-        ],
-    }
 
 
 JOB_OPERATIONS: Final = (
@@ -425,7 +376,7 @@ JOB_OPERATIONS: Final = (
             _METADATA,
             _SINCE,
         ),
-        reply=JobList,
+        reply=NewestPage[JobObject],
     ),
     Operation("GET /v1/jobs/{job_id}", get_job, parameters=(_JOB_ID,), reply=JobObject),
     Operation(

@@ -10,6 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
+from api.dialects.encoding import Deleted, deleted_reply, shown
 from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
@@ -90,14 +91,6 @@ class ScheduleList(TypedDict):
 
     object: Literal["list"]
     data: list[ScheduleObject]
-
-
-class RemovedSchedule(TypedDict):
-    """The reply to the removal of a schedule."""
-
-    id: str
-    object: Literal["schedule"]
-    deleted: bool
 
 
 def schedule_runner(app: App) -> ScheduleRunner:
@@ -192,8 +185,7 @@ async def remove_schedule(app: App, request: Request) -> Reply:
     """Remove a schedule; its jobs stay."""
     schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
     await app.call(app.schedules.remove, schedule_id)
-    body: RemovedSchedule = {"id": schedule_id, "object": "schedule", "deleted": True}
-    return json_reply(body)
+    return deleted_reply(schedule_id, "schedule")
 
 
 def _add(app: App, request: Request) -> Schedule:
@@ -234,28 +226,18 @@ def _whole(app: App, schedule: Schedule) -> ScheduleObject:
 
 def _object(schedule: Schedule) -> ScheduleObject:
     facts, last, missed = schedule.facts, schedule.last, schedule.last_missed
-    return {
-        "id": schedule.id,
-        "object": "schedule",
-        "name": facts.name,
-        "cron": facts.cron,
-        "timezone": facts.timezone,
-        "missed": "once" if facts.runs_late else "skip",
-        "status": "paused" if schedule.is_paused else "active",
-        "created_at": schedule.created_at,
-        "next_at": schedule.due_at,
-        "fired": schedule.fired,
-        "last": None if last is None else {"due": last.due, "job": last.job},
-        "missed_count": schedule.missed,
-        "last_missed": None
-        if missed is None
-        else {
-            "first": missed.first,
-            "last": missed.last,
-            "count": missed.count,
-            "reason": missed.reason,
-        },
-    }
+    return shown(
+        ScheduleObject,
+        schedule,
+        facts,
+        object="schedule",
+        missed="once" if facts.runs_late else "skip",
+        status="paused" if schedule.is_paused else "active",
+        next_at=schedule.due_at,
+        last=None if last is None else shown(ScheduleRun, last),
+        missed_count=schedule.missed,
+        last_missed=None if missed is None else shown(MissedRuns, missed),
+    )
 
 
 SCHEDULE_OPERATIONS: Final = (
@@ -288,7 +270,7 @@ SCHEDULE_OPERATIONS: Final = (
         "DELETE /v1/schedules/{schedule_id}",
         remove_schedule,
         parameters=(_SCHEDULE_ID,),
-        reply=RemovedSchedule,
+        reply=Deleted,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",

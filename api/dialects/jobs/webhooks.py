@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from api.app import App
-from api.dialects.jobs.bodies import WebhookList, WebhookObject
+from api.dialects.encoding import NewestPage, newest_page
+from api.dialects.jobs.bodies import WebhookObject
+from api.dialects.jobs.objects import webhook_object
 from api.http.bodies import WEBHOOK_ID_PATTERN
 from api.http.messages import Reply, Request, json_reply
 from api.http.operation import Operation, choice, page_size, path, text
-from domain.webhook.delivery import (
-    Webhook,
-    WebhookId,
-    WebhookState,
-)
+from domain.webhook.delivery import WebhookId, WebhookState
 
 _WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
@@ -32,13 +30,7 @@ async def list_webhooks(app: App, request: Request) -> Reply:
         owner=request.caller.sees,
     )
     data = [webhook_object(webhook) for webhook in found[:limit]]
-    body: WebhookList = {
-        "object": "list",
-        "data": data,
-        "has_more": len(found) > limit,
-        "next_before": data[-1]["id"] if len(found) > limit else None,
-    }
-    return json_reply(body)
+    return json_reply(newest_page(data, has_more=len(found) > limit))
 
 
 async def retry_webhook(app: App, request: Request) -> Reply:
@@ -54,7 +46,10 @@ async def retry_webhook(app: App, request: Request) -> Reply:
 
 WEBHOOK_OPERATIONS: Final = (
     Operation(
-        "GET /v1/webhooks", list_webhooks, parameters=(_LIMIT, _BEFORE, _STATE), reply=WebhookList
+        "GET /v1/webhooks",
+        list_webhooks,
+        parameters=(_LIMIT, _BEFORE, _STATE),
+        reply=NewestPage[WebhookObject],
     ),
     Operation(
         "POST /v1/webhooks/{webhook_id}/retry",
@@ -64,21 +59,3 @@ WEBHOOK_OPERATIONS: Final = (
         status=202,
     ),
 )
-
-
-def webhook_object(webhook: Webhook) -> WebhookObject:
-    """Return a webhook as clients see it."""
-    return {
-        "id": webhook.id,
-        "object": "webhook",
-        "type": webhook.event,
-        "subject": webhook.subject,
-        "url": webhook.url,
-        "state": webhook.state.value,
-        "attempts": webhook.attempts,
-        "created_at": webhook.created_at,
-        "last_attempt_at": webhook.last_at,
-        "next_attempt_at": webhook.next_at,
-        "status": webhook.status,
-        "error": webhook.error,
-    }
