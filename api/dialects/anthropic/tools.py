@@ -50,7 +50,7 @@ class AnthropicTools:
         strict: Names of the tools whose schema the service must enforce.
     """
 
-    def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
+    def __init__(self, tools: Sequence[AnthropicTool] | None = None) -> None:
         self.narrowed: dict[str, Mapping[str, Any]] = {}
         self._toolsets: dict[str, tuple[str, str]] = {}
         self._searches: set[str] = set()

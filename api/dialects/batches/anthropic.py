@@ -10,44 +10,26 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, lines_of
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, BatchLines
 from api.dialects.batches.objects import (
     BATCHES_FULL,
+    MESSAGE_BATCHES,
     BatchCounts,
-    Blocks,
-    batch_id_of,
+    BatchOptions,
+    accept_batch,
     batch_progress,
-    client_payload,
-    find_batch,
-    is_reached,
+    blocks_of,
     later,
-    new_batch_id,
-    wire_id,
 )
+from api.dialects.encoding import Rows, rows_of, shown
 from api.dialects.generate import USER_TURN
-from api.generation import start_after_of
-from api.http.bodies import (
-    BATCH,
-    Items,
-    RequestBody,
-    StartAfter,
-    WebhookBody,
-    parse_body,
-)
+from api.http.bodies import BATCH, Items, RequestBody, parse_body
 from api.http.messages import Reply, Request, StreamReply, json_reply
-from api.http.operation import Operation, edges, page_size, path, text
+from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState
-from domain.errors import (
-    BatchNotEnded,
-    BatchNotFound,
-    InvalidRequest,
-    NotFound,
-)
-from domain.events.batch import BatchSubmitted
+from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
 from domain.values import rfc3339
-
-# --- Anthropic -----------------------------------------------------------------------------
 
 
 class BatchRequest(RequestBody):
@@ -57,12 +39,10 @@ class BatchRequest(RequestBody):
     params: dict[str, Any]
 
 
-class MessageBatchBody(RequestBody):
+class MessageBatchBody(BatchOptions):
     """The body of ``POST /v1/messages/batches``: requests to answer within a day."""
 
     requests: Annotated[Items[BatchRequest], Field(min_length=1)]
-    start_after: StartAfter | None = None
-    webhook: WebhookBody | None = None
 
 
 class MessageBatch(TypedDict):
@@ -87,23 +67,12 @@ class MessageBatch(TypedDict):
     start_after: NotRequired[str]
 
 
-class MessageBatchList(TypedDict):
-    """A page, newest first."""
-
-    data: list[MessageBatch]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
 class DeletedMessageBatch(TypedDict):
     """The reply to the deletion of a batch."""
 
     id: str
     type: Literal["message_batch_deleted"]
 
-
-MESSAGE_BATCH_PREFIX: Final = "msgbatch_"
 
 _MESSAGE_BATCH_STATUS: Final = {
     BatchState.CANCELING: "canceling",
@@ -117,47 +86,34 @@ def message_batch_status(batch: Batch) -> str:
     return _MESSAGE_BATCH_STATUS.get(batch.state, "in_progress")
 
 
-def message_batch_object(
-    batch: Batch, counts: BatchCounts, *, archived_at: str | None, origin: str
-) -> MessageBatch:
-    """Return a batch in Anthropic's format.
-
-    Args:
-        counts: Its requests by state as they are now.
-        archived_at: When its results were archived, if they were.
-        origin: Origin of the URL of the results.
-    """
-    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
-    has_results = batch.state.is_terminal and archived_at is None
-    none_done: BatchCounts = {
-        "processing": batch.facts.lines,
-        "succeeded": 0,
-        "errored": 0,
-        "canceled": 0,
-        "expired": 0,
-    }
-    shown: MessageBatch = {
-        "id": name,
-        "type": "message_batch",
-        "processing_status": message_batch_status(batch),  # type: ignore[typeddict-item]  # one of three
-        "request_counts": counts if batch.state.is_terminal else none_done,
-        "progress": counts,
-        "created_at": batch.created_at,
-        "expires_at": batch.facts.expires_at,
-        "ended_at": batch.ended_at,
-        "cancel_initiated_at": batch.cancel_requested_at,
-        "archived_at": archived_at,
-        "results_url": f"{origin}{MESSAGES_PATH}/batches/{name}/results" if has_results else None,
-    }
+def _object(batch: Batch, request: Request, app: App) -> MessageBatch:
+    counts, archived_at = batch_progress(batch, app), _archived_at(batch, app)
+    name, is_over = MESSAGE_BATCHES.name(batch), batch.state.is_terminal
+    has_results = is_over and archived_at is None
+    none_done = dict.fromkeys(counts, 0) | {"processing": batch.facts.lines}
+    path_of_results = f"{MESSAGES_PATH}/batches/{name}/results"
+    whole = shown(
+        MessageBatch,
+        batch,
+        batch.facts,
+        id=name,
+        type="message_batch",
+        processing_status=message_batch_status(batch),
+        request_counts=counts if is_over else none_done,
+        progress=counts,
+        cancel_initiated_at=batch.cancel_requested_at,
+        archived_at=archived_at,
+        results_url=_origin(request) + path_of_results if has_results else None,
+    )
     if batch.facts.start_after is not None:
-        shown["start_after"] = batch.facts.start_after
-    return shown
+        whole["start_after"] = batch.facts.start_after
+    return whole
 
 
 JSONL: Final = "application/x-jsonl"
 
-_ID: Final = f"^{MESSAGE_BATCH_PREFIX}[0-9a-f]{{32}}$"
-_BATCH_ID: Final = path("batch_id", example=MESSAGE_BATCH_PREFIX + "0" * 32)
+_ID: Final = MESSAGE_BATCHES.id_pattern
+_BATCH_ID: Final = path("batch_id", example=MESSAGE_BATCHES.prefix + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=1000)
 _AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=_ID)
 _BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
@@ -196,7 +152,7 @@ async def cancel_message_batch(app: App, request: Request) -> Reply:
 async def delete_message_batch(app: App, request: Request) -> Reply:
     """Delete a Message Batch that has ended."""
     batch = await app.call(_find, app, request)
-    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
+    name = MESSAGE_BATCHES.name(batch)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
     await app.call(app.batch_records.delete, batch.id)
@@ -207,14 +163,14 @@ async def delete_message_batch(app: App, request: Request) -> Reply:
 async def get_message_batch_results(app: App, request: Request) -> StreamReply:
     """Return the results of a Message Batch that has ended, one JSON object per line."""
     batch = await app.call(_find, app, request)
-    name = wire_id(batch.id, MESSAGE_BATCH_PREFIX)
+    name = MESSAGE_BATCHES.name(batch)
     if not batch.state.is_terminal:
         raise BatchNotEnded(name, message_batch_status(batch))
     if _archived_at(batch, app) is not None:
         msg = f"the results of batch {name} have expired"
         raise NotFound(msg)
-    lines = (line for _, line in lines_of(app).results(batch))
-    return StreamReply(pieces=Blocks(lines, app.call), content_type=JSONL)
+    lines = (line for _, line in BatchLines(app).results(batch))
+    return StreamReply(pieces=blocks_of(lines, app.call), content_type=JSONL)
 
 
 def _accept(app: App, request: Request) -> Batch:
@@ -231,28 +187,16 @@ def _accept(app: App, request: Request) -> Batch:
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
     packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
-    client = client_payload(request)
-    now = app.clock.now()
-    start = start_after_of(body.start_after, now)
-    submitted = BatchSubmitted(
+    return accept_batch(
+        app,
+        request,
+        body,
+        payloads=packed.payloads,
+        is_checked=True,
         protocol=ANTHROPIC,
         endpoint=MESSAGES_PATH,
         content=packed.digest,
         lines=packed.lines,
-        start_after=None if start is None else rfc3339(start),
-        expires_at=later(start or now, rules.window_s),
-        client_name=next(iter(client), None),
-        webhook=app.webhook_policy.url_of(body.webhook),
-        trace=str(request.trace),
-        owner=request.caller.owner,
-        cache_owner=app.ownership.cache_owner_of(request.caller),
-    )
-    return app.batch_records.accept(
-        new_batch_id(app.ids),
-        submitted,
-        correlation_id=request.id,
-        payloads={**packed.payloads, **client},
-        is_checked=True,
     )
 
 
@@ -260,49 +204,25 @@ def _line(custom_id: str, params: dict[str, Any]) -> bytes:
     return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
 
 
-def _list(app: App, request: Request) -> MessageBatchList:
+def _list(app: App, request: Request) -> Rows[MessageBatch]:
     limit = _LIMIT.read(request)
     after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
     try:
-        page = app.batch_records.page(
-            (ANTHROPIC,),
-            limit=limit,
-            after=batch_id_of(after, MESSAGE_BATCH_PREFIX) if after is not None else None,
-            before=batch_id_of(before, MESSAGE_BATCH_PREFIX) if before is not None else None,
-            owner=request.caller.sees,
-        )
+        page = MESSAGE_BATCHES.page(app, request, limit, after=after, before=before)
     except BatchNotFound as error:
-        raise InvalidRequest(
-            error.message, field="after_id" if before is None else "before_id"
-        ) from error
-    data = [_object(batch, request, app) for batch in page.rows]
-    return {
-        "data": data,
-        "has_more": page.has_more,
-        **edges(data),
-    }
+        field = "after_id" if before is None else "before_id"
+        raise InvalidRequest(error.message, field=field) from error
+    return rows_of([_object(batch, request, app) for batch in page.rows], has_more=page.has_more)
 
 
 def _find(app: App, request: Request) -> Batch:
-    return find_batch(
-        _BATCH_ID.read(request), MESSAGE_BATCH_PREFIX, (ANTHROPIC,), app.batch_records
-    )
-
-
-def _object(batch: Batch, request: Request, app: App) -> MessageBatch:
-    return message_batch_object(
-        batch,
-        batch_progress(batch, app),
-        archived_at=_archived_at(batch, app),
-        origin=_origin(request),
-    )
+    return MESSAGE_BATCHES.find(_BATCH_ID.read(request), app)
 
 
 def _archived_at(batch: Batch, app: App) -> str | None:
     kept_s = app.batch_limits.results_kept_s
-    if not is_reached(batch.created_at, kept_s, app.clock.now()):
-        return None
-    return later(datetime.fromisoformat(batch.created_at), kept_s)
+    at = later(datetime.fromisoformat(batch.created_at), kept_s)
+    return at if rfc3339(app.clock.now()) >= at else None
 
 
 def _origin(request: Request) -> str:
@@ -333,7 +253,7 @@ MESSAGE_BATCH_OPERATIONS: Final = (
         "GET /v1/messages/batches",
         list_message_batches,
         parameters=(_LIMIT, _AFTER_ID, _BEFORE_ID),
-        reply=MessageBatchList,
+        reply=Rows[MessageBatch],
     ),
     Operation(
         "GET /v1/messages/batches/{batch_id}",

@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Annotated, Final, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.lines import lines_of
-from api.dialects.batches.objects import Blocks, later, new_file_id
+from api.dialects.batches.lines import BatchLines
+from api.dialects.batches.objects import blocks_of, later, new_file_id
+from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of, shown
 from api.errors import TransportError
 from api.generation import unix_seconds
 from api.http.bodies import KeptSeconds, RequestBody, parse_body
 from api.http.messages import Reply, Request, StreamReply, json_reply
 from api.http.multipart import parse_upload
-from api.http.operation import Operation, Order, choice, edges, page_size, path, text
+from api.http.operation import Operation, Order, choice, page_size, path, text
 from domain.batch.jsonl import pack, read_content, read_filename
 from domain.batch.ports import FileId, StoredFile
 from domain.batch.state import BatchId
 from domain.errors import TEXT_LOST, FileNotFound
 from domain.events.batch import FileCreated
 from domain.values import Digest
-
-# --- OpenAI --------------------------------------------------------------------------------
 
 
 class KeptFor(RequestBody):
@@ -68,24 +68,6 @@ class FileObject(TypedDict):
     status_details: NotRequired[str]
 
 
-class FileList(TypedDict):
-    """A page of files."""
-
-    object: Literal["list"]
-    data: list[FileObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
-class DeletedFile(TypedDict):
-    """The reply to the deletion of a file."""
-
-    id: str
-    object: Literal["file"]
-    deleted: Literal[True]
-
-
 #: The name of a file that was uploaded without one.
 _UNNAMED: Final = "file"
 
@@ -93,27 +75,26 @@ _UNNAMED: Final = "file"
 def file_object(file: StoredFile, get: Callable[[Digest], bytes]) -> FileObject:
     """Return a file; ``get`` returns a payload."""
     facts = file.facts
-    shown: FileObject = {
-        "id": file.id,
-        "object": "file",
-        "bytes": facts.bytes,
-        "created_at": unix_seconds(file.created_at),
-        "filename": _filename(facts, get),
-        "purpose": facts.purpose,
-        "status": "processed",
-    }
+    whole = shown(
+        FileObject,
+        file,
+        facts,
+        object="file",
+        created_at=unix_seconds(file.created_at),
+        filename=_filename(facts, get),
+        status="processed",
+    )
     if facts.expires_at is not None:
-        shown["expires_at"] = unix_seconds(facts.expires_at)
-    return shown
+        whole["expires_at"] = unix_seconds(facts.expires_at)
+    return whole
 
 
 def _filename(facts: FileCreated, get: Callable[[Digest], bytes]) -> str:
     if facts.content is None:
         return f"{facts.batch}_{facts.part}.jsonl"
-    try:
+    with suppress(*TEXT_LOST):
         return read_filename(facts.content, get) or _UNNAMED
-    except TEXT_LOST:
-        return _UNNAMED
+    return _UNNAMED
 
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
@@ -146,13 +127,7 @@ async def list_files(app: App, request: Request) -> Reply:
         owner=request.caller.sees,
     )
     data = await app.call(lambda: [file_object(file, app.payloads.get) for file in page.rows])
-    body: FileList = {
-        "object": "list",
-        "data": data,
-        "has_more": page.has_more,
-        **edges(data),
-    }
-    return json_reply(body)
+    return json_reply(listing_of(data, has_more=page.has_more))
 
 
 async def get_file(app: App, request: Request) -> Reply:
@@ -164,15 +139,14 @@ async def delete_file(app: App, request: Request) -> Reply:
     """Delete a file; batches that were created from it continue."""
     file = await app.call(_find, app, request)
     await app.call(app.file_records.delete, file.id, correlation_id=request.id)
-    body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
-    return json_reply(body)
+    return deleted_reply(file.id, "file")
 
 
 async def get_file_content(app: App, request: Request) -> StreamReply:
     """Return the content of a file."""
     file = await app.call(_find, app, request)
     pieces = await app.call(_content, file, app)
-    return StreamReply(pieces=Blocks(pieces, app.call), content_type=_OCTETS)
+    return StreamReply(pieces=blocks_of(pieces, app.call), content_type=_OCTETS)
 
 
 def find_file(file_id: str, app: App) -> StoredFile:
@@ -230,7 +204,7 @@ def _content(file: StoredFile, app: App) -> Iterator[bytes]:
     if facts.content is not None:
         return read_content(facts.content, app.payloads.get)
     batch = app.batch_records.load(BatchId(facts.batch or ""))
-    results = lines_of(app).results(batch)
+    results = BatchLines(app).results(batch)
     return (line for part, line in results if part == facts.part)
 
 
@@ -245,10 +219,13 @@ FILE_OPERATIONS: Final = (
         reply=FileObject,
     ),
     Operation(
-        "GET /v1/files", list_files, parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE), reply=FileList
+        "GET /v1/files",
+        list_files,
+        parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE),
+        reply=Listing[FileObject],
     ),
     Operation("GET /v1/files/{file_id}", get_file, parameters=(_FILE_ID,), reply=FileObject),
-    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,), reply=DeletedFile),
+    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,), reply=Deleted),
     Operation(
         "GET /v1/files/{file_id}/content", get_file_content, parameters=(_FILE_ID,), media=_OCTETS
     ),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from api.dialects.anthropic.encode import assemble_message
+from api.dialects.anthropic.encode import MessageForm, assemble_message
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
 from api.dialects.openai_chat.parse import CHAT
 from api.errors import error_body
@@ -106,7 +106,9 @@ def test_stream_has_the_events_and_fields_of_the_recorded_one(name: str) -> None
     ],
 )
 def test_whole_message_has_the_fields_of_the_recorded_one(name: str, bodies: list[Body]) -> None:
-    message = assemble_message(answer_of(items(bodies)), job_id=JOB, model="m", thinking="none")
+    message = assemble_message(
+        answer_of(items(bodies)), MessageForm(model="m", thinking="none"), JOB
+    )
     faults = missing(_recorded(name)["fields"], fields_of(message), (*ABSENT, *_DATA))
     assert not faults
 

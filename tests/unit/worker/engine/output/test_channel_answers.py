@@ -14,7 +14,7 @@ from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from api.dialects.anthropic.encode import AnthropicEncoder
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
 from api.dialects.openai_chat.parse import CHAT
 from api.generation import ChoiceItem
@@ -65,7 +65,9 @@ def _parts(door: str) -> list[Part]:
         chat = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
         choice_items = (ChoiceItem(0, item) for item in _items())
         return [*chat.open(), *(part for item in choice_items for part in chat.item(item))]
-    encoder = AnthropicEncoder(job_id=job, model="m", thinking="whole", request_id="req_1")
+    encoder = AnthropicEncoder(
+        MessageForm(model="m", thinking="whole"), job_id=job, request_id="req_1"
+    )
     return [*encoder.open(), *(part for item in _items() for part in encoder.item(item))]
 
 
