@@ -94,11 +94,7 @@ _SAMPLING: Final = SamplingWish(temperature=0.0, seed=0)
 
 
 def read_body(body: bytes) -> EmbeddingBody:
-    """Return the body of ``POST /v1/embeddings``.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
+    """Return the body of ``POST /v1/embeddings``."""
     return parse_body(EmbeddingBody, body)
 
 
@@ -106,12 +102,8 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     """Parse a body of ``POST /v1/embeddings``.
 
     Args:
-        body: The body of the request.
         headers: Without effect: vectors belong to no agent.
         defaults: Without effect: the request names its model.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     del headers, defaults
     return parse_request(read_body(body))
@@ -148,8 +140,6 @@ def embedding_list(
 
     Args:
         vectors: In the order of the texts.
-        model: Name of the model in the request.
-        prompt_tokens: Tokens of all texts together.
         encoding: Form of the elements; ``None`` for numbers.
     """
     form: EncodingFormat = encoding or "float"

@@ -103,7 +103,6 @@ def miss_of(found: CacheDiagnosis, compared: JobId, words: Mapping[Cause, WordT]
     """Return a dialect's word for why a prompt missed the cache; the diagnosis has a divergence.
 
     Args:
-        found: The diagnosis of the prompt.
         compared: The job that the client asks to compare with.
         words: The words of the dialect, which are for changes of the request.
 
@@ -216,9 +215,6 @@ def sign_reasoning(job_id: JobId, index: int, text: str, *, carried: bool) -> st
     """Return the signature of a block of reasoning.
 
     Args:
-        job_id: The job of the answer.
-        index: Index of the block in the answer.
-        text: The reasoning.
         carried: Whether the signature carries the text.
     """
     raw = text.encode("utf-8", "replace")

@@ -61,7 +61,6 @@ async def answer_open(
 
     Args:
         job: Closed with its answer.
-        stream: Whether the request wants a stream.
         encoder: Makes the encoder of a stream from the job, its first item and its cache diagnosis;
             both are ``None`` where no item has come in time.
         assemble: Makes the body of a whole answer; the diagnosis may be ``None``.
@@ -133,7 +132,6 @@ async def count_prompt(app: App, parse: Parse, request: Request) -> int:
     """Return the length of a request's prompt in tokens.
 
     Raises:
-        InvalidRequest: The request is not valid.
         ModelNotReady: No worker has counted it in time.
     """
     return await run_count(app, request, partial(_count, app, parse, request))

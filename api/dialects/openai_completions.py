@@ -108,12 +108,7 @@ class TextLogprobsRenderer:
         self._offset: int | None = None
 
     def render(self, values: Sequence[TokenLogprob], text: str) -> TextLogprobs | None:
-        """Return the member ``logprobs`` of a chunk; ``None`` without values.
-
-        Args:
-            values: The tokens that begin in the text.
-            text: The text of the chunk.
-        """
+        """Return the member ``logprobs`` of a chunk; ``None`` without values."""
         if not values:
             return None
         # Nothing precedes the first token of a prompt.
@@ -155,11 +150,7 @@ def _by_token(value: TokenLogprob) -> dict[str, float]:
 
 
 class TextChoiceRenderer:
-    """``ChoiceRenderer`` of text completions.
-
-    Args:
-        index: Index of the choice.
-    """
+    """``ChoiceRenderer`` of text completions."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -181,12 +172,7 @@ class TextChoiceRenderer:
 
 
 def text_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a finished answer.
-
-    Args:
-        index: Index of the choice.
-        answer: The answer, with a ``Finished`` ending.
-    """
+    """Return the choice of a finished answer."""
     text = answer.joined("text")
     logprobs = TextLogprobsRenderer().render(answer.logprobs, text)
     return _choice(index, text, logprobs, finish_reason(answer.finished()))
@@ -206,13 +192,8 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     """Parse a body of ``POST /v1/completions``.
 
     Args:
-        body: The body of the request.
-        headers: Headers by lower-case name.
         defaults: Values for open fields. The token limit is ``MAX_TOKENS_DEFAULT`` instead, and
             efforts have no effect: a text completion has no reasoning.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(CompletionBody, body)
     _check(wire)

@@ -49,7 +49,6 @@ class PromptDivergence:
     """The first difference.
 
     Attributes:
-        cause: Its likely cause.
         place: Place in the newer request, e.g. ``tools[2] Bash`` or ``messages[4] user``.
         before: Excerpt of the earlier request at that place.
         now: Excerpt of the newer request there.

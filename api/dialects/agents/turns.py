@@ -62,7 +62,6 @@ def parse_turn(
     """Return a turn of an agent as a request with the agent's history.
 
     Args:
-        profile: The profile of the agent.
         before: The conversation before the turn; empty for the first turn.
         defaults: Values for fields that neither the turn nor the profile sets.
 

@@ -158,7 +158,6 @@ class AnthropicEncoder:
 
     Args:
         job_id: The job, which gives the message its id.
-        request_id: Id of the request, for error events.
         started: The item with the length of the prompt, if the job has started.
     """
 
@@ -273,7 +272,6 @@ def assemble_message(answer: AssembledAnswer, form: MessageForm, job_id: JobId) 
     """Return the message of a finished answer, an ``AnthropicMessage``.
 
     Args:
-        answer: The answer, with a ``Finished`` ending.
         job_id: The job, which gives the message its id.
     """
     ending, tools = answer.finished(), form.tools

@@ -82,7 +82,6 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
     """Yield the messages as domain messages; each tool result is a message of its own.
 
     Args:
-        messages: The conversation.
         toolbox: Describes the tools that results refer to.
 
     Raises:
@@ -388,12 +387,8 @@ def request_of(
     """Return the request of a body of ``POST /v1/messages`` before the edits of its prompt.
 
     Args:
-        headers: Headers by lower-case name.
         defaults: Values for open fields; the token limit is required in this dialect.
         earlier: Finds what a ``thread`` continues; ``None`` where no request continues any.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     toolbox = AnthropicTools(wire.tools)
     return MessagesRequest(

@@ -57,7 +57,6 @@ class BatchEndpoint:
 
     Attributes:
         protocol: Name in the log.
-        parse: Parses the body of a line.
         encode: Returns the reply, given the row of the job, the body of the line and the answer.
     """
 
@@ -231,8 +230,6 @@ def encode_result(
     """Return the part of the results that a line belongs to, and its line there.
 
     Args:
-        number: Of the line.
-        raw: The line as the client sent it.
         view: The row of its job; ``None`` if the line never became a job.
 
     Returns:

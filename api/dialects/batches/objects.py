@@ -46,7 +46,6 @@ class BatchDialect:
     """How a vendor names batches.
 
     Attributes:
-        prefix: Of the ids of its batches.
         protocols: Names of its dialects in the log.
     """
 

@@ -47,11 +47,7 @@ def cache_object(diagnosis: CacheDiagnosis) -> JobCache:
 
 
 def job_object(view: Job, forecast: Forecast | None) -> JobObject:
-    """Return a job without its answer.
-
-    Args:
-        forecast: Its forecast, if it is open and has one.
-    """
+    """Return a job without its answer."""
     asked, waiting = view.submitted, _waiting(view, forecast)
     path = f"/v1/jobs/{view.id}"
     return shown(
@@ -131,11 +127,7 @@ def rounded(seconds: float | None) -> float | None:
 
 
 def load_job(app: App, job_id: JobId, caller: Caller) -> JobObject:
-    """Return a job with its answer, what it found in the cache, and its webhooks.
-
-    Raises:
-        JobNotFound: There is no such job.
-    """
+    """Return a job with its answer, what it found in the cache, and its webhooks."""
     view = app.views.get(job_id)
     if view is None:
         raise JobNotFound(job_id)

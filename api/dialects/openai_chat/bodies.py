@@ -39,10 +39,6 @@ TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
 def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
     """Return the number of alternatives for each token of a chat completion.
 
-    Args:
-        wanted: Whether the request has ``logprobs: true``.
-        top: ``top_logprobs`` of the request.
-
     Returns:
         ``None`` if the reply has no log probabilities.
 

@@ -55,7 +55,6 @@ class CompletionKind:
         protocol: Name in the log.
         whole: ``object`` of a whole completion.
         chunk: ``object`` of a chunk.
-        parse: Parses the body of a request.
         choice_renderer: Returns the renderer of a job, given the index of its choice.
         choice: Returns the choice of a whole answer, given its index.
     """
@@ -74,9 +73,7 @@ class CompletionEnvelope:
     """The members of a completion other than its choices and its usage.
 
     Attributes:
-        kind: Chat or text.
         jobs: One job for each choice, in order; the first one gives the completion its id.
-        model: Name of the model in the request.
         created: Unix seconds.
         answers_each: Number of consecutive jobs with one prompt, which the usage counts once.
     """
@@ -101,9 +98,7 @@ class CompletionEncoder:
     """Encodes the items of all jobs as chunks.
 
     Args:
-        envelope: Members of the completion.
         include_usage: Whether a last chunk carries the token counts.
-        request_id: For error events.
     """
 
     def __init__(
@@ -162,7 +157,6 @@ def assemble(envelope: CompletionEnvelope, answers: Sequence[AssembledAnswer]) -
     """Return the completion of finished answers.
 
     Args:
-        envelope: Members of the completion.
         answers: The answer of each job, with a ``Finished`` ending.
     """
     usages = [answer.finished().usage for answer in answers]
@@ -184,7 +178,6 @@ def total_usage(usages: Sequence[Usage], answers_each: int) -> Usage:
 
     Args:
         usages: Token counts of the jobs; jobs of one prompt are consecutive.
-        answers_each: Number of jobs of each prompt.
     """
     prompts = [
         usages[first : first + answers_each] for first in range(0, len(usages), answers_each)
@@ -217,11 +210,6 @@ def completion_request(
     wire: CompletionParameters, prompts: Sequence[ChatRequest], headers: Mapping[str, str]
 ) -> ParsedRequest:
     """Return a request for ``n`` answers to each prompt.
-
-    Args:
-        wire: The body.
-        prompts: One generation for each prompt, in order.
-        headers: Headers by lower-case name.
 
     Raises:
         InvalidRequest: The request asks for more than ``CHOICES_MAX`` answers.

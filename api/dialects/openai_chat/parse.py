@@ -60,11 +60,7 @@ from domain.errors import InvalidRequest
 
 
 class ChatChoiceRenderer:
-    """``ChoiceRenderer`` of chat completions.
-
-    Args:
-        index: Index of the choice.
-    """
+    """``ChoiceRenderer`` of chat completions."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -117,12 +113,7 @@ class ChatChoiceRenderer:
 
 
 def chat_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a finished answer.
-
-    Args:
-        index: Index of the choice.
-        answer: The answer, with a ``Finished`` ending.
-    """
+    """Return the choice of a finished answer."""
     return {
         "index": index,
         "message": _message(answer),
@@ -280,16 +271,7 @@ def strict_among(tools: Sequence[FunctionTool] | None) -> tuple[str, ...]:
 
 
 def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
-    """Parse a body of ``POST /v1/chat/completions``.
-
-    Args:
-        body: The body of the request.
-        headers: Headers by lower-case name.
-        defaults: Values for open fields.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
+    """Parse a body of ``POST /v1/chat/completions``."""
     wire = parse_body(ChatCompletionBody, body)
     tools = tools_of(wire.tools)
     choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)

@@ -82,13 +82,7 @@ from domain.values import JobId, JobStatus, StopReason
 def current_response(
     envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
 ) -> ResponseObject:
-    """Return a response as it is now.
-
-    Args:
-        envelope: Its request.
-        view: Its job; ``None`` where the projection does not have it yet.
-        stored: The answer of the job, if it has one.
-    """
+    """Return a response as it is now."""
     if view is None or not view.status.is_terminal:
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
@@ -117,12 +111,7 @@ _ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response in the log.
-
-    Attributes:
-        envelope: Its request.
-        job: The state of its job.
-    """
+    """A response in the log."""
 
     envelope: ResponseEnvelope
     job: Job
@@ -203,13 +192,7 @@ def _compared(app: App, wire: ResponsesBody, caller: Caller) -> str | None:
 
 
 def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str, Any]]:
-    """Return the input items of a response, with those of the conversation before it.
-
-    Raises:
-        InvalidRequest: As ``resolve`` does for the conversation.
-        PreviousResponseNotFound: As ``resolve`` does.
-        ResponseNotFound: As ``load`` does.
-    """
+    """Return the input items of a response, with those of the conversation before it."""
     found = load_response(app, response_id)
     requested = found.envelope.requested
     before = _conversation(app, requested.previous, caller)
