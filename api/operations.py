@@ -12,17 +12,15 @@ from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
 from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
-from api.dialects.embeddings import EMBEDDING_OPERATIONS
-from api.dialects.jobs.routes import JOB_OPERATIONS
+from api.dialects.embeddings import EMBEDDING_OPERATIONS, RERANK_OPERATIONS
+from api.dialects.jobs.routes import JOB_OPERATIONS, WEBHOOK_OPERATIONS
 from api.dialects.jobs.schedules import SCHEDULE_OPERATIONS
-from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.ollama.routes import OLLAMA_OPERATIONS, managed_by
-from api.dialects.openai_chat.routes import CHAT_OPERATIONS
+from api.dialects.openai_chat.parse import CHAT_OPERATIONS
 from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
-from api.dialects.rerank import RERANK_OPERATIONS
 from api.dialects.tokenize import TOKEN_OPERATIONS
 from api.errors import TransportError, dialects_of_path
 from api.http.messages import (

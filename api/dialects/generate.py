@@ -138,15 +138,15 @@ async def count_prompt(app: App, parse: Parse, request: Request) -> int:
 
 
 async def run_count(app: App, request: Request, counting: Callable[[], T]) -> T:
-    """Run a call that counts prompts.
+    """Run a call that counts or reads prompts.
 
     Raises:
-        ModelNotReady: No worker has counted in time.
+        ModelNotReady: No worker has read them in time.
     """
     try:
         return await app.counts.run(request.caller.sharer, counting)
     except TimeoutError:
-        msg = "no worker with a loaded model has counted the prompt in time"
+        msg = "no worker with a loaded model has read the prompt in time"
         raise ModelNotReady(msg) from None
 
 

@@ -17,9 +17,9 @@ from api.dialects.openai_chat.completions import (
     Choice,
     CompletionKind,
     completion_request,
+    create_completion,
     finish_reason,
 )
-from api.dialects.openai_chat.routes import create_completion
 from api.dialects.parsing import clamp_max_tokens, sampling_of, stop_texts
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Answers, MaxTokensOrZero, TokenId, parse_body
@@ -51,7 +51,8 @@ def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
     return "texts" if not prompt or isinstance(prompt[0], str) else "ids"
 
 
-def _by_form(error_type: str) -> Discriminator:
+def by_form(error_type: str) -> Discriminator:
+    """Return what tells the forms of a prompt apart; errors have the type."""
     return Discriminator(
         _form,
         custom_error_type=error_type,
@@ -64,7 +65,7 @@ Prompt = Annotated[
     | Annotated[Texts, Tag("texts")]
     | Annotated[Ids, Tag("ids")]
     | Annotated[ManyIds, Tag("many")],
-    _by_form("prompt_form"),
+    by_form("prompt_form"),
 ]
 
 
@@ -149,41 +150,6 @@ def _by_token(value: TokenLogprob) -> dict[str, float]:
     return by_token
 
 
-class TextChoiceRenderer:
-    """``ChoiceRenderer`` of text completions."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._logprobs = TextLogprobsRenderer()
-
-    def open(self) -> list[Choice]:
-        """Return nothing: the first text is the first choice."""
-        return []
-
-    def render(self, body: Body) -> list[Choice]:
-        """See ``ChoiceRenderer.render``."""
-        if not isinstance(body, Text):
-            return []
-        return [_choice(self._index, body.text, self._logprobs.render(body.logprobs, body.text))]
-
-    def end(self, ending: Finished) -> Choice:
-        """Return the choice with the finish reason."""
-        return _choice(self._index, "", None, finish_reason(ending))
-
-
-def text_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a finished answer."""
-    text = answer.joined("text")
-    logprobs = TextLogprobsRenderer().render(answer.logprobs, text)
-    return _choice(index, text, logprobs, finish_reason(answer.finished()))
-
-
-def _choice(
-    index: int, text: str, logprobs: TextLogprobs | None, reason: str | None = None
-) -> Choice:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-
-
 #: Token limit of a request that sets none, as the vendor documents it.
 MAX_TOKENS_DEFAULT: Final = 16
 
@@ -230,22 +196,43 @@ def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
         yield RawPrompt(text=text, ids=ids, suffix=wire.suffix, is_echoed=bool(wire.echo))
 
 
-#: ``POST /v1/completions``.
-TEXT: Final = CompletionKind(
-    protocol="openai-completions",
-    id_prefix="cmpl-",
-    whole="text_completion",
-    chunk="text_completion",
-    parse=parse,
-    choice_renderer=TextChoiceRenderer,
-    choice=text_choice,
-)
+class TextKind(CompletionKind):
+    """``POST /v1/completions``."""
+
+    protocol = "openai-completions"
+    id_prefix = "cmpl-"
+    whole = "text_completion"
+    chunk = "text_completion"
+    parse = staticmethod(parse)
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._logprobs = TextLogprobsRenderer()
+
+    def render(self, body: Body) -> list[Choice]:
+        """See ``CompletionKind``."""
+        return [self._choice(body.text, body.logprobs)] if isinstance(body, Text) else []
+
+    def end(self, ending: Finished) -> Choice:
+        """See ``CompletionKind``."""
+        return self._choice("", (), finish_reason(ending))
+
+    def choice(self, answer: AssembledAnswer) -> Choice:
+        """See ``CompletionKind``."""
+        reason = finish_reason(answer.finished())
+        return self._choice(answer.joined("text"), answer.logprobs, reason)
+
+    def _choice(
+        self, text: str, values: Sequence[TokenLogprob], reason: str | None = None
+    ) -> Choice:
+        logprobs = self._logprobs.render(values, text)
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
 TEXT_OPERATIONS: Final = (
     Operation(
         "POST /v1/completions",
-        partial(create_completion, kind=TEXT),
+        partial(create_completion, kind=TextKind),
         id="createCompletion",
         summary="Continue a text in OpenAI's Completions format",
         parameters=(IDEMPOTENCY_KEY,),

@@ -28,23 +28,9 @@ from domain.values import SEED_MAX, AgentId, SamplingOptions, SamplingWish
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
-class RequestParser(Protocol):
-    """Parses the body of a request."""
-
-    def __call__(
-        self, body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
-    ) -> ParsedRequest:
-        """Return the request.
-
-        Args:
-            body: The body of the request.
-            headers: Headers by lower-case name.
-            defaults: Values for open fields.
-
-        Raises:
-            InvalidRequest: The error names the first invalid field.
-        """
-        ...
+#: Parses the body of a request, given its headers by lower-case name, and values for open fields.
+#: An ``InvalidRequest`` names the first invalid field.
+RequestParser = Callable[[bytes, Mapping[str, str], RequestDefaults], ParsedRequest]
 
 
 def sampling_of(options: SamplingOptions, seed: int | None, ids: IdSource) -> SamplingWish:

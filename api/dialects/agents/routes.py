@@ -25,7 +25,7 @@ from api.dialects.agents.objects import (
     messages_object,
     present_agent,
 )
-from api.dialects.agents.turns import AddedTurn, add_turn, changed_profile, profile_of
+from api.dialects.agents.turns import add_turn, changed_profile, profile_of
 from api.dialects.encoding import Deleted, NewestPage, deleted_reply, newest_page
 from api.dialects.generate import ATTACHED_HEADER, QUEUE_FULL
 from api.dialects.jobs.bodies import JobObject
@@ -147,11 +147,16 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     """
     wait_s = PREFERRED_WAIT_S.read(request)
     wire = parse_body(TurnBody, request.body)
-    added = await app.call(add_turn, app, _agent_id(request), wire, request)
-    if wire.stream:
-        return await _stream(added, request, app)
-    headers = {TURN_HEADER: str(added.turn)}
-    return await accepted_reply(added.accepted, wait_s, request, app, more=headers)
+    accepted, planned = await app.call(add_turn, app, _agent_id(request), wire, request)
+    headers = {TURN_HEADER: str(planned.turn)}
+    if not wire.stream:
+        return await accepted_reply(accepted, wait_s, request, app, more=headers)
+    headers[JOB_HEADER] = accepted.job_id
+    if accepted.attached is not None:
+        headers[ATTACHED_HEADER] = accepted.attached
+    job = await app.feed.open_job(accepted.job_id, request)
+    pieces = JobStream(job, NativeEncoder(), ping_s=app.ping_s)
+    return StreamReply(pieces=pieces, headers=headers)
 
 
 async def fork_agent(app: App, request: Request) -> Reply:
@@ -162,8 +167,7 @@ async def fork_agent(app: App, request: Request) -> Reply:
         raise InvalidRequest(msg, field="id")
     parent_id = _agent_id(request)
     child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
-    fork_owner = app.ownership.owner_of_fork
-    owner = await app.call(fork_owner, request.caller, parent_id, child_id)
+    owner = await app.call(app.ownership.owner_of_fork, request.caller, parent_id, child_id)
     child = await app.call(
         app.agent_records.fork,
         parent_id,
@@ -173,16 +177,6 @@ async def fork_agent(app: App, request: Request) -> Reply:
         owner=owner,
     )
     return await _agent_reply(child, app, status=201)
-
-
-async def _stream(added: AddedTurn, request: Request, app: App) -> StreamReply:
-    job_id = added.accepted.job_id
-    headers = {JOB_HEADER: job_id, TURN_HEADER: str(added.turn)}
-    if added.accepted.attached is not None:
-        headers[ATTACHED_HEADER] = added.accepted.attached
-    job = await app.feed.open_job(job_id, request)
-    pieces = JobStream(job, NativeEncoder(), ping_s=app.ping_s)
-    return StreamReply(pieces=pieces, headers=headers)
 
 
 async def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:

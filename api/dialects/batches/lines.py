@@ -19,8 +19,8 @@ from api.dialects.anthropic.encode import MessageForm, assemble_message
 from api.dialects.anthropic.tools import AnthropicTools
 from api.dialects.embeddings import embedding_list
 from api.dialects.openai_chat.completions import CompletionEnvelope, CompletionKind, assemble
-from api.dialects.openai_chat.parse import CHAT
-from api.dialects.openai_completions import TEXT
+from api.dialects.openai_chat.parse import ChatKind
+from api.dialects.openai_completions import TextKind
 from api.dialects.openai_responses import parse as responses
 from api.dialects.openai_responses.bodies import ResponsesBody
 from api.dialects.openai_responses.encode import PROTOCOL, ResponseEnvelope, ended_response
@@ -66,7 +66,7 @@ class BatchEndpoint:
 
 
 def _parse_completion(
-    kind: CompletionKind, body: bytes, defaults: RequestDefaults
+    kind: type[CompletionKind], body: bytes, defaults: RequestDefaults
 ) -> ParsedRequest:
     parsed = kind.parse(body, {}, defaults)
     if parsed.more:
@@ -77,7 +77,7 @@ def _parse_completion(
 
 
 def _encode_completion(
-    kind: CompletionKind, view: Job, body: Mapping[str, Any], answer: AssembledAnswer
+    kind: type[CompletionKind], view: Job, body: Mapping[str, Any], answer: AssembledAnswer
 ) -> Mapping[str, Any]:
     del body
     created = unix_seconds(view.finished_at or view.created_at)
@@ -143,14 +143,14 @@ OPENAI_ENDPOINTS: Final[Mapping[str, BatchEndpoint]] = {
             parse=partial(_parse_completion, kind),
             encode=partial(_encode_completion, kind),
         )
-        for name, kind in (("chat/", CHAT), ("", TEXT))
+        for name, kind in (("chat/", ChatKind), ("", TextKind))
     },
     "/v1/responses": BatchEndpoint(
         protocol=PROTOCOL, parse=_parse_response, encode=_encode_response
     ),
     "/v1/embeddings": BatchEndpoint(
         protocol=EMBEDDINGS_PROTOCOL,
-        parse=lambda body, defaults: embeddings.parse(body, {}, defaults),
+        parse=lambda body, _: embeddings.parse(body),
         encode=_encode_embeddings,
     ),
 }

@@ -1,4 +1,4 @@
-"""``/v1/jobs``: generations that outlive their connection."""
+"""``/v1/jobs``: generations that outlive their connection, and ``/v1/webhooks`` for their ends."""
 
 from __future__ import annotations
 
@@ -29,12 +29,19 @@ from api.dialects.jobs.bodies import (
     JobObject,
     JobStep,
     JobTimeline,
+    WebhookObject,
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
 from api.dialects.jobs.fork import submit_fork
-from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of
+from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of, webhook_object
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
+from api.http.bodies import (
+    JOB_ID_PATTERN,
+    KNOWN_NAME_PATTERN,
+    PAIRS_MAX,
+    WEBHOOK_ID_PATTERN,
+    parse_body,
+)
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
@@ -61,6 +68,7 @@ from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
 from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
+from domain.webhook.delivery import WebhookId, WebhookState
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
@@ -79,6 +87,11 @@ _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, defau
 _TAG: Final = texts("tag", "only jobs with all these tags", most=TAGS_MAX, pattern=TAG_PATTERN)
 _METADATA: Final = pairs("metadata", "only jobs with these values of metadata", most=PAIRS_MAX)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
+_WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
+_BEFORE_WEBHOOK: Final = text(
+    "before", "only webhooks older than this one", pattern=WEBHOOK_ID_PATTERN
+)
+_STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 _AFTER: Final = query(
     "after", _CURSOR, partial(parse_cursor, field="after"), NO_ITEM, "id of the last item received"
@@ -428,5 +441,47 @@ JOB_OPERATIONS: Final = (
     ),
     Operation(
         "GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,), reply=JobTimeline
+    ),
+)
+
+
+async def list_webhooks(app: App, request: Request) -> Reply:
+    """List webhooks, newest first."""
+    limit, before = _LIMIT.read(request), _BEFORE_WEBHOOK.read(request)
+    found = await app.call(
+        app.webhook_store.page,
+        limit=limit + 1,
+        before=WebhookId(before) if before else None,
+        state=_STATE.read(request),
+        owner=request.caller.sees,
+    )
+    data = [webhook_object(webhook) for webhook in found[:limit]]
+    return json_reply(newest_page(data, has_more=len(found) > limit))
+
+
+async def retry_webhook(app: App, request: Request) -> Reply:
+    """Deliver a webhook again, at once and with all its attempts.
+
+    The webhook thread sends it within a second.
+    """
+    revived = await app.call(
+        app.webhook_retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
+    )
+    return json_reply(webhook_object(revived), status=202)
+
+
+WEBHOOK_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/webhooks",
+        list_webhooks,
+        parameters=(_LIMIT, _BEFORE_WEBHOOK, _STATE),
+        reply=NewestPage[WebhookObject],
+    ),
+    Operation(
+        "POST /v1/webhooks/{webhook_id}/retry",
+        retry_webhook,
+        parameters=(_WEBHOOK_ID,),
+        reply=WebhookObject,
+        status=202,
     ),
 )

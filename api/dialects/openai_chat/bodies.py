@@ -268,9 +268,6 @@ class ChatCompletionBody(CompletionParameters):
         return next((one for one in switches if one is not None), None)
 
 
-# --- OpenAI --------------------------------------------------------------------------------
-
-
 class CachedTokens(TypedDict):
     """Details of the prompt tokens."""
 
@@ -348,31 +345,3 @@ class StoredCompletion(ChatCompletion):
     """A stored completion."""
 
     metadata: dict[str, str]
-
-
-class StoredCompletions(TypedDict):
-    """A page of stored completions."""
-
-    object: Literal["list"]
-    data: list[StoredCompletion]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class StoredMessages(TypedDict):
-    """A page of the messages of the request of a stored completion."""
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class CompletionDeleted(TypedDict):
-    """The reply to the deletion of a stored completion."""
-
-    id: str
-    object: Literal["chat.completion.deleted"]
-    deleted: Literal[True]

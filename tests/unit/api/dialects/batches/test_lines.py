@@ -6,7 +6,7 @@ from api.dialects.anthropic.encode import MessageForm, assemble_message
 from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, encode_result
 from api.dialects.encoding import chat_logprobs
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.generation import AssembledAnswer
 from domain.batch.state import Batch, BatchId
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
@@ -79,7 +79,7 @@ def test_likelihoods_of_a_stored_answer_are_those_of_its_text() -> None:
     output = {"thinking": "hm", "text": "Hello", "token_ids": [1, 2], "logprobs": to_json([value])}
     answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     completion = assemble(
-        CompletionEnvelope(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
+        CompletionEnvelope(kind=ChatKind, jobs=(VIEW.id,), model="m", created=0), [answer]
     )
     logprobs = completion["choices"][0]["logprobs"]
     assert logprobs == chat_logprobs([value])

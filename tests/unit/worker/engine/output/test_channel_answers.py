@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.generation import ChoiceItem
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
@@ -61,7 +61,7 @@ def _items() -> list[StreamItem]:
 def _parts(door: str) -> list[Part]:
     job = JobId(JOB)
     if door == "chat":
-        envelope = CompletionEnvelope(kind=CHAT, jobs=(job,), model="m", created=17)
+        envelope = CompletionEnvelope(kind=ChatKind, jobs=(job,), model="m", created=17)
         chat = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
         choice_items = (ChoiceItem(0, item) for item in _items())
         return [*chat.open(), *(part for item in choice_items for part in chat.item(item))]
