@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
-from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.messages import Access, Request
 from domain.errors import InvalidRequest
 from domain.values import rfc3339
 
@@ -330,8 +330,9 @@ def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Seque
     return read
 
 
-#: A coroutine function of the app and a request.
-Endpoint = Callable[..., Awaitable[Reply | StreamReply]]
+#: A function of the app and a request, which returns a ``Reply`` or a ``StreamReply``. One that is
+#: no coroutine function may block; it runs on a thread, and may return the body of a JSON reply.
+Endpoint = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,7 @@ class Operation:
 
     Attributes:
         route: Method and path pattern, such as ``GET /v1/jobs/{job_id}``.
-        endpoint: Answers a request.
+        endpoint: Answers a request; see ``Endpoint``.
         id: ``operationId`` in the document, by default the name of the function in camel case.
         summary: By default the first line of the function's docstring, without its full stop.
         parameters: All that ``endpoint`` reads, and those in the path.

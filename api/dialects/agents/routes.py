@@ -61,83 +61,76 @@ _SEEN: Final = flag(
 )
 
 
-async def create_agent(app: App, request: Request) -> Reply:
+def create_agent(app: App, request: Request) -> Reply:
     """Create an agent that keeps its own history.
 
     A repeated request returns the same agent.
     """
     wire = parse_body(AgentBody, request.body or _NO_BODY)
     agent_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
-    owner = await app.call(app.ownership.claim_agent, request.caller, agent_id)
-    agent, is_new = await app.call(
-        app.agent_records.register,
-        agent_id,
-        profile_of(wire),
-        correlation_id=request.id,
-        owner=owner,
+    owner = app.ownership.claim_agent(request.caller, agent_id)
+    agent, is_new = app.agent_records.register(
+        agent_id, profile_of(wire), correlation_id=request.id, owner=owner
     )
-    return await _agent_reply(agent, app, status=201 if is_new else 200)
+    return _agent_reply(agent, app, status=201 if is_new else 200)
 
 
-async def list_agents(app: App, request: Request) -> Reply:
+def list_agents(app: App, request: Request) -> NewestPage[AgentObject]:
     """List the agents of this service, newest first.
 
     With ``seen``, all that the log names, the latest seen first.
     """
     before = _BEFORE.read(request)
-    page = await app.call(
-        app.agent_records.page,
+    page = app.agent_records.page(
         limit=_LIMIT.read(request),
         before=AgentId(before) if before is not None else None,
         is_registered=not _SEEN.read(request),
         owner=request.caller.sees,
     )
     rows = [listed_agent_object(view) for view in page.agents]
-    return json_reply(newest_page(rows, has_more=page.has_more))
+    return newest_page(rows, has_more=page.has_more)
 
 
-async def get_agent(app: App, request: Request) -> Reply:
+def get_agent(app: App, request: Request) -> Reply:
     """Return an agent with its latest turns."""
-    agent = await app.call(app.agent_records.load, _agent_id(request))
-    return await _agent_reply(agent, app)
+    return _agent_reply(app.agent_records.load(_agent_id(request)), app)
 
 
-async def list_agent_messages(app: App, request: Request) -> Reply:
+def list_agent_messages(app: App, request: Request) -> AgentMessages:
     """Return the conversation of an agent, inherited turns included."""
-    agent = await app.call(app.agent_records.load, _agent_id(request))
-    messages = await app.call(app.agent_records.conversation, agent)
-    return json_reply(messages_object(messages, agent.last or agent.base))
+    agent = app.agent_records.load(_agent_id(request))
+    messages = app.agent_records.conversation(agent)
+    return messages_object(messages, agent.last or agent.base)
 
 
-async def change_agent(app: App, request: Request) -> Reply:
+def change_agent(app: App, request: Request) -> Reply:
     """Change metadata and default options of an agent."""
     wire = parse_body(AgentChangeBody, request.body)
-    agent = await app.call(
-        app.agent_records.change,
+    agent = app.agent_records.change(
         _agent_id(request),
         lambda _, before: changed_profile(wire, before),
         correlation_id=request.id,
     )
-    return await _agent_reply(agent, app)
+    return _agent_reply(agent, app)
 
 
-async def delete_agent(app: App, request: Request) -> Reply:
+def delete_agent(app: App, request: Request) -> Reply:
     """Delete an agent and cancel its open turn."""
     agent_id = _agent_id(request)
-    await remove_agent(app, agent_id, request)
+    remove_agent(app, agent_id, request)
     return deleted_reply(agent_id, "agent")
 
 
-async def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
+def remove_agent(app: App, agent_id: AgentId, request: Request) -> None:
     """Delete an agent and cancel its open turn.
 
     Raises:
         AgentNotFound: There is no such agent.
     """
-    agent = await app.call(app.agent_records.delete, agent_id, correlation_id=request.id)
-    status = await app.call(app.agent_records.last_status, agent)
+    agent = app.agent_records.delete(agent_id, correlation_id=request.id)
+    status = app.agent_records.last_status(agent)
     if agent.last is not None and status in (JobStatus.QUEUED, JobStatus.RUNNING):
-        await app.call(app.cancellation.cancel, agent.last, reason="agent_deleted")
+        app.cancellation.cancel(agent.last, reason="agent_deleted")
 
 
 async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
@@ -159,7 +152,7 @@ async def generate_turn(app: App, request: Request) -> Reply | StreamReply:
     return StreamReply(pieces=pieces, headers=headers)
 
 
-async def fork_agent(app: App, request: Request) -> Reply:
+def fork_agent(app: App, request: Request) -> Reply:
     """Create an agent with the history of this one up to one of its turns."""
     wire = parse_body(ForkBody, request.body or _NO_BODY)
     if wire.id is not None and wire.id == _AGENT_ID.read(request):
@@ -167,20 +160,15 @@ async def fork_agent(app: App, request: Request) -> Reply:
         raise InvalidRequest(msg, field="id")
     parent_id = _agent_id(request)
     child_id = AgentId(wire.id) if wire.id is not None else _fresh_id(app.ids)
-    owner = await app.call(app.ownership.owner_of_fork, request.caller, parent_id, child_id)
-    child = await app.call(
-        app.agent_records.fork,
-        parent_id,
-        child_id,
-        from_turn=wire.from_turn,
-        correlation_id=request.id,
-        owner=owner,
+    owner = app.ownership.owner_of_fork(request.caller, parent_id, child_id)
+    child = app.agent_records.fork(
+        parent_id, child_id, from_turn=wire.from_turn, correlation_id=request.id, owner=owner
     )
-    return await _agent_reply(child, app, status=201)
+    return _agent_reply(child, app, status=201)
 
 
-async def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:
-    shown = await app.call(present_agent, app, agent)
+def _agent_reply(agent: Agent, app: App, *, status: int = 200) -> Reply:
+    shown = present_agent(app, agent)
     return json_reply(shown, status=status, headers={"location": shown["links"]["self"]})
 
 
@@ -190,6 +178,36 @@ def _agent_id(request: Request) -> AgentId:
 
 def _fresh_id(ids: IdSource) -> AgentId:
     return AgentId("a-" + ids.job_id().removeprefix("job-"))
+
+
+def get_agent_cache(app: App, request: Request) -> AgentCache:
+    """Return the cache state of the context of an agent.
+
+    It may have never been registered.
+    """
+    return load_agent_cache(app, _agent_id(request))
+
+
+def forget_agent_cache(app: App, request: Request) -> ForgottenCache:
+    """Delete the cached blocks that only this agent uses."""
+    agent_id = _agent_id(request)
+    is_registered(app, agent_id)
+    blocks = app.agent_contexts.forget(agent_id, correlation_id=request.id)
+    body: ForgottenCache = {
+        "object": "agent.cache",
+        "agent_id": agent_id,
+        "deleted": blocks > 0,
+        "blocks": blocks,
+    }
+    return body
+
+
+def get_agent_blocks(app: App, request: Request) -> AgentContextMaps:
+    """Return the contexts of an agent as maps of blocks."""
+    agent_id = _agent_id(request)
+    registered = is_registered(app, agent_id)
+    contexts = app.agent_contexts.read(agent_id, request.caller.sees)
+    return contexts_object(agent_id, contexts, registered=registered)
 
 
 AGENT_OPERATIONS: Final = (
@@ -253,40 +271,6 @@ AGENT_OPERATIONS: Final = (
         status=201,
         responses={409: "Another agent has this name"},
     ),
-)
-
-
-async def get_agent_cache(app: App, request: Request) -> Reply:
-    """Return the cache state of the context of an agent.
-
-    It may have never been registered.
-    """
-    return json_reply(await app.call(load_agent_cache, app, _agent_id(request)))
-
-
-async def forget_agent_cache(app: App, request: Request) -> Reply:
-    """Delete the cached blocks that only this agent uses."""
-    agent_id = _agent_id(request)
-    await app.call(is_registered, app, agent_id)
-    blocks = await app.call(app.agent_contexts.forget, agent_id, correlation_id=request.id)
-    body: ForgottenCache = {
-        "object": "agent.cache",
-        "agent_id": agent_id,
-        "deleted": blocks > 0,
-        "blocks": blocks,
-    }
-    return json_reply(body)
-
-
-async def get_agent_blocks(app: App, request: Request) -> Reply:
-    """Return the contexts of an agent as maps of blocks."""
-    agent_id = _agent_id(request)
-    registered = await app.call(is_registered, app, agent_id)
-    contexts = await app.call(app.agent_contexts.read, agent_id, request.caller.sees)
-    return json_reply(contexts_object(agent_id, contexts, registered=registered))
-
-
-AGENT_CACHE_OPERATIONS: Final = (
     Operation(
         "GET /v1/agents/{agent_id}/cache",
         get_agent_cache,

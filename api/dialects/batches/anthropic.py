@@ -24,11 +24,11 @@ from api.dialects.batches.objects import (
 from api.dialects.encoding import Rows, rows_of, shown
 from api.dialects.generate import USER_TURN
 from api.http.bodies import BATCH, Items, RequestBody, parse_body
-from api.http.messages import Reply, Request, StreamReply, json_reply
+from api.http.messages import Request, StreamReply
 from api.http.operation import Operation, page_size, path, text
 from domain.batch.jsonl import pack
 from domain.batch.state import Batch, BatchState
-from domain.errors import BatchNotEnded, BatchNotFound, InvalidRequest, NotFound
+from domain.errors import BatchNotEnded, InvalidRequest, NotFound
 from domain.values import rfc3339
 
 
@@ -119,61 +119,12 @@ _AFTER_ID: Final = text("after_id", "only batches older than this one", pattern=
 _BEFORE_ID: Final = text("before_id", "only batches newer than this one", pattern=_ID)
 
 
-async def create_message_batch(app: App, request: Request) -> Reply:
+def create_message_batch(app: App, request: Request) -> MessageBatch:
     """Accept a batch of Messages requests; each becomes a job.
 
     A request that is not valid gets its error as its result.
     """
-    await app.call(app.controls.require_admission)
-    batch = await app.call(_accept, app, request)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, request, app))
-
-
-async def list_message_batches(app: App, request: Request) -> Reply:
-    """List Message Batches, newest first."""
-    return json_reply(await app.call(_list, app, request))
-
-
-async def get_message_batch(app: App, request: Request) -> Reply:
-    """Return a Message Batch."""
-    batch = await app.call(_find, app, request)
-    return json_reply(await app.call(_object, batch, request, app))
-
-
-async def cancel_message_batch(app: App, request: Request) -> Reply:
-    """Cancel a Message Batch; a repeated request changes nothing."""
-    batch = await app.call(_find, app, request)
-    batch = await app.call(app.batch_records.cancel, batch.id)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, request, app))
-
-
-async def delete_message_batch(app: App, request: Request) -> Reply:
-    """Delete a Message Batch that has ended."""
-    batch = await app.call(_find, app, request)
-    name = MESSAGE_BATCHES.name(batch)
-    if not batch.state.is_terminal:
-        raise BatchNotEnded(name, message_batch_status(batch))
-    await app.call(app.batch_records.delete, batch.id)
-    body: DeletedMessageBatch = {"id": name, "type": "message_batch_deleted"}
-    return json_reply(body)
-
-
-async def get_message_batch_results(app: App, request: Request) -> StreamReply:
-    """Return the results of a Message Batch that has ended, one JSON object per line."""
-    batch = await app.call(_find, app, request)
-    name = MESSAGE_BATCHES.name(batch)
-    if not batch.state.is_terminal:
-        raise BatchNotEnded(name, message_batch_status(batch))
-    if _archived_at(batch, app) is not None:
-        msg = f"the results of batch {name} have expired"
-        raise NotFound(msg)
-    lines = (line for _, line in BatchLines(app).results(batch))
-    return StreamReply(pieces=blocks_of(lines, app.call), content_type=JSONL)
-
-
-def _accept(app: App, request: Request) -> Batch:
+    app.controls.require_admission()
     body = parse_body(MessageBatchBody, request.body, BATCH)
     rules = app.batch_limits
     if len(body.requests) > rules.lines_max:
@@ -186,8 +137,9 @@ def _accept(app: App, request: Request) -> Batch:
             msg = f"{one.custom_id} is not unique in this batch"
             raise InvalidRequest(msg, field=f"requests.{index}.custom_id")
         seen.add(one.custom_id)
-    packed = pack(b"\n".join(_line(one.custom_id, one.params) for one in body.requests))
-    return accept_batch(
+    lines = (json.dumps(one.model_dump(), separators=(",", ":")) for one in body.requests)
+    packed = pack("\n".join(lines).encode())
+    batch = accept_batch(
         app,
         request,
         body,
@@ -198,21 +150,55 @@ def _accept(app: App, request: Request) -> Batch:
         content=packed.digest,
         lines=packed.lines,
     )
+    app.wake_batches()
+    return _object(batch, request, app)
 
 
-def _line(custom_id: str, params: dict[str, Any]) -> bytes:
-    return json.dumps({"custom_id": custom_id, "params": params}, separators=(",", ":")).encode()
-
-
-def _list(app: App, request: Request) -> Rows[MessageBatch]:
-    limit = _LIMIT.read(request)
-    after, before = _AFTER_ID.read(request), _BEFORE_ID.read(request)
-    try:
-        page = MESSAGE_BATCHES.page(app, request, limit, after=after, before=before)
-    except BatchNotFound as error:
-        field = "after_id" if before is None else "before_id"
-        raise InvalidRequest(error.message, field=field) from error
+def list_message_batches(app: App, request: Request) -> Rows[MessageBatch]:
+    """List Message Batches, newest first."""
+    page = MESSAGE_BATCHES.page(
+        app,
+        request,
+        _LIMIT.read(request),
+        after_id=_AFTER_ID.read(request),
+        before_id=_BEFORE_ID.read(request),
+    )
     return rows_of([_object(batch, request, app) for batch in page.rows], has_more=page.has_more)
+
+
+def get_message_batch(app: App, request: Request) -> MessageBatch:
+    """Return a Message Batch."""
+    return _object(_find(app, request), request, app)
+
+
+def cancel_message_batch(app: App, request: Request) -> MessageBatch:
+    """Cancel a Message Batch; a repeated request changes nothing."""
+    batch = app.batch_records.cancel(_find(app, request).id)
+    app.wake_batches()
+    return _object(batch, request, app)
+
+
+def delete_message_batch(app: App, request: Request) -> DeletedMessageBatch:
+    """Delete a Message Batch that has ended."""
+    batch = _find(app, request)
+    name = MESSAGE_BATCHES.name(batch)
+    if not batch.state.is_terminal:
+        raise BatchNotEnded(name, message_batch_status(batch))
+    app.batch_records.delete(batch.id)
+    return {"id": name, "type": "message_batch_deleted"}
+
+
+def get_message_batch_results(app: App, request: Request) -> StreamReply:
+    """Return the results of a Message Batch that has ended, one JSON object per line."""
+    batch = _find(app, request)
+    name = MESSAGE_BATCHES.name(batch)
+    if not batch.state.is_terminal:
+        raise BatchNotEnded(name, message_batch_status(batch))
+    if _archived_at(batch, app) is not None:
+        msg = f"the results of batch {name} have expired"
+        raise NotFound(msg)
+    lines = (line for _, line in BatchLines(app).results(batch))
+    return StreamReply(pieces=blocks_of(lines, app.call), content_type=JSONL)
 
 
 def _find(app: App, request: Request) -> Batch:

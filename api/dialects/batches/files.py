@@ -18,7 +18,7 @@ from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of, s
 from api.errors import TransportError
 from api.generation import unix_seconds
 from api.http.bodies import KeptSeconds, RequestBody, parse_body
-from api.http.messages import Reply, Request, StreamReply, json_reply
+from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
 from api.http.operation import Operation, Order, choice, page_size, path, text
 from domain.batch.jsonl import pack, read_content, read_filename
@@ -110,64 +110,18 @@ _ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
 _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 
-async def create_file(app: App, request: Request) -> Reply:
+def create_file(app: App, request: Request) -> FileObject:
     """Store a file."""
-    return json_reply(await app.call(_object, _keep, app, request))
-
-
-async def list_files(app: App, request: Request) -> Reply:
-    """List files, newest first by default."""
-    after, purpose = _AFTER.read(request), _PURPOSE.read(request)
-    page = await app.call(
-        app.file_records.page,
-        limit=_LIMIT.read(request),
-        purposes=(purpose,) if purpose else (),
-        after=FileId(after) if after else None,
-        oldest_first=_ORDER.read(request) is Order.ASC,
-        owner=request.caller.sees,
-    )
-    data = await app.call(lambda: [file_object(file, app.payloads.get) for file in page.rows])
-    return json_reply(listing_of(data, has_more=page.has_more))
-
-
-async def get_file(app: App, request: Request) -> Reply:
-    """Return a file."""
-    return json_reply(await app.call(_object, _find, app, request))
-
-
-async def delete_file(app: App, request: Request) -> Reply:
-    """Delete a file; batches that were created from it continue."""
-    file = await app.call(_find, app, request)
-    await app.call(app.file_records.delete, file.id, correlation_id=request.id)
-    return deleted_reply(file.id, "file")
-
-
-async def get_file_content(app: App, request: Request) -> StreamReply:
-    """Return the content of a file."""
-    file = await app.call(_find, app, request)
-    pieces = await app.call(_content, file, app)
-    return StreamReply(pieces=blocks_of(pieces, app.call), content_type=_OCTETS)
-
-
-def find_file(file_id: str, app: App) -> StoredFile:
-    """Return a file by its id; blocks.
-
-    Raises:
-        FileNotFound: There is none.
-    """
-    if not _ID.fullmatch(file_id):
-        raise FileNotFound(file_id)
-    return app.file_records.load(FileId(file_id))
-
-
-def _keep(app: App, request: Request) -> StoredFile:
     upload = parse_upload(request.headers.get("content-type", ""), request.body)
     rules = app.batch_limits
     if len(upload.file) > rules.file_bytes_max:
         msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
         raise TransportError(413, "file_too_large", msg)
     # The fields of a form are texts.
-    fields = {name: _number_or_text(value) for name, value in upload.fields.items()}
+    fields = {
+        name: int(value) if _DIGITS.fullmatch(value) else value
+        for name, value in upload.fields.items()
+    }
     form = parse_body(FileForm, json.dumps(fields).encode())
     wanted = any(name.startswith("expires_after") for name in fields)
     kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
@@ -179,20 +133,53 @@ def _keep(app: App, request: Request) -> StoredFile:
         expires_at=later(app.clock.now(), kept_s),
         owner=request.caller.owner,
     )
-    return app.file_records.keep(
-        new_file_id(app.ids),
-        created,
-        correlation_id=request.id,
-        payloads=packed.payloads,
+    file = app.file_records.keep(
+        new_file_id(app.ids), created, correlation_id=request.id, payloads=packed.payloads
     )
+    return file_object(file, app.payloads.get)
 
 
-def _number_or_text(text_: str) -> int | str:
-    return int(text_) if _DIGITS.fullmatch(text_) else text_
+def list_files(app: App, request: Request) -> Listing[FileObject]:
+    """List files, newest first by default."""
+    after, purpose = _AFTER.read(request), _PURPOSE.read(request)
+    page = app.file_records.page(
+        limit=_LIMIT.read(request),
+        purposes=(purpose,) if purpose else (),
+        after=FileId(after) if after else None,
+        oldest_first=_ORDER.read(request) is Order.ASC,
+        owner=request.caller.sees,
+    )
+    data = [file_object(file, app.payloads.get) for file in page.rows]
+    return listing_of(data, has_more=page.has_more)
 
 
-def _object(of: Callable[[App, Request], StoredFile], app: App, request: Request) -> FileObject:
-    return file_object(of(app, request), app.payloads.get)
+def get_file(app: App, request: Request) -> FileObject:
+    """Return a file."""
+    return file_object(_find(app, request), app.payloads.get)
+
+
+def delete_file(app: App, request: Request) -> Reply:
+    """Delete a file; batches that were created from it continue."""
+    file = _find(app, request)
+    app.file_records.delete(file.id, correlation_id=request.id)
+    return deleted_reply(file.id, "file")
+
+
+def get_file_content(app: App, request: Request) -> StreamReply:
+    """Return the content of a file."""
+    file = _find(app, request)
+    return StreamReply(pieces=blocks_of(_content(file, app), app.call), content_type=_OCTETS)
+
+
+def find_file(file_id: str, app: App) -> StoredFile:
+    """Return a file by its id; blocks.
+
+    Raises:
+        FileNotFound: There is none.
+    """
+    if not _ID.fullmatch(file_id):
+        raise FileNotFound(file_id)
+    return app.file_records.load(FileId(file_id))
 
 
 def _find(app: App, request: Request) -> StoredFile:

@@ -20,7 +20,7 @@ from api.http.messages import Request
 from domain.batch.batches import Page
 from domain.batch.ports import FILE_PREFIX, FileId
 from domain.batch.state import BATCH_PREFIX, Batch, BatchId
-from domain.errors import BatchNotFound
+from domain.errors import BatchNotFound, InvalidRequest
 from domain.events.batch import BatchEnded, BatchSubmitted
 from domain.job.submit import text_bytes
 from domain.ports import IdSource
@@ -75,21 +75,26 @@ class BatchDialect:
             raise BatchNotFound(name)
         return batch
 
-    def page(
-        self, app: App, request: Request, limit: int, *, after: str | None, before: str | None
-    ) -> Page[Batch]:
+    def page(self, app: App, request: Request, limit: int, **edges: str | None) -> Page[Batch]:
         """Return batches, newest first; blocks.
 
+        Args:
+            edges: The ids before the page in either direction, by the vendor's parameter: ``after``
+                or ``before``, perhaps with ``_id`` behind it.
+
         Raises:
-            BatchNotFound: The one at the edge does not exist.
+            InvalidRequest: There is no such batch; names the parameter.
         """
-        return app.batch_records.page(
-            self.protocols,
-            limit=limit,
-            after=None if after is None else self._id_of(after),
-            before=None if before is None else self._id_of(before),
-            owner=request.caller.sees,
-        )
+        given = {field: name for field, name in edges.items() if name is not None}
+        try:
+            return app.batch_records.page(
+                self.protocols,
+                limit=limit,
+                owner=request.caller.sees,
+                **{field.removesuffix("_id"): self._id_of(name) for field, name in given.items()},
+            )
+        except BatchNotFound as error:
+            raise InvalidRequest(error.message, field=[*given][-1]) from error
 
     def _id_of(self, name: str) -> BatchId:
         if not re.fullmatch(self.id_pattern, name):

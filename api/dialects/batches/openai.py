@@ -20,16 +20,14 @@ from api.dialects.batches.objects import (
 from api.dialects.encoding import Listing, listing_of, shown
 from api.generation import unix_seconds
 from api.http.bodies import Name, Pairs, parse_body
-from api.http.messages import Reply, Request, json_reply
+from api.http.messages import Request
 from api.http.operation import Operation, page_size, path, text
 from domain.batch.driver import file_of_part
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
     BatchAlreadyEnded,
-    BatchNotFound,
     FileNotFound,
-    InvalidRequest,
     NotFound,
     PayloadMissing,
 )
@@ -209,36 +207,9 @@ _LIMIT: Final = page_size(default=20, most=100)
 _AFTER: Final = text("after", "only batches older than this one", pattern=OPENAI_BATCHES.id_pattern)
 
 
-async def create_batch(app: App, request: Request) -> Reply:
+def create_batch(app: App, request: Request) -> BatchObject:
     """Accept the requests in a file; each becomes a job."""
-    await app.call(app.controls.require_admission)
-    batch = await app.call(_accept, app, request)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, app))
-
-
-async def list_batches(app: App, request: Request) -> Reply:
-    """List batches, newest first."""
-    return json_reply(await app.call(_list, app, request))
-
-
-async def get_batch(app: App, request: Request) -> Reply:
-    """Return a batch."""
-    batch = await app.call(_find, app, request)
-    return json_reply(await app.call(_object, batch, app))
-
-
-async def cancel_batch(app: App, request: Request) -> Reply:
-    """Cancel a batch."""
-    batch = await app.call(_find, app, request)
-    if openai_batch_status(batch) in _ENDED:
-        raise BatchAlreadyEnded(OPENAI_BATCHES.name(batch), openai_batch_status(batch))
-    batch = await app.call(app.batch_records.cancel, batch.id)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, app))
-
-
-def _accept(app: App, request: Request) -> Batch:
+    app.controls.require_admission()
     body = parse_body(BatchBody, request.body)
     file = find_file(body.input_file_id, app)
     app.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
@@ -249,7 +220,7 @@ def _accept(app: App, request: Request) -> Batch:
         batches_max=app.batch_limits.open_max, owner=request.caller.sharer
     )
     kept = body.output_expires_after
-    return accept_batch(
+    batch = accept_batch(
         app,
         request,
         body,
@@ -262,15 +233,30 @@ def _accept(app: App, request: Request) -> Batch:
         metadata=body.metadata,
         output_kept_s=None if kept is None else kept.seconds,
     )
+    app.wake_batches()
+    return _object(batch, app)
 
 
-def _list(app: App, request: Request) -> Listing[BatchObject]:
+def list_batches(app: App, request: Request) -> Listing[BatchObject]:
+    """List batches, newest first."""
     limit, after = _LIMIT.read(request), _AFTER.read(request)
-    try:
-        page = OPENAI_BATCHES.page(app, request, limit, after=after, before=None)
-    except BatchNotFound as error:
-        raise InvalidRequest(error.message, field="after") from error
+    page = OPENAI_BATCHES.page(app, request, limit, after=after)
     return listing_of([_object(batch, app) for batch in page.rows], has_more=page.has_more)
+
+
+def get_batch(app: App, request: Request) -> BatchObject:
+    """Return a batch."""
+    return _object(_find(app, request), app)
+
+
+def cancel_batch(app: App, request: Request) -> BatchObject:
+    """Cancel a batch."""
+    batch = _find(app, request)
+    if openai_batch_status(batch) in _ENDED:
+        raise BatchAlreadyEnded(OPENAI_BATCHES.name(batch), openai_batch_status(batch))
+    batch = app.batch_records.cancel(batch.id)
+    app.wake_batches()
+    return _object(batch, app)
 
 
 def _find(app: App, request: Request) -> Batch:

@@ -144,17 +144,14 @@ async def accepted_reply(
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
 
-async def list_jobs(app: App, request: Request) -> Reply:
+def list_jobs(app: App, request: Request) -> NewestPage[JobObject]:
     """List jobs, newest first."""
     before = _BEFORE.read(request)
-    page = await app.call(
-        app.views.page,
-        _wanted(request),
-        limit=_LIMIT.read(request),
-        before=JobId(before) if before else None,
+    page = app.views.page(
+        _wanted(request), limit=_LIMIT.read(request), before=JobId(before) if before else None
     )
-    shown_jobs = await app.call(lambda: [summarise_job(app, view) for view in page.jobs])
-    return json_reply(newest_page(shown_jobs, has_more=page.has_more))
+    shown_jobs = [summarise_job(app, view) for view in page.jobs]
+    return newest_page(shown_jobs, has_more=page.has_more)
 
 
 def _wanted(request: Request) -> JobFilter:
@@ -169,10 +166,9 @@ def _wanted(request: Request) -> JobFilter:
     )
 
 
-async def get_job(app: App, request: Request) -> Reply:
+def get_job(app: App, request: Request) -> JobObject:
     """Return a job, with its answer once it has one."""
-    job = await app.call(load_job, app, JobId(_JOB_ID.read(request)), request.caller)
-    return json_reply(job)
+    return load_job(app, JobId(_JOB_ID.read(request)), request.caller)
 
 
 async def stream_job(app: App, request: Request) -> Reply | StreamReply:
@@ -229,30 +225,30 @@ async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
     return StreamItem(n=None, attempt=1, body=body)
 
 
-async def cancel_job(app: App, request: Request) -> Reply:
+def cancel_job(app: App, request: Request) -> JobObject:
     """Cancel a job; a repeated request changes nothing."""
     job_id = JobId(_JOB_ID.read(request))
-    await app.call(app.cancellation.cancel, job_id, reason="api")
-    return json_reply(await app.call(load_job, app, job_id, request.caller))
+    app.cancellation.cancel(job_id, reason="api")
+    return load_job(app, job_id, request.caller)
 
 
-async def retry_job(app: App, request: Request) -> Reply:
+def retry_job(app: App, request: Request) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await app.call(app.retries.retry, job_id, reason="api")
-    job = await app.call(load_job, app, job_id, request.caller)
+    app.retries.retry(job_id, reason="api")
+    job = load_job(app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 
 
-async def cancel_jobs(app: App, request: Request) -> Reply:
+def cancel_jobs(app: App, request: Request) -> Reply:
     """Cancel the open jobs of a filter, or list them."""
-    return await app.call(_act, app, request, _CANCELLABLE, _cancel_one)
+    return _act(app, request, _CANCELLABLE, _cancel_one)
 
 
-async def retry_jobs(app: App, request: Request) -> Reply:
+def retry_jobs(app: App, request: Request) -> Reply:
     """Enqueue the jobs of a filter again that ended without an answer, or list them."""
-    return await app.call(_act, app, request, _RETRYABLE, _retry_one)
+    return _act(app, request, _RETRYABLE, _retry_one)
 
 
 def _act(
@@ -334,22 +330,21 @@ def _look_again(job: JobObject) -> str:
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
 
 
-async def get_job_timeline(app: App, request: Request) -> Reply:
+def get_job_timeline(app: App, request: Request) -> JobTimeline:
     """Return the steps of a job and where its time went."""
     job_id = JobId(_JOB_ID.read(request))
-    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
+    timeline = partial(read_timeline, app.log, job_id, payloads=app.payloads)()
     if timeline is None:
         raise JobNotFound(job_id)
-    reply = shown(
+    return shown(
         JobTimeline,
         timeline,
         object="job.timeline",
         at=rfc3339(app.clock.now()),
-        after=await app.call(_edges, app, job_id),
+        after=_edges(app, job_id),
         steps=[shown(JobStep, step) for step in timeline.steps],
         bars=[shown(JobBar, bar) for bar in bars_of(timeline)],
     )
-    return json_reply(reply)
 
 
 def _edges(app: App, job_id: JobId) -> list[JobEdge]:
@@ -445,29 +440,26 @@ JOB_OPERATIONS: Final = (
 )
 
 
-async def list_webhooks(app: App, request: Request) -> Reply:
+def list_webhooks(app: App, request: Request) -> NewestPage[WebhookObject]:
     """List webhooks, newest first."""
     limit, before = _LIMIT.read(request), _BEFORE_WEBHOOK.read(request)
-    found = await app.call(
-        app.webhook_store.page,
+    found = app.webhook_store.page(
         limit=limit + 1,
         before=WebhookId(before) if before else None,
         state=_STATE.read(request),
         owner=request.caller.sees,
     )
     data = [webhook_object(webhook) for webhook in found[:limit]]
-    return json_reply(newest_page(data, has_more=len(found) > limit))
+    return newest_page(data, has_more=len(found) > limit)
 
 
-async def retry_webhook(app: App, request: Request) -> Reply:
+def retry_webhook(app: App, request: Request) -> WebhookObject:
     """Deliver a webhook again, at once and with all its attempts.
 
     The webhook thread sends it within a second.
     """
-    revived = await app.call(
-        app.webhook_retries.retry, WebhookId(_WEBHOOK_ID.read(request)), reason="api"
-    )
-    return json_reply(webhook_object(revived), status=202)
+    revived = app.webhook_retries.retry(WebhookId(_WEBHOOK_ID.read(request)), reason="api")
+    return webhook_object(revived)
 
 
 WEBHOOK_OPERATIONS: Final = (

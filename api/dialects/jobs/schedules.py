@@ -15,7 +15,7 @@ from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import RequestBody, load_json, parse_body
-from api.http.messages import Caller, Reply, Request, json_reply
+from api.http.messages import Caller, Reply, Request
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedule import Schedule, ScheduleId
@@ -143,52 +143,8 @@ def _key(schedule: Schedule, due: str) -> str:
     return f"{schedule.id}:{due}"
 
 
-async def create_schedule(app: App, request: Request) -> Reply:
+def create_schedule(app: App, request: Request) -> ScheduleObject:
     """Submit a job at each instant of a cron expression."""
-    schedule = await app.call(_add, app, request)
-    return json_reply(await app.call(_whole, app, schedule), status=201)
-
-
-async def list_schedules(app: App, request: Request) -> Reply:
-    """List the schedules, oldest first."""
-    sees = request.caller.sees
-    present = await app.call(app.schedules.present)
-    body: ScheduleList = {
-        "object": "list",
-        "data": [_object(one) for one in present if sees in {None, one.facts.owner}],
-    }
-    return json_reply(body)
-
-
-async def get_schedule(app: App, request: Request) -> Reply:
-    """Return a schedule, with the body of its jobs."""
-    schedule = await app.call(app.schedules.load, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(await app.call(_whole, app, schedule))
-
-
-async def pause_schedule(app: App, request: Request) -> Reply:
-    """Stop the jobs of a schedule; a repeated request changes nothing."""
-    schedule = await app.call(app.schedules.pause, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(_object(schedule))
-
-
-async def resume_schedule(app: App, request: Request) -> Reply:
-    """Let a paused schedule go on with its next instant.
-
-    What passed during the pause is not missed.
-    """
-    schedule = await app.call(_resume, app, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(_object(schedule))
-
-
-async def remove_schedule(app: App, request: Request) -> Reply:
-    """Remove a schedule; its jobs stay."""
-    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
-    await app.call(app.schedules.remove, schedule_id)
-    return deleted_reply(schedule_id, "schedule")
-
-
-def _add(app: App, request: Request) -> Schedule:
     wire = parse_body(ScheduleBody, request.body)
     if wire.job.after is not None:
         msg = "each of the jobs would wait for the same ones; submit them with their successors"
@@ -209,19 +165,52 @@ def _add(app: App, request: Request) -> Schedule:
         owner=caller.owner,
         keyspace=caller.keyspace,
     )
-    return app.schedules.add(added, body=body, correlation_id=request.id, sharer=caller.sharer)
+    return _whole(
+        app,
+        app.schedules.add(added, body=body, correlation_id=request.id, sharer=caller.sharer),
+    )
 
 
-def _resume(app: App, schedule_id: ScheduleId) -> Schedule:
+def list_schedules(app: App, request: Request) -> ScheduleList:
+    """List the schedules, oldest first."""
+    sees = request.caller.sees
+    present = app.schedules.present()
+    data = [_object(one) for one in present if sees in {None, one.facts.owner}]
+    return {"object": "list", "data": data}
+
+
+def get_schedule(app: App, request: Request) -> ScheduleObject:
+    """Return a schedule, with the body of its jobs."""
+    return _whole(app, app.schedules.load(ScheduleId(_SCHEDULE_ID.read(request))))
+
+
+def pause_schedule(app: App, request: Request) -> ScheduleObject:
+    """Stop the jobs of a schedule; a repeated request changes nothing."""
+    return _object(app.schedules.pause(ScheduleId(_SCHEDULE_ID.read(request))))
+
+
+def resume_schedule(app: App, request: Request) -> ScheduleObject:
+    """Let a paused schedule go on with its next instant.
+
+    What passed during the pause is not missed.
+    """
+    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
     facts = app.schedules.load(schedule_id).facts
     first = CronsimTable().check(facts.cron, facts.timezone, app.clock.now())
-    return app.schedules.resume(schedule_id, next_at=rfc3339(first))
+    return _object(app.schedules.resume(schedule_id, next_at=rfc3339(first)))
+
+
+def remove_schedule(app: App, request: Request) -> Reply:
+    """Remove a schedule; its jobs stay."""
+    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
+    app.schedules.remove(schedule_id)
+    return deleted_reply(schedule_id, "schedule")
 
 
 def _whole(app: App, schedule: Schedule) -> ScheduleObject:
-    shown = _object(schedule)
-    shown["job"] = load_json(app.payloads.get(schedule.facts.job))
-    return shown
+    whole = _object(schedule)
+    whole["job"] = load_json(app.payloads.get(schedule.facts.job))
+    return whole
 
 
 def _object(schedule: Schedule) -> ScheduleObject:

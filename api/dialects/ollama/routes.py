@@ -144,38 +144,38 @@ def managed_by(path: str) -> str | None:
     return _MANAGED.get(rest.partition("/")[0]) if first == "api" else None
 
 
-async def ollama_tags(app: App, request: Request) -> Reply:
+def ollama_tags(app: App, request: Request) -> OllamaModels:
     """List the registered models in Ollama's format.
 
     Each stands under all its names, the loaded one first.
     """
     del request
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     listed: OllamaModels = {"models": [_listed(*one) for one in _names(models)]}
-    return json_reply(listed)
+    return listed
 
 
-async def ollama_loaded(app: App, request: Request) -> Reply:
+def ollama_loaded(app: App, request: Request) -> OllamaLoadedModels:
     """List the loaded models in Ollama's format."""
     del request
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     loaded = (model for model in models if model.state is ModelState.LOADED)
     listed: OllamaLoadedModels = {"models": [_loaded(model) for model in loaded]}
-    return json_reply(listed)
+    return listed
 
 
-async def ollama_show(app: App, request: Request) -> Reply:
+def ollama_show(app: App, request: Request) -> OllamaShown:
     """Return one model in Ollama's format."""
     body = parse_body(OllamaShowBody, request.body)
     wanted = body.model or body.name
     if not wanted:
         raise InvalidRequest("name the model", field="model")
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     by_name = dict(_names(models))
     model = by_name.get(wanted) or by_name.get(wanted.removesuffix(TAG))
     if model is None:
         raise ModelNotFound(wanted, known=tuple(one.entry.name for one in models))
-    return json_reply(_shown(model))
+    return _shown(model)
 
 
 async def ollama_version(app: App, request: Request) -> Reply:

@@ -18,7 +18,7 @@ from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
 from api.dialects.openai_chat.parse import ChatKind, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Reply, Request, json_reply
+from api.http.messages import Reply, Request
 from api.http.operation import Operation, Order, PageOfRows, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
@@ -50,43 +50,59 @@ class _Stored:
     metadata: dict[str, str]
 
 
-async def get_chat_completion(app: App, request: Request) -> Reply:
+def get_chat_completion(app: App, request: Request) -> StoredCompletion:
     """Return a stored chat completion."""
-    return json_reply(await app.call(_shown, app, _COMPLETION_ID.read(request)))
+    completion_id = _COMPLETION_ID.read(request)
+    whole = _object(app, _find(app, completion_id))
+    if whole is None:
+        raise CompletionNotFound(completion_id)
+    return whole
 
 
-async def list_chat_completions(app: App, request: Request) -> Reply:
+def list_chat_completions(app: App, request: Request) -> Listing[StoredCompletion]:
     """List stored chat completions, the oldest first.
 
     ``metadata[key]=value`` selects.
     """
-    return json_reply(await app.call(_listed, app, request))
+    wanted = {
+        name.removeprefix("metadata[").removesuffix("]"): values[-1]
+        for name, values in request.query.items()
+        if name.startswith("metadata[")
+    }
+    rows = [
+        {"id": ChatKind.id_prefix + job_hex(one.job.id), "found": one}
+        for one in _recent(app, request)
+        if wanted.items() <= one.metadata.items()
+    ]
+    page, more = _read_page(request).of(rows[::-1])
+    data = [whole for row in page if (whole := _object(app, row["found"])) is not None]
+    return listing_of(data, has_more=more)
 
 
-async def update_chat_completion(app: App, request: Request) -> Reply:
+def update_chat_completion(app: App, request: Request) -> StoredCompletion:
     """Replace the metadata of a stored chat completion."""
     wire = parse_body(CompletionChangeBody, request.body)
     completion_id = _COMPLETION_ID.read(request)
-    found = await app.call(_find, app, completion_id)
+    found = _find(app, completion_id)
     payload = stored_form(found.messages, wire.metadata or {})
     event = JobRelabelled(wire=digest_of(payload))
     payloads = {event.wire: payload}
-    await app.call(commit, found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
-    return await get_chat_completion(app, request)
+    commit(found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
+    return get_chat_completion(app, request)
 
 
-async def delete_chat_completion(app: App, request: Request) -> Reply:
+def delete_chat_completion(app: App, request: Request) -> Reply:
     """Delete a stored chat completion."""
     completion_id = _COMPLETION_ID.read(request)
-    found = await app.call(_find, app, completion_id)
-    await app.call(commit, found.job.id, JobHidden(), log=app.log, ids=app.ids)
+    found = _find(app, completion_id)
+    commit(found.job.id, JobHidden(), log=app.log, ids=app.ids)
     return deleted_reply(completion_id, "chat.completion.deleted")
 
 
-async def list_chat_completion_messages(app: App, request: Request) -> Reply:
+def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the messages of the request of a stored chat completion."""
     completion_id = _COMPLETION_ID.read(request)
-    found = await app.call(_find, app, completion_id)
+    found = _find(app, completion_id)
     messages = []
     for number, message in enumerate(found.messages):
         content = message.get("content")
@@ -94,7 +110,7 @@ async def list_chat_completion_messages(app: App, request: Request) -> Reply:
         row = {"id": f"{completion_id}-{number}", **message}
         messages.append(row | {"content": text, "content_parts": parts})
     page, more = _read_page(request).of(messages)
-    return json_reply(listing_of(page, has_more=more))
+    return listing_of(page, has_more=more)
 
 
 def _find(app: App, completion_id: str) -> _Stored:
@@ -124,13 +140,6 @@ def _stored(app: App, job: Job) -> _Stored | None:
     return _Stored(job=job, messages=wire["messages"], metadata=wire["metadata"])
 
 
-def _shown(app: App, completion_id: str) -> StoredCompletion:
-    whole = _object(app, _find(app, completion_id))
-    if whole is None:
-        raise CompletionNotFound(completion_id)
-    return whole
-
-
 def _object(app: App, found: _Stored) -> StoredCompletion | None:
     """Return a stored completion as its request got it; ``None`` where its texts were erased."""
     stored = app.records.read_stored(found.job)
@@ -145,22 +154,6 @@ def _object(app: App, found: _Stored) -> StoredCompletion | None:
     made = assemble(envelope, [AssembledAnswer.from_stored(found.job, stored)])
     shown: StoredCompletion = {**made, "metadata": found.metadata}  # type: ignore[typeddict-item]  # made has the rest
     return shown
-
-
-def _listed(app: App, request: Request) -> Listing[StoredCompletion]:
-    wanted = {
-        name.removeprefix("metadata[").removesuffix("]"): values[-1]
-        for name, values in request.query.items()
-        if name.startswith("metadata[")
-    }
-    rows = [
-        {"id": ChatKind.id_prefix + job_hex(one.job.id), "found": one}
-        for one in _recent(app, request)
-        if wanted.items() <= one.metadata.items()
-    ]
-    page, more = _read_page(request).of(rows[::-1])
-    data = [whole for row in page if (whole := _object(app, row["found"])) is not None]
-    return listing_of(data, has_more=more)
 
 
 def _recent(app: App, request: Request) -> Iterator[_Stored]:

@@ -79,7 +79,7 @@ async def delete_conversation(app: App, request: Request) -> Reply:
     """Delete a conversation; cancel its response that has not ended."""
     conversation_id = _CONVERSATION_ID.read(request)
     agent, _, __ = await app.call(load_conversation, app, conversation_id)
-    await remove_agent(app, agent.id, request)
+    await app.call(remove_agent, app, agent.id, request)
     body: ConversationDeleted = {
         "id": conversation_id,
         "object": "conversation.deleted",
