@@ -109,21 +109,6 @@ class RequestDefaults:
     efforts: Efforts = Efforts()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedEdit:
-    """An edit that changed a prompt.
-
-    Attributes:
-        kind: What it took out.
-        cleared: Number of tool uses or of turns with reasoning.
-        tokens: Tokens by which the prompt is shorter.
-    """
-
-    kind: Literal["tool_uses", "thinking"]
-    cleared: int
-    tokens: int
-
-
 Claim = Callable[[JobId], None]
 
 
@@ -138,8 +123,6 @@ class ParsedRequest:
         priority: The queue of the job.
         agent: The agent that the request names, if any.
         seeded: Whether the caller chose the seed.
-        thinking: How much of the reasoning the reply shows.
-        has_cache_control: Whether the request contains ``cache_control``.
         after: Earlier jobs that the job waits for.
         is_skippable: As in ``JobSubmitted``.
         start_after: Instant before which the job is held, or seconds from now.
@@ -155,7 +138,6 @@ class ParsedRequest:
         names_model: Whether the caller named a model; otherwise the loaded one answers.
         claim: Makes the job a turn of ``agent``, which keeps its history; called once the job is in
             the log, and before it is enqueued.
-        applied_edits: Edits that changed the prompt; ``None`` where the request wants none.
     """
 
     chat: ChatRequest
@@ -164,9 +146,6 @@ class ParsedRequest:
     priority: Priority = Priority.INTERACTIVE
     agent: AgentId | None = None
     seeded: bool = False
-    thinking: ThinkingShown = "none"
-    has_cache_control: bool = False
-    previous_message: str | None = None
     after: tuple[Predecessor, ...] = ()
     is_skippable: bool = False
     start_after: datetime | float | None = None
@@ -181,7 +160,6 @@ class ParsedRequest:
     answers_each: int = 1
     names_model: bool = True
     claim: Claim | None = None
-    applied_edits: tuple[AppliedEdit, ...] | None = None
 
     @property
     def chats(self) -> tuple[ChatRequest, ...]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Final
 from urllib.parse import unquote
 
 from api.app import App
-from api.dialects.agents.routes import AGENT_CACHE_OPERATIONS, AGENT_OPERATIONS
+from api.dialects.agents.routes import AGENT_OPERATIONS
 from api.dialects.anthropic.routes import MESSAGE_OPERATIONS
 from api.dialects.batches.anthropic import MESSAGE_BATCH_OPERATIONS
 from api.dialects.batches.files import FILE_OPERATIONS
 from api.dialects.batches.openai import BATCH_OPERATIONS
-from api.dialects.embeddings import EMBEDDING_OPERATIONS
-from api.dialects.jobs.routes import JOB_OPERATIONS
+from api.dialects.embeddings import EMBEDDING_OPERATIONS, RERANK_OPERATIONS
+from api.dialects.jobs.routes import JOB_OPERATIONS, WEBHOOK_OPERATIONS
 from api.dialects.jobs.schedules import SCHEDULE_OPERATIONS
-from api.dialects.jobs.webhooks import WEBHOOK_OPERATIONS
 from api.dialects.ollama.routes import OLLAMA_OPERATIONS, managed_by
-from api.dialects.openai_chat.routes import CHAT_OPERATIONS
+from api.dialects.openai_chat.parse import CHAT_OPERATIONS
 from api.dialects.openai_chat.stored import STORED_OPERATIONS
 from api.dialects.openai_completions import TEXT_OPERATIONS
 from api.dialects.openai_responses.conversation_routes import CONVERSATION_OPERATIONS
 from api.dialects.openai_responses.routes import RESPONSE_OPERATIONS
-from api.dialects.rerank import RERANK_OPERATIONS
 from api.dialects.tokenize import TOKEN_OPERATIONS
 from api.errors import TransportError, dialects_of_path
 from api.http.messages import (
@@ -34,6 +33,7 @@ from api.http.messages import (
     Request,
     Route,
     StreamReply,
+    json_reply,
 )
 from api.http.operation import Operation, Place, refuse_unknown
 from api.operate.engine import ENGINE_OPERATIONS
@@ -86,7 +86,6 @@ OPERATIONS: Final = (
     *JOB_OPERATIONS,
     *SCHEDULE_OPERATIONS,
     *AGENT_OPERATIONS,
-    *AGENT_CACHE_OPERATIONS,
     *WEBHOOK_OPERATIONS,
     *EVENT_OPERATIONS,
     *CHECK_OPERATIONS,
@@ -138,6 +137,8 @@ def _bind(operation: Operation, app: App) -> Handler:
     # Clients of other services may add parameters of their own to the routes of these.
     is_strict = dialects_of_path(operation.path) == (Dialect.NATIVE,) and operation.has_query
 
+    is_blocking = not iscoroutinefunction(operation.endpoint)
+
     async def handle(request: Request) -> Reply | StreamReply:
         caller = request.caller
         _require_scope(caller, operation.needs)
@@ -147,9 +148,20 @@ def _bind(operation: Operation, app: App) -> Handler:
             await app.call(app.ownership.require_named, caller, request.params)
         if is_strict:
             refuse_unknown(operation.parameters, request)
-        return await operation.endpoint(app, request)
+        if is_blocking:
+            return await app.call(_reply_of, operation, app, request)
+        reply: Reply | StreamReply = await operation.endpoint(app, request)
+        return reply
 
     return handle
+
+
+def _reply_of(operation: Operation, app: App, request: Request) -> Reply | StreamReply:
+    """Return the reply of an endpoint that blocks; another value is its body."""
+    found: Any = operation.endpoint(app, request)
+    if isinstance(found, Reply | StreamReply):
+        return found
+    return json_reply(found, status=operation.status)
 
 
 class RouteTable:

@@ -187,7 +187,9 @@ def _instant_in(since: datetime, seconds: float | None) -> str | None:
     return None if seconds is None else rfc3339(since + timedelta(seconds=seconds))
 
 
-def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Accepted:
+def accept_job(
+    app: App, parse: Parse, request: Request, *, protocol: str, waits_for_model: bool = True
+) -> Accepted:
     """Record a job and enqueue it, or return the job of the same idempotency key; blocks.
 
     Raises:
@@ -199,7 +201,7 @@ def accept_job(app: App, parse: Parse, request: Request, *, protocol: str) -> Ac
         RateLimited: The agent sends too many requests.
     """
     parsed = parse()
-    command = job_of(app, parsed, request, protocol=protocol, waits_for_model=True)
+    command = job_of(app, parsed, request, protocol=protocol, waits_for_model=waits_for_model)
     accepted = _submit_parsed(app, command, app.ids.job_id(), parsed)
     attached, joined = accepted.attached, accepted.joined_trace
     request.marks.accept(accepted.job_id, attached=attached, joined_trace=joined)

@@ -227,6 +227,11 @@ class Usage:
     reasoning_tokens: int = 0
     kept_tokens: int = 0
 
+    @property
+    def total_tokens(self) -> int:
+        """Those of the prompt and the answer."""
+        return self.prompt_tokens + self.completion_tokens
+
     def __add__(self, other: Usage) -> Usage:
         """Return both together."""
         return Usage(

@@ -1,13 +1,14 @@
-"""``POST /v1/embeddings``: the body becomes a request, vectors become the reply."""
+"""``POST /v1/embeddings`` and ``POST /rerank``: texts become vectors, and these the reply."""
 
 from __future__ import annotations
 
 import base64
+import math
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import Field, Tag
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -19,18 +20,12 @@ from api.dialects.generate import (
     MODEL_HEADER,
     plain_header,
 )
-from api.dialects.openai_completions import (
-    Ids,
-    _by_form,
-)
-from api.generation import ParsedRequest, RequestDefaults
+from api.dialects.openai_completions import Ids, by_form
+from api.generation import ParsedRequest
 from api.http.bodies import Dimensions, Name, RequestBody, parse_body
 from api.http.messages import JOB_HEADER, Reply, Request, json_reply
 from api.http.operation import IDEMPOTENCY_KEY, Operation
-from api.streaming.answers import (
-    abandoned_on_error,
-    collect_job,
-)
+from api.streaming.answers import abandoned_on_error, collect_job
 from api.submit import open_answer
 from domain.chat.embedding import EMBEDDINGS_PROTOCOL, EmbeddingInputs, EmbeddingText, Vectors
 from domain.chat.request import ChatRequest
@@ -51,8 +46,11 @@ EmbeddingInput = Annotated[
     | Annotated[InputTexts, Tag("texts")]
     | Annotated[Ids, Tag("ids")]
     | Annotated[InputIds, Tag("many")],
-    _by_form("input_form"),
+    by_form("input_form"),
 ]
+
+
+EncodingFormat = Literal["float", "base64"]
 
 
 class EmbeddingBody(RequestBody):
@@ -60,7 +58,7 @@ class EmbeddingBody(RequestBody):
 
     model: Name
     input: EmbeddingInput
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: EncodingFormat | None = None
     dimensions: Dimensions | None = None
     user: str | None = None
 
@@ -93,28 +91,9 @@ class EmbeddingList(TypedDict):
 _SAMPLING: Final = SamplingWish(temperature=0.0, seed=0)
 
 
-def read_body(body: bytes) -> EmbeddingBody:
-    """Return the body of ``POST /v1/embeddings``.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
-    return parse_body(EmbeddingBody, body)
-
-
-def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
-    """Parse a body of ``POST /v1/embeddings``.
-
-    Args:
-        body: The body of the request.
-        headers: Without effect: vectors belong to no agent.
-        defaults: Without effect: the request names its model.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
-    del headers, defaults
-    return parse_request(read_body(body))
+def parse(body: bytes) -> ParsedRequest:
+    """Parse a body of ``POST /v1/embeddings``, which belongs to no agent."""
+    return parse_request(parse_body(EmbeddingBody, body))
 
 
 def parse_request(wire: EmbeddingBody) -> ParsedRequest:
@@ -138,41 +117,20 @@ def _texts(wire: EmbeddingBody) -> tuple[EmbeddingText, ...]:
     return tuple(tuple(one) if isinstance(one, list) else str(one) for one in given)
 
 
-EncodingFormat = Literal["float", "base64"]
-
-
 def embedding_list(
     vectors: Vectors, *, model: str, prompt_tokens: int, encoding: EncodingFormat | None
 ) -> EmbeddingList:
-    """Return the reply with the vectors of all texts.
-
-    Args:
-        vectors: In the order of the texts.
-        model: Name of the model in the request.
-        prompt_tokens: Tokens of all texts together.
-        encoding: Form of the elements; ``None`` for numbers.
-    """
-    form: EncodingFormat = encoding or "float"
-    data: list[EmbeddingObject] = [
-        {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
-        for index, vector in enumerate(vectors.each())
-    ]
+    """Return the reply with the vectors of all texts, in their order; numbers by default."""
+    encode: Callable[[bytes], array[float] | str] = base64_of if encoding == "base64" else floats_of
     return {
         "object": "list",
         "model": model,
-        "data": data,
+        "data": [
+            {"object": "embedding", "index": index, "embedding": encode(vector)}
+            for index, vector in enumerate(vectors.each())
+        ],
         "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
     }
-
-
-def _encoded(vector: bytes, form: EncodingFormat) -> array[float] | str:
-    match form:
-        case "float":
-            return floats_of(vector)
-        case "base64":
-            return base64_of(vector)
-        case _:
-            assert_never(form)
 
 
 def base64_of(vector: bytes) -> str:
@@ -188,20 +146,19 @@ def floats_of(vector: bytes) -> array[float]:
     return elements
 
 
-async def create_embeddings(app: App, request: Request) -> Reply:
-    """Return the vectors of texts, in their order; the reply repeats the model name."""
+async def create_embedding(app: App, request: Request) -> Reply:
+    """Return the vectors of texts in OpenAI's format.
+
+    The reply repeats the model name.
+    """
 
     def reply(view: Job, vectors: Vectors) -> EmbeddingList:
-        body = read_body(request.body)
-        return embedding_list(
-            vectors,
-            model=body.model,
-            prompt_tokens=view.usage.prompt_tokens,
-            encoding=body.encoding_format,
-        )
+        body = parse_body(EmbeddingBody, request.body)
+        tokens = view.usage.prompt_tokens
+        encoding = body.encoding_format
+        return embedding_list(vectors, model=body.model, prompt_tokens=tokens, encoding=encoding)
 
-    parsed = partial(parse, request.body, request.headers, app.defaults)
-    return await answer_vectors(app, request, parsed, reply)
+    return await answer_vectors(app, request, partial(parse, request.body), reply)
 
 
 async def answer_vectors(
@@ -240,16 +197,117 @@ def _vectors_of(job_id: JobId, app: App) -> tuple[Job, Vectors]:
     return view, stored.vectors
 
 
+#: Documents of one request; the query is one more text.
+DOCUMENTS_MAX: Final = 2047
+#: Highest ``top_n``; more than the documents means all of them.
+TOP_N_MAX: Final = 1 << 20
+
+
+class RerankDocument(RequestBody):
+    """A document as an object."""
+
+    text: InputText
+
+
+class RerankBody(RequestBody):
+    """The body of ``POST /rerank``, in the form of Cohere, Jina, vLLM and llama.cpp."""
+
+    model: Name
+    query: InputText
+    documents: Annotated[
+        list[InputText | RerankDocument],
+        Field(min_length=1, max_length=DOCUMENTS_MAX, fail_fast=True),
+    ]
+    top_n: Annotated[int, Field(ge=1, le=TOP_N_MAX)] | None = None
+    return_documents: bool | None = None
+    max_tokens_per_doc: None = None
+    rank_fields: None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
+
+
+class RankedText(TypedDict):
+    """A document of the request."""
+
+    text: str
+
+
+class RankedDocument(TypedDict):
+    """A document and its cosine similarity to the query, in [-1, 1]."""
+
+    index: int
+    relevance_score: float
+    document: NotRequired[RankedText]
+
+
+class Ranking(TypedDict):
+    """The reply of ``POST /rerank``, the most similar document first."""
+
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: EmbeddingUsage
+
+
+async def rerank(app: App, request: Request) -> Reply:
+    """Return documents by their similarity to a query."""
+
+    def parse_texts() -> ParsedRequest:
+        wire = parse_body(RerankBody, request.body)
+        return parse_request(EmbeddingBody(model=wire.model, input=[wire.query, *wire.texts]))
+
+    def reply(view: Job, vectors: Vectors) -> Ranking:
+        return _ranking(parse_body(RerankBody, request.body), view, vectors)
+
+    return await answer_vectors(app, request, parse_texts, reply)
+
+
+def _ranking(wire: RerankBody, view: Job, vectors: Vectors) -> Ranking:
+    query, *others = map(_unit, vectors.each())
+    scores = [sum(a * b for a, b in zip(query, other, strict=True)) for other in others]
+    order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    results: list[RankedDocument] = [
+        {"index": index, "relevance_score": max(-1.0, min(1.0, scores[index]))}
+        for index in order[: wire.top_n]
+    ]
+    if wire.return_documents is not False:
+        for one in results:
+            one["document"] = {"text": wire.texts[one["index"]]}
+    tokens = view.usage.prompt_tokens
+    usage: EmbeddingUsage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"id": f"rerank-{view.id}", "model": wire.model, "results": results, "usage": usage}
+
+
+def _unit(vector: bytes) -> list[float]:
+    elements = floats_of(vector)
+    length = math.hypot(*elements) or 1.0
+    return [one / length for one in elements]
+
+
 EMBEDDING_OPERATIONS: Final = (
     Operation(
         "POST /v1/embeddings",
-        create_embeddings,
-        id="createEmbedding",
-        summary="Return the vectors of texts in OpenAI's format",
+        create_embedding,
         parameters=(IDEMPOTENCY_KEY,),
         body=EmbeddingBody,
         example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
         reply=EmbeddingList,
         responses=GENERATION_FAILURES,
     ),
+)
+RERANK_OPERATIONS: Final = tuple(
+    Operation(
+        f"POST {prefix}/rerank",
+        rerank,
+        id=f"rerank{suffix}",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=RerankBody,
+        example={"model": "notes", "query": "Who dances?", "documents": ["Bees dance."]},
+        reply=Ranking,
+        responses=GENERATION_FAILURES,
+    )
+    for prefix, suffix in (("/v1", ""), ("", "Unversioned"))
 )

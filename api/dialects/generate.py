@@ -61,7 +61,6 @@ async def answer_open(
 
     Args:
         job: Closed with its answer.
-        stream: Whether the request wants a stream.
         encoder: Makes the encoder of a stream from the job, its first item and its cache diagnosis;
             both are ``None`` where no item has come in time.
         assemble: Makes the body of a whole answer; the diagnosis may be ``None``.
@@ -133,22 +132,21 @@ async def count_prompt(app: App, parse: Parse, request: Request) -> int:
     """Return the length of a request's prompt in tokens.
 
     Raises:
-        InvalidRequest: The request is not valid.
         ModelNotReady: No worker has counted it in time.
     """
     return await run_count(app, request, partial(_count, app, parse, request))
 
 
 async def run_count(app: App, request: Request, counting: Callable[[], T]) -> T:
-    """Run a call that counts prompts.
+    """Run a call that counts or reads prompts.
 
     Raises:
-        ModelNotReady: No worker has counted in time.
+        ModelNotReady: No worker has read them in time.
     """
     try:
         return await app.counts.run(request.caller.sharer, counting)
     except TimeoutError:
-        msg = "no worker with a loaded model has counted the prompt in time"
+        msg = "no worker with a loaded model has read the prompt in time"
         raise ModelNotReady(msg) from None
 
 

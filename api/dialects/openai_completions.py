@@ -17,9 +17,9 @@ from api.dialects.openai_chat.completions import (
     Choice,
     CompletionKind,
     completion_request,
+    create_completion,
     finish_reason,
 )
-from api.dialects.openai_chat.routes import create_completion
 from api.dialects.parsing import clamp_max_tokens, sampling_of, stop_texts
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults
 from api.http.bodies import Answers, MaxTokensOrZero, TokenId, parse_body
@@ -51,7 +51,8 @@ def _form(prompt: Any) -> str | None:  # noqa: ANN401 - any JSON value
     return "texts" if not prompt or isinstance(prompt[0], str) else "ids"
 
 
-def _by_form(error_type: str) -> Discriminator:
+def by_form(error_type: str) -> Discriminator:
+    """Return what tells the forms of a prompt apart; errors have the type."""
     return Discriminator(
         _form,
         custom_error_type=error_type,
@@ -64,7 +65,7 @@ Prompt = Annotated[
     | Annotated[Texts, Tag("texts")]
     | Annotated[Ids, Tag("ids")]
     | Annotated[ManyIds, Tag("many")],
-    _by_form("prompt_form"),
+    by_form("prompt_form"),
 ]
 
 
@@ -108,12 +109,7 @@ class TextLogprobsRenderer:
         self._offset: int | None = None
 
     def render(self, values: Sequence[TokenLogprob], text: str) -> TextLogprobs | None:
-        """Return the member ``logprobs`` of a chunk; ``None`` without values.
-
-        Args:
-            values: The tokens that begin in the text.
-            text: The text of the chunk.
-        """
+        """Return the member ``logprobs`` of a chunk; ``None`` without values."""
         if not values:
             return None
         # Nothing precedes the first token of a prompt.
@@ -154,50 +150,6 @@ def _by_token(value: TokenLogprob) -> dict[str, float]:
     return by_token
 
 
-class TextChoiceRenderer:
-    """``ChoiceRenderer`` of text completions.
-
-    Args:
-        index: Index of the choice.
-    """
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._logprobs = TextLogprobsRenderer()
-
-    def open(self) -> list[Choice]:
-        """Return nothing: the first text is the first choice."""
-        return []
-
-    def render(self, body: Body) -> list[Choice]:
-        """See ``ChoiceRenderer.render``."""
-        if not isinstance(body, Text):
-            return []
-        return [_choice(self._index, body.text, self._logprobs.render(body.logprobs, body.text))]
-
-    def end(self, ending: Finished) -> Choice:
-        """Return the choice with the finish reason."""
-        return _choice(self._index, "", None, finish_reason(ending))
-
-
-def text_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a finished answer.
-
-    Args:
-        index: Index of the choice.
-        answer: The answer, with a ``Finished`` ending.
-    """
-    text = answer.joined("text")
-    logprobs = TextLogprobsRenderer().render(answer.logprobs, text)
-    return _choice(index, text, logprobs, finish_reason(answer.finished()))
-
-
-def _choice(
-    index: int, text: str, logprobs: TextLogprobs | None, reason: str | None = None
-) -> Choice:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-
-
 #: Token limit of a request that sets none, as the vendor documents it.
 MAX_TOKENS_DEFAULT: Final = 16
 
@@ -206,13 +158,8 @@ def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) ->
     """Parse a body of ``POST /v1/completions``.
 
     Args:
-        body: The body of the request.
-        headers: Headers by lower-case name.
         defaults: Values for open fields. The token limit is ``MAX_TOKENS_DEFAULT`` instead, and
             efforts have no effect: a text completion has no reasoning.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     wire = parse_body(CompletionBody, body)
     _check(wire)
@@ -249,22 +196,43 @@ def _prompts(wire: CompletionBody) -> Iterator[RawPrompt]:
         yield RawPrompt(text=text, ids=ids, suffix=wire.suffix, is_echoed=bool(wire.echo))
 
 
-#: ``POST /v1/completions``.
-TEXT: Final = CompletionKind(
-    protocol="openai-completions",
-    id_prefix="cmpl-",
-    whole="text_completion",
-    chunk="text_completion",
-    parse=parse,
-    choice_renderer=TextChoiceRenderer,
-    choice=text_choice,
-)
+class TextKind(CompletionKind):
+    """``POST /v1/completions``."""
+
+    protocol = "openai-completions"
+    id_prefix = "cmpl-"
+    whole = "text_completion"
+    chunk = "text_completion"
+    parse = staticmethod(parse)
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._logprobs = TextLogprobsRenderer()
+
+    def render(self, body: Body) -> list[Choice]:
+        """See ``CompletionKind``."""
+        return [self._choice(body.text, body.logprobs)] if isinstance(body, Text) else []
+
+    def end(self, ending: Finished) -> Choice:
+        """See ``CompletionKind``."""
+        return self._choice("", (), finish_reason(ending))
+
+    def choice(self, answer: AssembledAnswer) -> Choice:
+        """See ``CompletionKind``."""
+        reason = finish_reason(answer.finished())
+        return self._choice(answer.joined("text"), answer.logprobs, reason)
+
+    def _choice(
+        self, text: str, values: Sequence[TokenLogprob], reason: str | None = None
+    ) -> Choice:
+        logprobs = self._logprobs.render(values, text)
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
 TEXT_OPERATIONS: Final = (
     Operation(
         "POST /v1/completions",
-        partial(create_completion, kind=TEXT),
+        partial(create_completion, kind=TextKind),
         id="createCompletion",
         summary="Continue a text in OpenAI's Completions format",
         parameters=(IDEMPOTENCY_KEY,),

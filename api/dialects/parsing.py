@@ -28,23 +28,9 @@ from domain.values import SEED_MAX, AgentId, SamplingOptions, SamplingWish
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
-class RequestParser(Protocol):
-    """Parses the body of a request."""
-
-    def __call__(
-        self, body: bytes, headers: Mapping[str, str], defaults: RequestDefaults
-    ) -> ParsedRequest:
-        """Return the request.
-
-        Args:
-            body: The body of the request.
-            headers: Headers by lower-case name.
-            defaults: Values for open fields.
-
-        Raises:
-            InvalidRequest: The error names the first invalid field.
-        """
-        ...
+#: Parses the body of a request, given its headers by lower-case name, and values for open fields.
+#: An ``InvalidRequest`` names the first invalid field.
+RequestParser = Callable[[bytes, Mapping[str, str], RequestDefaults], ParsedRequest]
 
 
 def sampling_of(options: SamplingOptions, seed: int | None, ids: IdSource) -> SamplingWish:
@@ -53,9 +39,7 @@ def sampling_of(options: SamplingOptions, seed: int | None, ids: IdSource) -> Sa
     Parameters that the request leaves out take the model's defaults later.
 
     Args:
-        options: Parameters of the request.
         seed: Seed of the request; the sign bit of a negative one is dropped.
-        ids: Draws a missing seed.
     """
     return SamplingWish(**options.given(), seed=ids.seed() if seed is None else seed & SEED_MAX)
 
@@ -106,7 +90,6 @@ def merge_turns(system: Iterable[str], turns: Iterable[Message]) -> tuple[Messag
 
     Args:
         system: Texts of the system prompt; empty ones are dropped.
-        turns: The conversation.
     """
     texts = [text for text in system if text]
     merged: list[Message] = []
@@ -249,10 +232,6 @@ def newest_of_user(roles: Iterable[str | None]) -> int:
 def refuse_unread(content: str | Sequence[TypedPart] | None, where: str) -> None:
     """Refuse a question with a file or a recording.
 
-    Args:
-        content: The newest message of the user.
-        where: Its place in the body.
-
     Raises:
         InvalidRequest: The error names the part.
     """
@@ -276,9 +255,7 @@ def function_tool(
     """Return a tool in function format.
 
     Args:
-        name: Name by which the model calls the tool.
         description: Text for the model.
-        parameters: JSON schema of the arguments.
     """
     function = {
         "name": name,
@@ -327,7 +304,6 @@ def choice_of(
     """Return the choice after checking that the tools can satisfy it.
 
     Args:
-        mode: Mode of the request.
         name: The tool of mode ``tool``.
         parallel: Whether one answer may contain several calls.
         tools: The tools of the request, in function format.

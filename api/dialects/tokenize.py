@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
+from api.dialects.generate import run_count
 from api.dialects.openai_chat.bodies import ChatMessage, FunctionTool, TemplateOptions
 from api.dialects.openai_chat.parse import parse as parse_chat
 from api.dialects.openai_completions import Ids
@@ -16,7 +17,7 @@ from api.http.bodies import Items, Name, RequestBody, parse_body
 from api.http.messages import Access, Reply, Request, json_reply
 from api.http.operation import Operation
 from domain.chat.request import ChatRequest, RawPrompt, canonical_json
-from domain.errors import InvalidRequest, ModelNotReady
+from domain.errors import InvalidRequest
 from domain.job.prepare_prompt import PromptTokens
 from domain.values import SamplingWish
 
@@ -111,51 +112,37 @@ async def _read(
             app.registry().bind(wire.model, embeds=False)
         return app.counter.read(request_of(wire, app))
 
-    try:
-        return await app.counts.run(request.caller.sharer, read)
-    except TimeoutError:
-        msg = "no worker with a loaded model has read the text in time"
-        raise ModelNotReady(msg) from None
+    return await run_count(app, request, read)
 
 
 async def tokenize(app: App, request: Request) -> Reply:
-    """Return the token ids of a text or of a chat, as the loaded model reads it."""
+    """Return the token ids of a text or of a chat."""
     found = await _read(app, request, TokenizeBody, _tokens_request)
     reply: TokenIds = {"tokens": list(found.ids), "count": len(found.ids)}
     return json_reply(reply)
 
 
 async def detokenize(app: App, request: Request) -> Reply:
-    """Return the text of token ids, marks included."""
+    """Return the text of token ids."""
     found = await _read(app, request, DetokenizeBody, _text_request)
     reply: TokenText = {"prompt": found.text, "content": found.text}
     return json_reply(reply)
 
 
-def _operations(prefix: str, suffix: str) -> tuple[Operation, ...]:
-    kept: Any = {"access": Access.READ, "responses": {429: "Too many texts wait to be read"}}
-    return (
-        Operation(
-            f"POST {prefix}/tokenize",
-            tokenize,
-            id=f"tokenize{suffix}",
-            summary="Return the token ids of a text or of a chat",
-            body=TokenizeBody,
-            example={"prompt": "Good morning."},
-            reply=TokenIds,
-            **kept,
-        ),
-        Operation(
-            f"POST {prefix}/detokenize",
-            detokenize,
-            id=f"detokenize{suffix}",
-            summary="Return the text of token ids",
-            body=DetokenizeBody,
-            example={"tokens": [40, 41]},
-            reply=TokenText,
-            **kept,
-        ),
+TOKEN_OPERATIONS: Final = tuple(
+    Operation(
+        f"POST {prefix}/{endpoint.__name__}",
+        endpoint,
+        id=f"{endpoint.__name__}{suffix}",
+        body=body,
+        example=example,
+        reply=reply,
+        access=Access.READ,
+        responses={429: "Too many texts wait to be read"},
     )
-
-
-TOKEN_OPERATIONS: Final = (*_operations("", ""), *_operations("/v1", "V1"))
+    for prefix, suffix in (("", ""), ("/v1", "V1"))
+    for endpoint, body, example, reply in (
+        (tokenize, TokenizeBody, {"prompt": "Good morning."}, TokenIds),
+        (detokenize, DetokenizeBody, {"tokens": [40, 41]}, TokenText),
+    )
+)

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from api.access.limits import AgentLimits, JobLimits, KeyJobs, Rate, WebhookPolicy
 from api.app import App, MetricPorts
 from api.calls import BlockingCalls, BoundedCalls
-from api.dialects.batches.lines import lines_of
+from api.dialects.batches.lines import BatchLines
 from api.dialects.batches.objects import batch_message
 from api.dialects.jobs.objects import summarise_job
 from api.dialects.jobs.schedules import schedule_runner
@@ -279,7 +279,7 @@ def _batch_driver(app: App, stack: ExitStack) -> BatchDriver:
         submission=app.job_submission,
         cancellation=app.cancellation,
         clock=app.clock,
-        protocol=lines_of(app),
+        protocol=BatchLines(app),
         spread=threads,
         has_own_line=app.models.has_own_line,
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
-from api.http.messages import Access, Reply, Request, StreamReply
+from api.http.messages import Access, Request
 from domain.errors import InvalidRequest
 from domain.values import rfc3339
 
@@ -330,8 +330,9 @@ def _single(name: str, parse: Callable[[str], T], default: D) -> Callable[[Seque
     return read
 
 
-#: A coroutine function of the app and a request.
-Endpoint = Callable[..., Awaitable[Reply | StreamReply]]
+#: A function of the app and a request, which returns a ``Reply`` or a ``StreamReply``. One that is
+#: no coroutine function may block; it runs on a thread, and may return the body of a JSON reply.
+Endpoint = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +341,9 @@ class Operation:
 
     Attributes:
         route: Method and path pattern, such as ``GET /v1/jobs/{job_id}``.
-        endpoint: Answers a request.
-        id: ``operationId`` in the document.
-        summary: One line.
+        endpoint: Answers a request; see ``Endpoint``.
+        id: ``operationId`` in the document, by default the name of the function in camel case.
+        summary: By default the first line of the function's docstring, without its full stop.
         parameters: All that ``endpoint`` reads, and those in the path.
         body: Type of the JSON body; ``None`` where there is none.
         body_media: Media type of the body.
@@ -363,8 +364,8 @@ class Operation:
     route: str
     endpoint: Endpoint
     _: KW_ONLY
-    id: str
-    summary: str
+    id: str = ""
+    summary: str = ""
     parameters: tuple[Parameter[Any], ...] = ()
     body: Any = None
     body_media: str = "application/json"
@@ -380,6 +381,14 @@ class Operation:
     stops_work: bool = False
     access: Access | None = None
     responses: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            first, *rest = self.endpoint.__name__.split("_")
+            object.__setattr__(self, "id", first + "".join(map(str.capitalize, rest)))
+        if not self.summary:
+            line = (self.endpoint.__doc__ or "").partition("\n")[0]
+            object.__setattr__(self, "summary", line.removesuffix("."))
 
     @property
     def method(self) -> str:

@@ -49,7 +49,6 @@ class PromptDivergence:
     """The first difference.
 
     Attributes:
-        cause: Its likely cause.
         place: Place in the newer request, e.g. ``tools[2] Bash`` or ``messages[4] user``.
         before: Excerpt of the earlier request at that place.
         now: Excerpt of the newer request there.
@@ -157,7 +156,8 @@ def _in_messages(
         )
     old, new = before[at], now[at]
     place = "system" if new.role == "system" else f"messages[{at}] {new.role}"
-    is_shorter, is_first = len(now) < len(before), at == _first_turn(before)
+    is_shorter = len(now) < len(before)
+    is_first = at == (before[0].role == "system")
     if "system" in (old.role, new.role):
         cause = Cause.SYSTEM_CHANGED
     elif is_first and old.role == new.role == "user" and not (same_agent and is_shorter):
@@ -203,10 +203,6 @@ def _text(turn: Message) -> str:
 
 def _name(tool: Mapping[str, Any]) -> str:
     return str(tool.get("function", {}).get("name", ""))
-
-
-def _first_turn(messages: Sequence[Message]) -> int:
-    return 1 if messages and messages[0].role == "system" else 0
 
 
 def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
@@ -275,19 +271,15 @@ def _matches(echoed: object, emitted: object) -> bool:
     """Whether ``echoed`` equals ``emitted``, apart from empty defaults that were filled in."""
     if isinstance(emitted, Mapping) and isinstance(echoed, Mapping):
         extra = (value for key, value in echoed.items() if key not in emitted)
+        # ``0 == False``: a filled-in zero is a value, a filled-in false flag is none.
         return all(
             key in echoed and _matches(echoed[key], value) for key, value in emitted.items()
-        ) and all(_is_empty(value) for value in extra)
+        ) and all(one is None or one is False or one in ("", [], {}) for one in extra)
     if isinstance(emitted, list | tuple) and isinstance(echoed, list | tuple):
         return len(emitted) == len(echoed) and all(map(_matches, echoed, emitted))
     if isinstance(emitted, bool) or isinstance(echoed, bool):
         return emitted is echoed
     return emitted == echoed
-
-
-def _is_empty(value: object) -> bool:
-    # ``0 == False``: a filled-in zero is a value, a filled-in false flag is none.
-    return value is None or value is False or value in ("", [], {})
 
 
 def _carries_raw(echoed: Mapping[str, Any], raw: str) -> bool:

@@ -107,15 +107,11 @@ class GenerationTask:
     """One attempt as the engine sees it.
 
     Attributes:
-        attempt: Number that goes on every item.
         emitted: Token ids that earlier attempts emitted; generation continues after them.
         stop: Texts that end the generation.
         known: Log-probabilities of ``emitted`` from earlier attempts, by index.
         published: How many of ``emitted`` are in items, where a fork took over others; else all.
         priority: Batch work waits for interactive work, and makes room for it.
-        epoch: Epoch that goes on every item.
-        request_id: Id of the request, for log lines.
-        trace_id: Trace id of the request, for log lines.
         queued_ms: How long the job waited for this attempt, in milliseconds.
         agent: The job's agent, ``None`` for a job without one.
     """

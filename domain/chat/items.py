@@ -139,22 +139,16 @@ def is_output(body: Body) -> bool:
 
 def ids_of(body: Body) -> tuple[int, ...]:
     """Return the tokens that an item carries."""
-    match body:
-        case Thinking() | Text() | ToolStart() | ToolInput() | ToolEnd():
-            return body.ids
-        case _:
-            return ()
+    if isinstance(body, Started | Progress | Finished | Failed):
+        return ()
+    return body.ids
 
 
 def logprobs_of(body: Body) -> tuple[TokenLogprob, ...]:
     """Return all log-probabilities that an item carries, in no order."""
-    match body:
-        case Text():
-            return (*body.logprobs, *body.later)
-        case Thinking() | ToolStart() | ToolInput() | ToolEnd():
-            return body.later
-        case _:
-            return ()
+    if isinstance(body, Started | Progress | Finished | Failed):
+        return ()
+    return (*body.logprobs, *body.later) if isinstance(body, Text) else body.later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

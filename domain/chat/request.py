@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from domain.chat.embedding import EmbeddingInputs
 from domain.chat.generation import ThinkingLimit
@@ -203,26 +203,11 @@ class ChatRequest:
     def from_bytes(cls, payload: bytes) -> ChatRequest:
         """Return the request that ``to_bytes`` encoded; keys of newer writers are ignored."""
         data = json.loads(payload)
-        return cls(
-            model=data["model"],
-            messages=tuple(_message(message) for message in data["messages"]),
-            max_tokens=data["max_tokens"],
-            sampling=SamplingWish.from_json(data["sampling"]),
-            tools=tuple(data["tools"]),
-            stop=tuple(data["stop"]),
-            thinking=data["thinking"],
-            deferred_tools=tuple(data.get("deferred_tools", ())),
-            tool_choice=_tool_choice(data.get("tool_choice", {})),
-            narrowed=data.get("narrowed", {}),
-            answer_schema=data.get("answer_schema"),
-            is_strict=data.get("is_strict", False),
-            strict_tools=tuple(data.get("strict_tools", ())),
-            logprobs=data.get("logprobs"),
-            effort=data.get("effort"),
-            raw=_raw(data.get("raw")),
-            thinking_limit=ThinkingLimit(**data.get("thinking_limit", {})),
-            embedding=_embedding(data.get("embedding")),
-        )
+        found = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+        for name, decode in _DECODERS.items():
+            if found.get(name) is not None:
+                found[name] = decode(found[name])
+        return cls(**found)
 
 
 def unattributed(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -263,28 +248,18 @@ def _tool_choice(data: Mapping[str, Any]) -> ToolChoice:
 
 
 def _message(data: Mapping[str, Any]) -> Message:
-    return Message(
-        role=data["role"],
-        content=data["content"],
-        reasoning=data["reasoning"],
-        tool_calls=tuple(ToolCall(**call) for call in data["tool_calls"]),
-        tool_call_id=data["tool_call_id"],
-        origin=data.get("origin", ""),
-        images=tuple(ChatImage(**image) for image in data.get("images", ())),
-    )
+    calls = tuple(ToolCall(**call) for call in data["tool_calls"])
+    images = tuple(ChatImage(**image) for image in data.get("images", ()))
+    return Message(**{**data, "tool_calls": calls, "images": images})
 
 
-def _embedding(data: Mapping[str, Any] | None) -> EmbeddingInputs | None:
-    return None if data is None else EmbeddingInputs.from_json(data)
-
-
-def _raw(data: Mapping[str, Any] | None) -> RawPrompt | None:
-    if data is None:
-        return None
-    return RawPrompt(
-        text=data["text"],
-        ids=tuple(data["ids"]),
-        suffix=data["suffix"],
-        is_echoed=data["is_echoed"],
-        is_begun=data.get("is_begun", False),
-    )
+#: By name of a field of a request: what JSON does not hold as it is.
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "messages": lambda messages: tuple(map(_message, messages)),
+    "sampling": SamplingWish.from_json,
+    **dict.fromkeys(("tools", "stop", "deferred_tools", "strict_tools"), tuple),
+    "tool_choice": _tool_choice,
+    "raw": lambda data: RawPrompt(**{**data, "ids": tuple(data["ids"])}),
+    "thinking_limit": lambda data: ThinkingLimit(**data),
+    "embedding": EmbeddingInputs.from_json,
+}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 from domain.chat.embedding import Vectors
 from domain.chat.generation import EmittedCall, Outcome, OutputRun
@@ -118,15 +118,7 @@ class StoredAnswer:
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> StoredAnswer:
         """Return the answer of a generation that has ended."""
-        return cls(
-            text=outcome.text,
-            thinking=outcome.thinking,
-            calls=outcome.calls,
-            token_ids=outcome.token_ids,
-            logprobs=outcome.logprobs,
-            vectors=outcome.vectors,
-            order=outcome.order,
-        )
+        return cls(**{one.name: getattr(outcome, one.name) for one in fields(cls)})
 
     def parts(
         self, position: ReaderPosition | None = None
@@ -139,7 +131,12 @@ class StoredAnswer:
             "tool": _Cursor(had.calls),
         }
         values = _Cursor(had.logprobs)
-        for run in self.order or self._default_order():
+        default = (
+            OutputRun("thinking", len(self.thinking)),
+            OutputRun("text", len(self.text), len(self.logprobs or ())),
+            OutputRun("tool", len(self.calls)),
+        )
+        for run in self.order or default:
             span, tokens = cursors[run.kind].take(run.length), values.take(run.logprobs)
             if run.kind == "tool":
                 yield from self.calls[span]
@@ -199,18 +196,14 @@ class StoredAnswer:
         return cls(
             text=data["text"],
             thinking=data.get("thinking", ""),
-            calls=tuple(_call(call) for call in data.get("tool_calls", ())),
+            # A payload without the mark holds only calls that came to their end.
+            calls=tuple(
+                EmittedCall(**{"is_complete": True, **call}) for call in data.get("tool_calls", ())
+            ),
             token_ids=None if ids is None else tuple(ids),
             logprobs=None if logprobs is None else from_json(logprobs),
             vectors=None if vectors is None else Vectors.from_json(vectors),
             order=tuple(OutputRun(*run) for run in data.get("order", ())),
-        )
-
-    def _default_order(self) -> tuple[OutputRun, ...]:
-        return (
-            OutputRun("thinking", len(self.thinking)),
-            OutputRun("text", len(self.text), len(self.logprobs or ())),
-            OutputRun("tool", len(self.calls)),
         )
 
 
@@ -224,13 +217,3 @@ class _Cursor:
         """Return the next elements that are not left out."""
         begin, self._at = self._at, self._at + length
         return slice(max(begin, self._skipped), self._at)
-
-
-def _call(data: Mapping[str, Any]) -> EmittedCall:
-    # A payload without the mark holds only calls that came to their end.
-    return EmittedCall(
-        id=data["id"],
-        name=data["name"],
-        arguments=data["arguments"],
-        is_complete=data.get("is_complete", True),
-    )

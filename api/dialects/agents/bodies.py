@@ -169,23 +169,6 @@ class AgentObject(TypedDict):
     history: NotRequired[list[AgentTurn]]
 
 
-class AgentList(TypedDict):
-    """A page; ``before=<next_before>`` returns the next one."""
-
-    object: Literal["list"]
-    data: list[AgentObject]
-    has_more: bool
-    next_before: str | None
-
-
-class DeletedAgent(TypedDict):
-    """The reply to the deletion of an agent."""
-
-    id: str
-    object: Literal["agent"]
-    deleted: bool
-
-
 class SavedContext(TypedDict):
     """The context that was saved last; some of its blocks may have been evicted since."""
 

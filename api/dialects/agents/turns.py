@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from api.app import App
@@ -16,7 +16,7 @@ from api.dialects.parsing import clamp_max_tokens, merge_turns, sampling_of, sto
 from api.generation import ParsedRequest, RequestDefaults
 from api.http.messages import Request
 from api.http.operation import IDEMPOTENCY_KEY
-from api.submit import job_of, submit_job
+from api.submit import accept_job
 from domain.agent.agents import PlannedTurn
 from domain.agent.state import AgentOptions, Profile
 from domain.chat.request import ChatRequest, Message
@@ -62,7 +62,6 @@ def parse_turn(
     """Return a turn of an agent as a request with the agent's history.
 
     Args:
-        profile: The profile of the agent.
         before: The conversation before the turn; empty for the first turn.
         defaults: Values for fields that neither the turn nor the profile sets.
 
@@ -104,15 +103,9 @@ def _options_of(wire: OptionsBody) -> AgentOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedTurn:
-    """A turn that was accepted: its number and its job."""
-
-    turn: int
-    accepted: Accepted
-
-
-def add_turn(app: App, agent_id: AgentId, wire: TurnBody, request: Request) -> AddedTurn:
+def add_turn(
+    app: App, agent_id: AgentId, wire: TurnBody, request: Request
+) -> tuple[Accepted, PlannedTurn]:
     """Accept a turn of an agent, or find the one of the same idempotency key; blocks.
 
     The job is recorded before the turn, so that no turn is ever without one, and is enqueued
@@ -122,67 +115,41 @@ def add_turn(app: App, agent_id: AgentId, wire: TurnBody, request: Request) -> A
         AgentNotFound: There is no such agent.
         AgentTurnConflict: It has another number of turns than expected, or one is open.
         InvalidRequest: The turn is not valid.
-        IdempotencyKeyReused: The key belongs to another request.
         PayloadMissing: The texts of the turns before were erased.
-        LogUnavailable: No turn was accepted.
-        ModelNotFound: There is no model of that name.
-        ModelNotLoaded: A streamed turn is bound to a model that no worker has.
-        Overloaded: Too many jobs are waiting.
-        RateLimited: The agent sends too many requests, or has too many open jobs.
+        SemanticError: As ``accept_job``, or a streamed turn is bound to a model that is not loaded.
     """
-    planned, parsed = _plan(app, agent_id, wire, request)
-    command = job_of(app, parsed, request, protocol="jobs", waits_for_model=not parsed.stream)
-    accepted = submit_job(
-        app,
-        command,
-        app.ids.job_id(),
-        seeded=parsed.seeded,
-        claim=partial(claim_turn, app, planned, request),
-    )
-    if accepted.attached is not None:
-        # The process may have died between the job and the turn the first time.
-        _record(app, planned, accepted.job_id, request)
-    return AddedTurn(turn=planned.turn, accepted=accepted)
-
-
-def _plan(
-    app: App, agent_id: AgentId, wire: TurnBody, request: Request
-) -> tuple[PlannedTurn, ParsedRequest]:
-    """Return the place of a turn, and the turn together with all turns before it."""
     key = IDEMPOTENCY_KEY.read(request)
     planned = app.agent_records.plan_turn(
         agent_id,
         expected=wire.expected_turn,
         key=None if key is None else idempotency_digest(key, request.caller.keyspace),
     )
-    if planned.profile.conversation is not None:
+    profile, claim = planned.profile, partial(claim_turn, app, planned, request)
+    if profile.conversation is not None:
         msg = f"{agent_id} is a conversation; its turns come from /v1/responses"
         raise InvalidRequest(msg)
-    parsed = parse_turn(
-        wire,
-        agent_id,
-        planned.profile,
-        planned.before,
-        app.defaults,
+    parsed = parse_turn(wire, agent_id, profile, planned.before, app.defaults)
+    accepted = accept_job(
+        app,
+        lambda: replace(parsed, claim=claim),
+        request,
+        protocol="jobs",
+        waits_for_model=not parsed.stream,
     )
-    return planned, parsed
+    return accepted, planned
 
 
 def claim_turn(app: App, planned: PlannedTurn, request: Request, job_id: JobId) -> None:
     """Record the turn of a job that is not enqueued yet; cancel the job if that fails."""
     log, ids = app.log, app.ids
     try:
-        _record(app, planned, job_id, request)
+        app.agent_records.record_turn(planned, job_id, correlation_id=request.id)
     except SemanticError:
         request.marks.accept(job_id)
         with suppress(SemanticError):
             commit(job_id, JobCancelRequested(reason="turn_taken"), log=log, ids=ids)
             commit(job_id, _confirm, log=log, ids=ids)
         raise
-
-
-def _record(app: App, planned: PlannedTurn, job_id: JobId, request: Request) -> None:
-    app.agent_records.record_turn(planned, job_id, correlation_id=request.id)
 
 
 def _confirm(job: Job) -> JobCancelled | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
-from api.dialects.anthropic.bodies import ClearThinking, ClearToolUses, ContextEdit
-from api.generation import AppliedEdit
+from api.dialects.anthropic.bodies import (
+    AppliedContextEdit,
+    ClearThinking,
+    ClearToolUses,
+    ContextEdit,
+)
 from domain.chat.request import EDITED_ORIGIN, ChatRequest, Message, ToolCall
 
 #: Returns the length of the prompt of a request in tokens; it may block.
@@ -18,41 +22,41 @@ CLEARED_RESULT: Final = "[This result of a tool was cleared to save room.]"
 
 def edit_context(
     chat: ChatRequest, edits: Sequence[ContextEdit], count: Count
-) -> tuple[ChatRequest, list[AppliedEdit]]:
+) -> tuple[ChatRequest, list[AppliedContextEdit]]:
     """Return a request after its edits, and the report of those that changed it.
 
     The prompt is counted only where an edit could change it.
     """
-    applied: list[AppliedEdit] = []
+    applied: list[AppliedContextEdit] = []
     for edit in edits:
-        if isinstance(edit, ClearThinking):
-            after, cleared = _without_thinking(chat, edit)
-        else:
-            after, cleared = _without_tool_uses(chat, edit)
+        after, cleared = _edited(chat, edit)
         if not cleared:
             continue
         before_tokens = count(chat)
         if isinstance(edit, ClearToolUses) and not _is_due(edit, chat, before_tokens):
             continue
         tokens = max(0, before_tokens - count(after))
-        kind: Literal["tool_uses", "thinking"] = "thinking"
-        if isinstance(edit, ClearToolUses):
-            kind = "tool_uses"
+        report: AppliedContextEdit = {"type": edit.type, "cleared_input_tokens": tokens}
+        if isinstance(edit, ClearThinking):
+            report["cleared_thinking_turns"] = cleared
+        else:
+            report["cleared_tool_uses"] = cleared
             if edit.clear_at_least is not None and tokens < edit.clear_at_least.value:
                 continue
-        applied.append(AppliedEdit(kind=kind, cleared=cleared, tokens=tokens))
+        applied.append(report)
         chat = after
     return chat, applied
 
 
 def may_edit(chat: ChatRequest, edits: Sequence[ContextEdit]) -> bool:
     """Whether an edit could change a request, whatever the length of its prompt."""
-    return any(
-        _without_thinking(chat, edit)[1]
-        if isinstance(edit, ClearThinking)
-        else _without_tool_uses(chat, edit)[1]
-        for edit in edits
-    )
+    return any(_edited(chat, edit)[1] for edit in edits)
+
+
+def _edited(chat: ChatRequest, edit: ContextEdit) -> tuple[ChatRequest, int]:
+    if isinstance(edit, ClearThinking):
+        return _without_thinking(chat, edit)
+    return _without_tool_uses(chat, edit)
 
 
 def _without_thinking(chat: ChatRequest, edit: ClearThinking) -> tuple[ChatRequest, int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from api.dialects.anthropic.bodies import (
     AnthropicBlock,
-    AnthropicMessage,
     AnthropicUsage,
     AppliedContextEdit,
     AppliedEdits,
@@ -21,7 +20,6 @@ from api.dialects.encoding import miss_of, sign_reasoning
 from api.dialects.parsing import arguments_of
 from api.errors import error_body
 from api.generation import (
-    AppliedEdit,
     AssembledAnswer,
     Block,
     BlockKind,
@@ -75,41 +73,84 @@ _MISSES: Final[Mapping[Cause, CacheMiss]] = {
 }
 
 
+def diagnostics_of(
+    previous: JobId | None, found: CacheDiagnosis | None
+) -> MessageDiagnostics | None:
+    """Return the member ``diagnostics``; ``None`` if nothing of the earlier prompt was missed.
+
+    Args:
+        previous: The job of the message to compare with; ``None`` where the caller has none such.
+        found: The diagnosis of the new message; ``None`` before its prompt is known.
+    """
+    if previous is None:
+        return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+    if found is None:
+        return {"cache_miss_reason": None}
+    if found.divergence is None:
+        return None
+    miss = miss_of(found, previous, _MISSES)
+    if miss is None:
+        # The vendor's words are for changes of this prompt; others are in x-semantic-cache.
+        return {"cache_miss_reason": {"type": "unavailable"}}
+    reason: CacheMissReason = {"type": miss, "cache_missed_input_tokens": found.missed_tokens}
+    return {"cache_miss_reason": reason}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviousMessage:
-    """The message that a request wants its cache diagnosis compared with.
+class MessageForm:
+    """What a request decides of the form of its message.
 
     Attributes:
-        job_id: Its job; ``None`` where the caller has no such message.
+        model: Its name in the request.
+        thinking: How much of the reasoning the message shows.
+        has_cache_control: Whether the usage reports written cache tokens.
+        tools: The tools of the request, which decide how a call is shown.
+        applied_edits: The edits that changed the prompt; ``None`` where the request wants none.
+        diagnostics: The member of that name; empty where the request does not ask for it.
     """
 
-    job_id: JobId | None
+    model: str
+    thinking: ThinkingShown = "none"
+    has_cache_control: bool = False
+    tools: AnthropicTools = field(default_factory=AnthropicTools)
+    applied_edits: Sequence[AppliedContextEdit] | None = None
+    diagnostics: Mapping[str, MessageDiagnostics | None] = field(default_factory=dict)
 
-    def diagnose(self, found: CacheDiagnosis | None) -> MessageDiagnostics | None:
-        """Return the member ``diagnostics``; ``None`` if nothing of that prompt was missed.
+    @property
+    def edits(self) -> Mapping[str, AppliedEdits]:
+        """The member ``context_management``, if the message has it."""
+        if self.applied_edits is None:
+            return {}
+        return {"context_management": {"applied_edits": [*self.applied_edits]}}
 
-        Args:
-            found: The diagnosis of the new message; ``None`` before its prompt is known.
-        """
-        if self.job_id is None:
-            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-        if found is None:
-            return {"cache_miss_reason": None}
-        if found.divergence is None:
-            return None
-        miss = miss_of(found, self.job_id, _MISSES)
-        if miss is None:
-            # The vendor's words are for changes of this prompt; others are in x-semantic-cache.
-            return {"cache_miss_reason": {"type": "unavailable"}}
-        reason: CacheMissReason = {"type": miss, "cache_missed_input_tokens": found.missed_tokens}
-        return {"cache_miss_reason": reason}
+    def message(
+        self, job_id: JobId, usage: Usage, content: Sequence[AnthropicBlock] = ()
+    ) -> dict[str, Any]:
+        """Return a message that has not ended."""
+        return {
+            "id": f"msg_{job_hex(job_id)}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self.usage(usage),
+            **self.diagnostics,
+        }
 
-
-@dataclass(frozen=True, slots=True)
-class Diagnosed:
-    """The member ``diagnostics`` of a message whose request asks for it; it may be ``None``."""
-
-    member: MessageDiagnostics | None
+    def usage(self, usage: Usage) -> AnthropicUsage:
+        """Return token counts in the shape of this dialect."""
+        computed = usage.prompt_tokens - usage.cached_tokens
+        kept = max(0, usage.kept_tokens - usage.cached_tokens)
+        created = kept if self.has_cache_control else 0
+        return {
+            "input_tokens": computed - created,
+            "cache_creation_input_tokens": created,
+            "cache_read_input_tokens": usage.cached_tokens,
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        }
 
 
 class AnthropicEncoder:
@@ -117,38 +158,16 @@ class AnthropicEncoder:
 
     Args:
         job_id: The job, which gives the message its id.
-        model: Name of the model in the request.
-        thinking: How much of the reasoning the stream shows.
-        request_id: Id of the request, for error events.
         started: The item with the length of the prompt, if the job has started.
-        has_cache_control: Whether the usage reports written cache tokens.
-        diagnosed: The member ``diagnostics`` of the message; ``None`` for none.
-        applied_edits: As in ``ParsedRequest``.
-        tools: The tools of the request; ``None`` for none.
     """
 
-    def __init__(  # noqa: PLR0913 - each decides a part of the events
-        self,
-        *,
-        job_id: JobId,
-        model: str,
-        thinking: ThinkingShown,
-        request_id: str,
-        started: Started | None = None,
-        has_cache_control: bool = False,
-        diagnosed: Diagnosed | None = None,
-        applied_edits: Sequence[AppliedEdit] | None = None,
-        tools: AnthropicTools | None = None,
+    def __init__(
+        self, form: MessageForm, *, job_id: JobId, request_id: str, started: Started | None = None
     ) -> None:
-        self._edits = {} if applied_edits is None else {"context_management": _edits(applied_edits)}
-        self._diagnosed = diagnosed
-        self._tools = tools or AnthropicTools(())
+        self._form = form
         self._job_id = job_id
-        self._model = model
-        self._thinking = thinking
         self._request_id = request_id
         self._started = started
-        self._has_cache_control = has_cache_control
         self._open: BlockKind | None = None
         self._index = -1
         #: Reasoning of the open block, which its signature covers.
@@ -157,15 +176,10 @@ class AnthropicEncoder:
 
     def open(self) -> list[Part]:
         """Return ``message_start``; ``message_delta`` later overrides its token counts."""
-        started = self._started
         usage = Usage()
-        if started is not None:
+        if (started := self._started) is not None:
             usage = Usage(prompt_tokens=started.prompt_tokens, cached_tokens=started.cached_tokens)
-        counts = _usage(usage, has_cache_control=self._has_cache_control)
-        message = _message(self._job_id, self._model, content=[], usage=counts)
-        if self._diagnosed is not None:
-            message["diagnostics"] = self._diagnosed.member
-        return [_event("message_start", message=message)]
+        return [_event("message_start", message=self._form.message(self._job_id, usage))]
 
     def item(self, item: StreamItem) -> list[Part]:
         """Return the events of an item."""
@@ -173,7 +187,7 @@ class AnthropicEncoder:
         match body:
             case Text():
                 return self._delta("text", {"type": "text_delta", "text": body.text})
-            case Thinking() if self._thinking != "none":
+            case Thinking() if self._form.thinking != "none":
                 return self._think(body.text)
             case ToolStart() | ToolInput() | ToolEnd():
                 return self._tool(body)
@@ -193,7 +207,7 @@ class AnthropicEncoder:
 
     def _think(self, text: str) -> list[Part]:
         self._reasoning.append(text)
-        if self._thinking == "whole":
+        if self._form.thinking == "whole":
             return self._delta("thinking", {"type": "thinking_delta", "thinking": text})
         return self._start("thinking") if self._open != "thinking" else []
 
@@ -204,12 +218,12 @@ class AnthropicEncoder:
     def _tool(self, body: ToolStart | ToolInput | ToolEnd) -> list[Part]:
         if isinstance(body, ToolStart):
             self._calls.append(Block(kind="tool", id=body.id, name=body.name))
-            return self._start("tool", _call_block(self._calls[-1], self._tools))
+            return self._start("tool", _call_block(self._calls[-1], self._form.tools))
         call = self._calls[-1]
         if isinstance(body, ToolEnd):
             parts = self._stop()
-            if self._tools.is_search(call.name):
-                parts += self._start("tool", _search_result(call, self._tools))
+            if self._form.tools.is_search(call.name):
+                parts += self._start("tool", _search_result(call, self._form.tools))
                 parts += self._stop()
             return parts
         call.text += body.fragment
@@ -231,7 +245,7 @@ class AnthropicEncoder:
         parts: list[Part] = []
         if self._open == "thinking":
             text, self._reasoning = "".join(self._reasoning), []
-            carried = self._thinking == "omitted"
+            carried = self._form.thinking == "omitted"
             signature = sign_reasoning(self._job_id, self._index, text, carried=carried)
             delta = {"type": "signature_delta", "signature": signature}
             parts = [_event("content_block_delta", index=self._index, delta=delta)]
@@ -243,92 +257,38 @@ class AnthropicEncoder:
         if isinstance(end, SemanticError):
             return self.fail(end)
         delta = {
-            "stop_reason": _stop_reason(end, self._calls, self._tools),
+            "stop_reason": _stop_reason(end, self._calls, self._form.tools),
             "stop_sequence": end.stop_sequence,
         }
-        usage = _usage(end.usage, has_cache_control=self._has_cache_control)
+        usage = self._form.usage(end.usage)
         return [
             *self._stop(),
-            _event("message_delta", delta=delta, usage=usage, **self._edits),
+            _event("message_delta", delta=delta, usage=usage, **self._form.edits),
             _event("message_stop"),
         ]
 
 
-def assemble_message(
-    answer: AssembledAnswer,
-    *,
-    job_id: JobId,
-    model: str,
-    thinking: ThinkingShown,
-    has_cache_control: bool = False,
-    diagnosed: Diagnosed | None = None,
-    applied_edits: Sequence[AppliedEdit] | None = None,
-    tools: AnthropicTools | None = None,
-) -> AnthropicMessage:
-    """Return the message of a finished answer.
+def assemble_message(answer: AssembledAnswer, form: MessageForm, job_id: JobId) -> dict[str, Any]:
+    """Return the message of a finished answer, an ``AnthropicMessage``.
 
     Args:
-        answer: The answer, with a ``Finished`` ending.
         job_id: The job, which gives the message its id.
-        model: Name of the model in the request.
-        thinking: How much of the reasoning the message shows.
-        has_cache_control: Whether the usage reports written cache tokens.
-        diagnosed: The member ``diagnostics`` of the message; ``None`` for none.
-        applied_edits: As in ``ParsedRequest``.
-        tools: The tools of the request; ``None`` for none.
     """
-    ending = answer.finished()
-    known = tools or AnthropicTools(())
+    ending, tools = answer.finished(), form.tools
     content: list[AnthropicBlock] = []
-    for block in _shown_blocks(answer, thinking=thinking):
+    for block in _shown_blocks(answer, thinking=form.thinking):
         if block.kind != "tool":
-            content.append(_block(block, job_id, len(content), thinking))
+            content.append(_block(block, job_id, len(content), form.thinking))
             continue
         arguments = dict(arguments_of(block.text or "{}"))
-        content.append({**_call_block(block, known), "input": arguments})
-        if known.is_search(block.name) and block.is_whole:
-            content.append(_search_result(block, known))
-    usage = _usage(ending.usage, has_cache_control=has_cache_control)
-    message = _message(job_id, model, content=content, usage=usage)
-    message["stop_reason"] = _stop_reason(ending, answer.tools, known)
-    message["stop_sequence"] = ending.stop_sequence
-    if diagnosed is not None:
-        message["diagnostics"] = diagnosed.member
-    if applied_edits is not None:
-        message["context_management"] = _edits(applied_edits)
-    return message
-
-
-def _edits(applied: Sequence[AppliedEdit]) -> AppliedEdits:
-    return {"applied_edits": [_edit(one) for one in applied]}
-
-
-def _edit(applied: AppliedEdit) -> AppliedContextEdit:
-    if applied.kind == "thinking":
-        return {
-            "type": "clear_thinking_20251015",
-            "cleared_thinking_turns": applied.cleared,
-            "cleared_input_tokens": applied.tokens,
-        }
+        content.append({**_call_block(block, tools), "input": arguments})
+        if tools.is_search(block.name) and block.is_whole:
+            content.append(_search_result(block, tools))
     return {
-        "type": "clear_tool_uses_20250919",
-        "cleared_tool_uses": applied.cleared,
-        "cleared_input_tokens": applied.tokens,
-    }
-
-
-def _message(
-    job_id: JobId, model: str, *, content: list[AnthropicBlock], usage: AnthropicUsage
-) -> AnthropicMessage:
-    return {
-        "id": f"msg_{job_hex(job_id)}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage,
+        **form.message(job_id, ending.usage, content),
+        "stop_reason": _stop_reason(ending, answer.tools, tools),
+        "stop_sequence": ending.stop_sequence,
+        **form.edits,
     }
 
 
@@ -375,18 +335,6 @@ def _stop_reason(ending: Finished, calls: Sequence[Block], tools: AnthropicTools
         searches = all(tools.is_search(call.name) for call in calls)
         return "pause_turn" if searches else "tool_use"
     return _STOP_REASONS[ending.stop_reason]
-
-
-def _usage(usage: Usage, *, has_cache_control: bool) -> AnthropicUsage:
-    computed = usage.prompt_tokens - usage.cached_tokens
-    created = max(0, usage.kept_tokens - usage.cached_tokens) if has_cache_control else 0
-    return {
-        "input_tokens": computed - created,
-        "cache_creation_input_tokens": created,
-        "cache_read_input_tokens": usage.cached_tokens,
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
-    }
 
 
 def _event(event_type: str, **members: Any) -> Frame:  # noqa: ANN401 - any JSON value

@@ -21,6 +21,7 @@ from api.dialects.anthropic.bodies import (
     ThreadRef,
 )
 from api.dialects.anthropic.context import may_edit
+from api.dialects.anthropic.encode import MessageForm
 from api.dialects.anthropic.tools import AnthropicTools, model_name, tool_choice_of
 from api.dialects.encoding import signed_reasoning
 from api.dialects.parsing import (
@@ -81,7 +82,6 @@ def message_turns(messages: Sequence[InputMessage], toolbox: AnthropicTools) -> 
     """Yield the messages as domain messages; each tool result is a message of its own.
 
     Args:
-        messages: The conversation.
         toolbox: Describes the tools that results refer to.
 
     Raises:
@@ -343,9 +343,14 @@ Earlier = Callable[[str], Sequence[Message]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesRequest(ParsedRequest):
-    """A request of Messages; its tools decide how the reply shows a call."""
+    """A request of Messages.
 
-    tools: AnthropicTools
+    Attributes:
+        previous_message: Id of the message with which its cache diagnosis compares, if it asks.
+    """
+
+    form: MessageForm
+    previous_message: str | None = None
 
 
 def parse(
@@ -382,23 +387,27 @@ def request_of(
     """Return the request of a body of ``POST /v1/messages`` before the edits of its prompt.
 
     Args:
-        headers: Headers by lower-case name.
         defaults: Values for open fields; the token limit is required in this dialect.
         earlier: Finds what a ``thread`` continues; ``None`` where no request continues any.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     toolbox = AnthropicTools(wire.tools)
     return MessagesRequest(
         chat=_chat(wire, wire.max_tokens, defaults, toolbox, earlier),
-        tools=toolbox,
+        form=form_of(wire, toolbox),
         stream=bool(wire.stream),
         agent=agent_of(headers, user_id=wire.user_id),
         seeded=wire.seed is not None,
+        previous_message=wire.diagnostics.previous_message_id if wire.diagnostics else None,
+    )
+
+
+def form_of(wire: CountBody, toolbox: AnthropicTools) -> MessageForm:
+    """Return the form of the reply to a request without edits of its prompt."""
+    return MessageForm(
+        model=wire.model,
+        tools=toolbox,
         thinking=_thinking_of(wire.thinking),
         has_cache_control=has_cache_control(wire),
-        previous_message=wire.diagnostics.previous_message_id if wire.diagnostics else None,
         applied_edits=() if edits_of(wire) else None,
     )
 

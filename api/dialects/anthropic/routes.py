@@ -13,9 +13,9 @@ from api.dialects.anthropic.bodies import AnthropicMessage, CountBody, MessagesB
 from api.dialects.anthropic.context import Count, edit_context, may_edit
 from api.dialects.anthropic.encode import (
     AnthropicEncoder,
-    Diagnosed,
-    PreviousMessage,
+    MessageForm,
     assemble_message,
+    diagnostics_of,
 )
 from api.dialects.generate import GENERATION_FAILURES, USER_TURN, answer_open, run_count
 from api.generation import ParsedRequest
@@ -24,6 +24,7 @@ from api.http.messages import Access, Caller, Reply, Request, StreamReply, json_
 from api.http.operation import IDEMPOTENCY_KEY, Operation
 from api.streaming.answers import abandoned_on_error
 from api.submit import open_answer, with_history
+from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.request import ChatRequest, Message
 from domain.errors import InvalidRequest, JobNotFound, PayloadMissing
 from domain.values import JobId
@@ -32,40 +33,32 @@ PROTOCOL: Final = "anthropic"
 
 
 async def create_message(app: App, request: Request) -> Reply | StreamReply:
-    """Answer a turn; the reply repeats the model name of the request, since any name is served.
+    """Generate an answer in Anthropic's Messages format.
 
-    Claude Code sends some of its requests under names of its vendor, whatever its settings.
+    The reply repeats the model name of the request, since any name is served: Claude Code sends
+    some of its requests under names of its vendor, whatever its settings.
     """
     parse = await _parse_of(app, request)
     parsed, job = await open_answer(app, parse, request, protocol=PROTOCOL)
     assert isinstance(parsed, anthropic.MessagesRequest), "as it parses"  # noqa: S101 - type checker
-    chat, tools = parsed.chat, parsed.tools
+    form = parsed.form
     async with abandoned_on_error([job]):
         previous = await _previous_of(app, request, parsed.previous_message)
+
+    def diagnosed(diagnosis: CacheDiagnosis | None) -> MessageForm:
+        if parsed.previous_message is None:
+            return form
+        return replace(form, diagnostics={"diagnostics": diagnostics_of(previous, diagnosis)})
+
     return await answer_open(
         job,
         app,
         stream=parsed.stream,
         encoder=lambda job_id, started, diagnosis: AnthropicEncoder(
-            job_id=job_id,
-            model=chat.model,
-            thinking=parsed.thinking,
-            request_id=request.id,
-            started=started,
-            has_cache_control=parsed.has_cache_control,
-            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
-            applied_edits=parsed.applied_edits,
-            tools=tools,
+            diagnosed(diagnosis), job_id=job_id, request_id=request.id, started=started
         ),
         assemble=lambda job_id, answer, diagnosis: assemble_message(
-            answer,
-            job_id=job_id,
-            model=chat.model,
-            thinking=parsed.thinking,
-            has_cache_control=parsed.has_cache_control,
-            diagnosed=Diagnosed(previous.diagnose(diagnosis)) if previous else None,
-            applied_edits=parsed.applied_edits,
-            tools=tools,
+            answer, diagnosed(diagnosis), job_id
         ),
     )
 
@@ -80,7 +73,7 @@ async def _parse_of(app: App, request: Request) -> Callable[[], ParsedRequest]:
     if b"context_management" not in request.body:
         return partial(anthropic.parse, request.body, request.headers, app.defaults, earlier)
 
-    def read() -> tuple[MessagesBody, ParsedRequest]:
+    def read() -> tuple[MessagesBody, anthropic.MessagesRequest]:
         wire = parse_body(MessagesBody, request.body)
         return wire, anthropic.request_of(wire, request.headers, app.defaults, earlier)
 
@@ -91,7 +84,7 @@ async def _parse_of(app: App, request: Request) -> Callable[[], ParsedRequest]:
         chat, applied = await run_count(
             app, request, partial(edit_context, parsed.chat, edits, count)
         )
-        parsed = replace(parsed, chat=chat, applied_edits=tuple(applied))
+        parsed = replace(parsed, chat=chat, form=replace(parsed.form, applied_edits=applied))
     return lambda: parsed
 
 
@@ -117,9 +110,8 @@ def _conversation_before(app: App, caller: Caller, message_id: str) -> Sequence[
         raise missing from None
 
 
-async def _previous_of(
-    app: App, request: Request, message_id: str | None
-) -> PreviousMessage | None:
+async def _previous_of(app: App, request: Request, message_id: str | None) -> JobId | None:
+    """Return the job of a message; ``None`` where the caller has none such."""
     if message_id is None:
         return None
     job_id = JobId("job-" + message_id.removeprefix("msg_"))
@@ -127,12 +119,15 @@ async def _previous_of(
         view = await app.call(app.views.get, job_id)
         await app.call(app.ownership.require, request.caller, job_id, JobNotFound(job_id))
     except JobNotFound:
-        view = None
-    return PreviousMessage(job_id=None if view is None else view.id)
+        return None
+    return None if view is None else view.id
 
 
 async def count_tokens(app: App, request: Request) -> Reply:
-    """Return the length of the prompt of a request; a generation reports the same number."""
+    """Count the tokens of the prompt of a request.
+
+    A generation reports the same number.
+    """
     return json_reply(await run_count(app, request, partial(_count, app, request)))
 
 
@@ -164,8 +159,6 @@ MESSAGE_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages",
         create_message,
-        id="createMessage",
-        summary="Generate an answer in Anthropic's Messages format",
         parameters=(IDEMPOTENCY_KEY,),
         body=MessagesBody,
         example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
@@ -176,8 +169,6 @@ MESSAGE_OPERATIONS: Final = (
     Operation(
         "POST /v1/messages/count_tokens",
         count_tokens,
-        id="countTokens",
-        summary="Count the tokens of the prompt of a request",
         body=CountBody,
         example={"model": "semantic-demo", "messages": [USER_TURN]},
         reply=TokenCount,

@@ -41,16 +41,13 @@ _WORDS: Final = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])|\d+")
 class AnthropicTools:
     """The tools of a request in function format.
 
-    Args:
-        tools: Tools of the request.
-
     Attributes:
         loaded: Tools that the template describes at the beginning of the prompt.
         narrowed: Schemas that arguments are held to, where these are narrower than the shown ones.
         strict: Names of the tools whose schema the service must enforce.
     """
 
-    def __init__(self, tools: Sequence[AnthropicTool] | None) -> None:
+    def __init__(self, tools: Sequence[AnthropicTool] | None = None) -> None:
         self.narrowed: dict[str, Mapping[str, Any]] = {}
         self._toolsets: dict[str, tuple[str, str]] = {}
         self._searches: set[str] = set()
@@ -93,12 +90,7 @@ class AnthropicTools:
         return name in self._searches
 
     def search(self, name: str, arguments: str) -> Mapping[str, Any]:
-        """Return the content of the result of a search.
-
-        Args:
-            name: Name of the tool.
-            arguments: What the model wrote.
-        """
+        """Return the content of the result of a search."""
         key, _ = _SEARCHES[name]
         try:
             wanted = json.loads(arguments)[key]
@@ -242,9 +234,7 @@ def ranked(query: str, texts: Sequence[str], *, limit: int) -> list[int]:
     Okapi BM25 (Robertson and Zaragoza 2009).
 
     Args:
-        query: Words in any order.
         texts: The texts; of equally good ones the earlier comes first.
-        limit: Most positions.
     """
     counts = [Counter(_words(text)) for text in texts]
     mean = sum(map(Counter.total, counts)) / max(1, len(counts))

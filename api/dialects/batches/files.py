@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Annotated, Final, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
-from api.dialects.batches.lines import lines_of
-from api.dialects.batches.objects import Blocks, later, new_file_id
+from api.dialects.batches.lines import BatchLines
+from api.dialects.batches.objects import blocks_of, later, new_file_id
+from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of, shown
 from api.errors import TransportError
 from api.generation import unix_seconds
 from api.http.bodies import KeptSeconds, RequestBody, parse_body
-from api.http.messages import Reply, Request, StreamReply, json_reply
+from api.http.messages import Reply, Request, StreamReply
 from api.http.multipart import parse_upload
-from api.http.operation import Operation, Order, choice, edges, page_size, path, text
+from api.http.operation import Operation, Order, choice, page_size, path, text
 from domain.batch.jsonl import pack, read_content, read_filename
 from domain.batch.ports import FileId, StoredFile
 from domain.batch.state import BatchId
 from domain.errors import TEXT_LOST, FileNotFound
 from domain.events.batch import FileCreated
 from domain.values import Digest
-
-# --- OpenAI --------------------------------------------------------------------------------
 
 
 class KeptFor(RequestBody):
@@ -68,24 +68,6 @@ class FileObject(TypedDict):
     status_details: NotRequired[str]
 
 
-class FileList(TypedDict):
-    """A page of files."""
-
-    object: Literal["list"]
-    data: list[FileObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
-class DeletedFile(TypedDict):
-    """The reply to the deletion of a file."""
-
-    id: str
-    object: Literal["file"]
-    deleted: Literal[True]
-
-
 #: The name of a file that was uploaded without one.
 _UNNAMED: Final = "file"
 
@@ -93,27 +75,26 @@ _UNNAMED: Final = "file"
 def file_object(file: StoredFile, get: Callable[[Digest], bytes]) -> FileObject:
     """Return a file; ``get`` returns a payload."""
     facts = file.facts
-    shown: FileObject = {
-        "id": file.id,
-        "object": "file",
-        "bytes": facts.bytes,
-        "created_at": unix_seconds(file.created_at),
-        "filename": _filename(facts, get),
-        "purpose": facts.purpose,
-        "status": "processed",
-    }
+    whole = shown(
+        FileObject,
+        file,
+        facts,
+        object="file",
+        created_at=unix_seconds(file.created_at),
+        filename=_filename(facts, get),
+        status="processed",
+    )
     if facts.expires_at is not None:
-        shown["expires_at"] = unix_seconds(facts.expires_at)
-    return shown
+        whole["expires_at"] = unix_seconds(facts.expires_at)
+    return whole
 
 
 def _filename(facts: FileCreated, get: Callable[[Digest], bytes]) -> str:
     if facts.content is None:
         return f"{facts.batch}_{facts.part}.jsonl"
-    try:
+    with suppress(*TEXT_LOST):
         return read_filename(facts.content, get) or _UNNAMED
-    except TEXT_LOST:
-        return _UNNAMED
+    return _UNNAMED
 
 
 _ID: Final = re.compile(r"file-[0-9a-f]{32}")
@@ -129,50 +110,65 @@ _ORDER: Final = choice("order", "order by creation", Order, default=Order.DESC)
 _PURPOSE: Final = text("purpose", "only files with this purpose")
 
 
-async def create_file(app: App, request: Request) -> Reply:
-    """Store an uploaded file."""
-    return json_reply(await app.call(_object, _keep, app, request))
+def create_file(app: App, request: Request) -> FileObject:
+    """Store a file."""
+    upload = parse_upload(request.headers.get("content-type", ""), request.body)
+    rules = app.batch_limits
+    if len(upload.file) > rules.file_bytes_max:
+        msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
+        raise TransportError(413, "file_too_large", msg)
+    # The fields of a form are texts.
+    fields = {
+        name: int(value) if _DIGITS.fullmatch(value) else value
+        for name, value in upload.fields.items()
+    }
+    form = parse_body(FileForm, json.dumps(fields).encode())
+    wanted = any(name.startswith("expires_after") for name in fields)
+    kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
+    packed = pack(upload.file, filename=upload.filename)
+    created = FileCreated(
+        purpose=form.purpose,
+        bytes=packed.bytes,
+        content=packed.digest,
+        expires_at=later(app.clock.now(), kept_s),
+        owner=request.caller.owner,
+    )
+    file = app.file_records.keep(
+        new_file_id(app.ids), created, correlation_id=request.id, payloads=packed.payloads
+    )
+    return file_object(file, app.payloads.get)
 
 
-async def list_stored_files(app: App, request: Request) -> Reply:
+def list_files(app: App, request: Request) -> Listing[FileObject]:
     """List files, newest first by default."""
     after, purpose = _AFTER.read(request), _PURPOSE.read(request)
-    page = await app.call(
-        app.file_records.page,
+    page = app.file_records.page(
         limit=_LIMIT.read(request),
         purposes=(purpose,) if purpose else (),
         after=FileId(after) if after else None,
         oldest_first=_ORDER.read(request) is Order.ASC,
         owner=request.caller.sees,
     )
-    data = await app.call(lambda: [file_object(file, app.payloads.get) for file in page.rows])
-    body: FileList = {
-        "object": "list",
-        "data": data,
-        "has_more": page.has_more,
-        **edges(data),
-    }
-    return json_reply(body)
+    data = [file_object(file, app.payloads.get) for file in page.rows]
+    return listing_of(data, has_more=page.has_more)
 
 
-async def get_file(app: App, request: Request) -> Reply:
-    """Return one file."""
-    return json_reply(await app.call(_object, _find, app, request))
+def get_file(app: App, request: Request) -> FileObject:
+    """Return a file."""
+    return file_object(_find(app, request), app.payloads.get)
 
 
-async def delete_stored_file(app: App, request: Request) -> Reply:
+def delete_file(app: App, request: Request) -> Reply:
     """Delete a file; batches that were created from it continue."""
-    file = await app.call(_find, app, request)
-    await app.call(app.file_records.delete, file.id, correlation_id=request.id)
-    body: DeletedFile = {"id": file.id, "object": "file", "deleted": True}
-    return json_reply(body)
+    file = _find(app, request)
+    app.file_records.delete(file.id, correlation_id=request.id)
+    return deleted_reply(file.id, "file")
 
 
-async def file_content(app: App, request: Request) -> StreamReply:
+def get_file_content(app: App, request: Request) -> StreamReply:
     """Return the content of a file."""
-    file = await app.call(_find, app, request)
-    pieces = await app.call(_content, file, app)
-    return StreamReply(pieces=Blocks(pieces, app.call), content_type=_OCTETS)
+    file = _find(app, request)
+    return StreamReply(pieces=blocks_of(_content(file, app), app.call), content_type=_OCTETS)
 
 
 def find_file(file_id: str, app: App) -> StoredFile:
@@ -186,41 +182,6 @@ def find_file(file_id: str, app: App) -> StoredFile:
     return app.file_records.load(FileId(file_id))
 
 
-def _keep(app: App, request: Request) -> StoredFile:
-    upload = parse_upload(request.headers.get("content-type", ""), request.body)
-    rules = app.batch_limits
-    if len(upload.file) > rules.file_bytes_max:
-        msg = f"the file is larger than the {rules.file_bytes_max} bytes that one may have"
-        raise TransportError(413, "file_too_large", msg)
-    # The fields of a form are texts.
-    fields = {name: _number_or_text(value) for name, value in upload.fields.items()}
-    form = parse_body(FileForm, json.dumps(fields).encode())
-    wanted = any(name.startswith("expires_after") for name in fields)
-    kept_s = form.expires_after_seconds if wanted else rules.file_kept_s
-    packed = pack(upload.file, filename=upload.filename)
-    created = FileCreated(
-        purpose=form.purpose,
-        bytes=packed.bytes,
-        content=packed.digest,
-        expires_at=later(app.clock.now(), kept_s),
-        owner=request.caller.owner,
-    )
-    return app.file_records.keep(
-        new_file_id(app.ids),
-        created,
-        correlation_id=request.id,
-        payloads=packed.payloads,
-    )
-
-
-def _number_or_text(text_: str) -> int | str:
-    return int(text_) if _DIGITS.fullmatch(text_) else text_
-
-
-def _object(of: Callable[[App, Request], StoredFile], app: App, request: Request) -> FileObject:
-    return file_object(of(app, request), app.payloads.get)
-
-
 def _find(app: App, request: Request) -> StoredFile:
     return find_file(_FILE_ID.read(request), app)
 
@@ -230,7 +191,7 @@ def _content(file: StoredFile, app: App) -> Iterator[bytes]:
     if facts.content is not None:
         return read_content(facts.content, app.payloads.get)
     batch = app.batch_records.load(BatchId(facts.batch or ""))
-    results = lines_of(app).results(batch)
+    results = BatchLines(app).results(batch)
     return (line for part, line in results if part == facts.part)
 
 
@@ -238,8 +199,6 @@ FILE_OPERATIONS: Final = (
     Operation(
         "POST /v1/files",
         create_file,
-        id="createFile",
-        summary="Store a file",
         body=FileUpload,
         body_media="multipart/form-data",
         takes_upload=True,
@@ -248,34 +207,13 @@ FILE_OPERATIONS: Final = (
     ),
     Operation(
         "GET /v1/files",
-        list_stored_files,
-        id="listFiles",
-        summary="List files, newest first by default",
+        list_files,
         parameters=(_LIMIT, _AFTER, _ORDER, _PURPOSE),
-        reply=FileList,
+        reply=Listing[FileObject],
     ),
+    Operation("GET /v1/files/{file_id}", get_file, parameters=(_FILE_ID,), reply=FileObject),
+    Operation("DELETE /v1/files/{file_id}", delete_file, parameters=(_FILE_ID,), reply=Deleted),
     Operation(
-        "GET /v1/files/{file_id}",
-        get_file,
-        id="getFile",
-        summary="Return a file",
-        parameters=(_FILE_ID,),
-        reply=FileObject,
-    ),
-    Operation(
-        "DELETE /v1/files/{file_id}",
-        delete_stored_file,
-        id="deleteFile",
-        summary="Delete a file; batches that were created from it continue",
-        parameters=(_FILE_ID,),
-        reply=DeletedFile,
-    ),
-    Operation(
-        "GET /v1/files/{file_id}/content",
-        file_content,
-        id="getFileContent",
-        summary="Return the content of a file",
-        parameters=(_FILE_ID,),
-        media=_OCTETS,
+        "GET /v1/files/{file_id}/content", get_file_content, parameters=(_FILE_ID,), media=_OCTETS
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
@@ -13,35 +12,29 @@ from api.dialects.batches.files import KeptFor, find_file
 from api.dialects.batches.lines import OPENAI_ENDPOINTS
 from api.dialects.batches.objects import (
     BATCHES_FULL,
-    BatchCounts,
-    batch_id_of,
+    OPENAI_BATCHES,
+    BatchOptions,
+    accept_batch,
     batch_progress,
-    client_payload,
-    find_batch,
-    later,
-    new_batch_id,
-    wire_id,
 )
-from api.generation import start_after_of, unix_seconds
-from api.http.bodies import Name, Pairs, RequestBody, StartAfter, WebhookBody, parse_body
-from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, edges, page_size, path, text
+from api.dialects.encoding import Listing, listing_of, shown
+from api.generation import unix_seconds
+from api.http.bodies import Name, Pairs, parse_body
+from api.http.messages import Request
+from api.http.operation import Operation, page_size, path, text
 from domain.batch.driver import file_of_part
 from domain.batch.jsonl import count_lines
 from domain.batch.state import Batch, BatchState
 from domain.errors import (
     BatchAlreadyEnded,
-    BatchNotFound,
     FileNotFound,
-    InvalidRequest,
     NotFound,
     PayloadMissing,
 )
-from domain.events.batch import BatchSubmitted
-from domain.values import rfc3339
+from domain.values import Usage
 
 
-class BatchBody(RequestBody):
+class BatchBody(BatchOptions):
     """The body of ``POST /v1/batches``: the requests in a file, to answer within a day."""
 
     input_file_id: Name
@@ -49,8 +42,6 @@ class BatchBody(RequestBody):
     completion_window: Literal["24h"]
     metadata: Pairs | None = None
     output_expires_after: KeptFor | None = None
-    start_after: StartAfter | None = None
-    webhook: WebhookBody | None = None
 
 
 class BatchFault(TypedDict):
@@ -138,17 +129,6 @@ class BatchObject(TypedDict):
     start_after: NotRequired[int]
 
 
-class BatchList(TypedDict):
-    """A page, newest first."""
-
-    object: Literal["list"]
-    data: list[BatchObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-
-
-OPENAI_BATCH_PREFIX: Final = "batch_"
 _OPENAI_STATUS: Final = {
     BatchState.VALIDATING: "validating",
     BatchState.IN_PROGRESS: "in_progress",
@@ -168,66 +148,51 @@ def openai_batch_status(batch: Batch) -> str:
     return "expired" if batch.counts is not None and batch.counts.expired else "completed"
 
 
-def openai_batch_object(
-    batch: Batch,
-    counts: BatchCounts,
-    *,
-    faults: Sequence[BatchFault] | None,
-    output_file: str | None,
-    error_file: str | None,
-) -> BatchObject:
-    """Return a batch in OpenAI's format.
-
-    Args:
-        counts: Its requests by state as they are now.
-        faults: The errors of its input file, if it failed.
-        output_file: Id of the file of the answers, if it has one.
-        error_file: Id of the file of the failures, if it has one.
-    """
-    facts = batch.facts
+def _object(batch: Batch, app: App) -> BatchObject:
+    facts, counts = batch.facts, batch_progress(batch, app)
     status = openai_batch_status(batch)
-    ended_at = _seconds(batch.ended_at)
-    shown: BatchObject = {
-        "id": wire_id(batch.id, OPENAI_BATCH_PREFIX),
-        "object": "batch",
-        "endpoint": facts.endpoint,
-        "errors": None if faults is None else {"object": "list", "data": list(faults)},
-        "input_file_id": facts.input_file or "",
-        "completion_window": "24h",
-        "status": status,  # type: ignore[typeddict-item]  # one of them
-        "output_file_id": output_file,
-        "error_file_id": error_file,
-        "created_at": unix_seconds(batch.created_at),
-        "in_progress_at": _seconds(batch.started_at),
-        "expires_at": unix_seconds(facts.expires_at),
-        "finalizing_at": _seconds(batch.finalizing_at),
-        "completed_at": ended_at if status == "completed" else None,
-        "failed_at": ended_at if status == "failed" else None,
-        "expired_at": ended_at if status == "expired" else None,
-        "cancelling_at": _seconds(batch.cancel_requested_at),
-        "cancelled_at": ended_at if status == "cancelled" else None,
-        "request_counts": {
+    ends = {
+        f"{end}_at": _seconds(batch.ended_at) if status == end else None
+        for end in ("completed", "failed", "expired", "cancelled")
+    }
+    faults = _faults(batch, app)
+    whole = shown(
+        BatchObject,
+        facts,
+        id=OPENAI_BATCHES.name(batch),
+        object="batch",
+        errors=None if faults is None else {"object": "list", "data": faults},
+        input_file_id=facts.input_file or "",
+        completion_window="24h",
+        status=status,
+        output_file_id=_file(batch, "output", app),
+        error_file_id=_file(batch, "error", app),
+        created_at=unix_seconds(batch.created_at),
+        in_progress_at=_seconds(batch.started_at),
+        expires_at=unix_seconds(facts.expires_at),
+        finalizing_at=_seconds(batch.finalizing_at),
+        cancelling_at=_seconds(batch.cancel_requested_at),
+        request_counts={
             "total": 0 if status in {"validating", "failed"} else facts.lines,
             "completed": counts["succeeded"],
             "failed": counts["errored"],
         },
-        "metadata": dict(facts.metadata) if facts.metadata is not None else None,
-    }
+        **ends,
+    )
     if facts.start_after is not None:
-        shown["start_after"] = unix_seconds(facts.start_after)
+        whole["start_after"] = unix_seconds(facts.start_after)
     if batch.state is BatchState.ENDED:
-        shown["usage"] = _usage(batch)
-    return shown
+        whole["usage"] = _usage(batch.usage)
+    return whole
 
 
-def _usage(batch: Batch) -> BatchUsage:
-    usage = batch.usage
+def _usage(usage: Usage) -> BatchUsage:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
     }
 
 
@@ -235,48 +200,16 @@ def _seconds(at: str | None) -> int | None:
     return unix_seconds(at) if at else None
 
 
-#: Names of the dialects of these batches in the log.
-PROTOCOLS: Final = tuple(kind.protocol for kind in OPENAI_ENDPOINTS.values())
-
 _ENDED: Final = frozenset({"completed", "expired", "failed"})
 
-_BATCH_ID: Final = path("batch_id", example=OPENAI_BATCH_PREFIX + "0" * 32)
+_BATCH_ID: Final = path("batch_id", example=OPENAI_BATCHES.prefix + "0" * 32)
 _LIMIT: Final = page_size(default=20, most=100)
-_AFTER: Final = text(
-    "after", "only batches older than this one", pattern=f"^{OPENAI_BATCH_PREFIX}[0-9a-f]{{32}}$"
-)
+_AFTER: Final = text("after", "only batches older than this one", pattern=OPENAI_BATCHES.id_pattern)
 
 
-async def create_batch(app: App, request: Request) -> Reply:
-    """Accept the requests in a file; the batch thread validates them next."""
-    await app.call(app.controls.require_admission)
-    batch = await app.call(_accept, app, request)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, app))
-
-
-async def list_openai_batches(app: App, request: Request) -> Reply:
-    """List batches, newest first."""
-    return json_reply(await app.call(_list, app, request))
-
-
-async def get_batch(app: App, request: Request) -> Reply:
-    """Return one batch."""
-    batch = await app.call(_find, app, request)
-    return json_reply(await app.call(_object, batch, app))
-
-
-async def cancel_openai_batch(app: App, request: Request) -> Reply:
-    """Cancel a batch; a repeated request changes nothing."""
-    batch = await app.call(_find, app, request)
-    if openai_batch_status(batch) in _ENDED:
-        raise BatchAlreadyEnded(wire_id(batch.id, OPENAI_BATCH_PREFIX), openai_batch_status(batch))
-    batch = await app.call(app.batch_records.cancel, batch.id)
-    app.wake_batches()
-    return json_reply(await app.call(_object, batch, app))
-
-
-def _accept(app: App, request: Request) -> Batch:
+def create_batch(app: App, request: Request) -> BatchObject:
+    """Accept the requests in a file; each becomes a job."""
+    app.controls.require_admission()
     body = parse_body(BatchBody, request.body)
     file = find_file(body.input_file_id, app)
     app.ownership.require(request.caller, file.id, FileNotFound(body.input_file_id))
@@ -286,66 +219,48 @@ def _accept(app: App, request: Request) -> Batch:
     app.batch_records.require_room(
         batches_max=app.batch_limits.open_max, owner=request.caller.sharer
     )
-    client = client_payload(request)
-    now = app.clock.now()
-    start = start_after_of(body.start_after, now)
-    submitted = BatchSubmitted(
+    kept = body.output_expires_after
+    batch = accept_batch(
+        app,
+        request,
+        body,
+        is_checked=False,
         protocol=OPENAI_ENDPOINTS[body.endpoint].protocol,
         endpoint=body.endpoint,
         content=file.facts.content,
         lines=count_lines(file.facts.content, app.payloads.get),
-        expires_at=later(start or now, app.batch_limits.window_s),
-        start_after=None if start is None else rfc3339(start),
-        client_name=next(iter(client), None),
         input_file=file.id,
         metadata=body.metadata,
-        output_kept_s=body.output_expires_after.seconds if body.output_expires_after else None,
-        webhook=app.webhook_policy.url_of(body.webhook),
-        trace=str(request.trace),
-        owner=request.caller.owner,
-        cache_owner=app.ownership.cache_owner_of(request.caller),
+        output_kept_s=None if kept is None else kept.seconds,
     )
-    return app.batch_records.accept(
-        new_batch_id(app.ids),
-        submitted,
-        correlation_id=request.id,
-        payloads=client,
-        is_checked=False,
-    )
+    app.wake_batches()
+    return _object(batch, app)
 
 
-def _list(app: App, request: Request) -> BatchList:
-    after = _AFTER.read(request)
-    try:
-        page = app.batch_records.page(
-            PROTOCOLS,
-            limit=_LIMIT.read(request),
-            after=batch_id_of(after, OPENAI_BATCH_PREFIX) if after is not None else None,
-            owner=request.caller.sees,
-        )
-    except BatchNotFound as error:
-        raise InvalidRequest(error.message, field="after") from error
-    data = [_object(batch, app) for batch in page.rows]
-    return {
-        "object": "list",
-        "data": data,
-        "has_more": page.has_more,
-        **edges(data),
-    }
+def list_batches(app: App, request: Request) -> Listing[BatchObject]:
+    """List batches, newest first."""
+    limit, after = _LIMIT.read(request), _AFTER.read(request)
+    page = OPENAI_BATCHES.page(app, request, limit, after=after)
+    return listing_of([_object(batch, app) for batch in page.rows], has_more=page.has_more)
+
+
+def get_batch(app: App, request: Request) -> BatchObject:
+    """Return a batch."""
+    return _object(_find(app, request), app)
+
+
+def cancel_batch(app: App, request: Request) -> BatchObject:
+    """Cancel a batch."""
+    batch = _find(app, request)
+    if openai_batch_status(batch) in _ENDED:
+        raise BatchAlreadyEnded(OPENAI_BATCHES.name(batch), openai_batch_status(batch))
+    batch = app.batch_records.cancel(batch.id)
+    app.wake_batches()
+    return _object(batch, app)
 
 
 def _find(app: App, request: Request) -> Batch:
-    return find_batch(_BATCH_ID.read(request), OPENAI_BATCH_PREFIX, PROTOCOLS, app.batch_records)
-
-
-def _object(batch: Batch, app: App) -> BatchObject:
-    return openai_batch_object(
-        batch,
-        batch_progress(batch, app),
-        faults=_faults(batch, app),
-        output_file=_file(batch, "output", app),
-        error_file=_file(batch, "error", app),
-    )
+    return OPENAI_BATCHES.find(_BATCH_ID.read(request), app)
 
 
 def _faults(batch: Batch, app: App) -> list[BatchFault] | None:
@@ -370,8 +285,6 @@ BATCH_OPERATIONS: Final = (
     Operation(
         "POST /v1/batches",
         create_batch,
-        id="createBatch",
-        summary="Accept the requests in a file; each becomes a job",
         body=BatchBody,
         example={
             "input_file_id": "file-" + "0" * 32,
@@ -382,26 +295,12 @@ BATCH_OPERATIONS: Final = (
         responses={404: "The file does not exist", 429: BATCHES_FULL},
     ),
     Operation(
-        "GET /v1/batches",
-        list_openai_batches,
-        id="listBatches",
-        summary="List batches, newest first",
-        parameters=(_LIMIT, _AFTER),
-        reply=BatchList,
+        "GET /v1/batches", list_batches, parameters=(_LIMIT, _AFTER), reply=Listing[BatchObject]
     ),
-    Operation(
-        "GET /v1/batches/{batch_id}",
-        get_batch,
-        id="getBatch",
-        summary="Return a batch",
-        parameters=(_BATCH_ID,),
-        reply=BatchObject,
-    ),
+    Operation("GET /v1/batches/{batch_id}", get_batch, parameters=(_BATCH_ID,), reply=BatchObject),
     Operation(
         "POST /v1/batches/{batch_id}/cancel",
-        cancel_openai_batch,
-        id="cancelBatch",
-        summary="Cancel a batch",
+        cancel_batch,
         parameters=(_BATCH_ID,),
         reply=BatchObject,
         responses={409: "The batch has ended already"},

@@ -238,18 +238,6 @@ class WebhookObject(TypedDict):
     error: str | None
 
 
-class WebhookList(TypedDict):
-    """A page, newest first; ``before=<next_before>`` returns the next one."""
-
-    object: Literal["list"]
-    data: list[WebhookObject]
-    has_more: bool
-    next_before: str | None
-
-
-# --- native --------------------------------------------------------------------------------
-
-
 class JobUsage(TypedDict):
     """Token counts of a job."""
 
@@ -403,15 +391,6 @@ class JobObject(TypedDict):
     output: NotRequired[JobOutput | None]
     cache: NotRequired[JobCache | None]
     webhooks: NotRequired[list[WebhookObject]]
-
-
-class JobList(TypedDict):
-    """A page, newest first; ``before=<next_before>`` returns the next one."""
-
-    object: Literal["list"]
-    data: list[JobObject]
-    has_more: bool
-    next_before: str | None
 
 
 BulkResult = Literal["matched", "cancelled", "requested", "retried", "unchanged", "refused"]

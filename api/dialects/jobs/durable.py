@@ -336,11 +336,7 @@ class _EventEncoder:
         return self._reading.parts(self._reading.messages)
 
     def item(self, item: StreamItem) -> list[Part]:
-        """Return the events of an item.
-
-        Raises:
-            ModelChanged: As ``MessagesBeyond.add``.
-        """
+        """Return the events of an item."""
         messages = self._reading.reader.add([item])
         return self._reading.parts(messages) if messages else []
 

@@ -23,7 +23,6 @@ def submit_fork(app: App, job_id: JobId, wire: JobForkBody, request: Request) ->
     """Accept a job that continues an answer after its first tokens; blocks.
 
     Raises:
-        JobNotFound: There is no such job.
         NotForkable: The tokens of its answer are not known.
         InvalidRequest: The answer has fewer tokens, or they are those of another model.
         PayloadMissing: The request or the answer was erased.

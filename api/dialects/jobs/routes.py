@@ -1,4 +1,4 @@
-"""``/v1/jobs``: generations that outlive their connection."""
+"""``/v1/jobs``: generations that outlive their connection, and ``/v1/webhooks`` for their ends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from api.app import App
-from api.dialects.generate import (
-    ATTACHED_HEADER,
-    KEY_REUSED,
-    MODEL_UNKNOWN,
-    QUEUE_FULL,
-)
+from api.dialects.encoding import NewestPage, newest_page, shown
+from api.dialects.generate import ATTACHED_HEADER, KEY_REUSED, MODEL_UNKNOWN, QUEUE_FULL
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import (
     TAG_PATTERN,
@@ -24,19 +20,28 @@ from api.dialects.jobs.bodies import (
     BulkResult,
     BulkRow,
     DurableMessage,
+    JobBar,
     JobBody,
     JobEdge,
+    JobError,
     JobFilterBody,
     JobForkBody,
-    JobList,
     JobObject,
+    JobStep,
     JobTimeline,
+    WebhookObject,
 )
 from api.dialects.jobs.durable import DURABLE_PARAMETERS, is_durable, read_durable
 from api.dialects.jobs.fork import submit_fork
-from api.dialects.jobs.objects import after_objects, load_job, rounded, summarise_job, wait_of
+from api.dialects.jobs.objects import load_job, rounded, summarise_job, wait_of, webhook_object
 from api.dialects.jobs.wire import CURSOR_PATTERN, NO_ITEM, Cursor, NativeEncoder, parse_cursor
-from api.http.bodies import JOB_ID_PATTERN, KNOWN_NAME_PATTERN, PAIRS_MAX, parse_body
+from api.http.bodies import (
+    JOB_ID_PATTERN,
+    KNOWN_NAME_PATTERN,
+    PAIRS_MAX,
+    WEBHOOK_ID_PATTERN,
+    parse_body,
+)
 from api.http.messages import JOB_HEADER, Reply, Request, StreamReply, json_reply
 from api.http.operation import (
     IDEMPOTENCY_KEY,
@@ -54,8 +59,8 @@ from api.http.operation import (
     texts,
 )
 from api.streaming.answers import JobStream, wait_for_end
-from api.submit import Parse, accept_job
-from domain.audit.timeline import Timeline, bars_of, read_timeline
+from api.submit import accept_job
+from domain.audit.timeline import bars_of, read_timeline
 from domain.chat.items import Progress, StreamItem
 from domain.errors import JobNotFound, SemanticError, Unavailable
 from domain.job.eta import retry_after_s
@@ -63,6 +68,7 @@ from domain.job.listing import JobFilter, labels_of
 from domain.job.state import Job
 from domain.job.submit import UNIQUE, Accepted
 from domain.values import JobId, JobStatus, Priority, WaitingFor, rfc3339
+from domain.webhook.delivery import WebhookId, WebhookState
 
 #: Largest ``Retry-After`` of an open job, in seconds.
 LOOK_AGAIN_MAX_S: Final = 60
@@ -81,6 +87,11 @@ _PRIORITY: Final = choice("priority", "only jobs of this queue", Priority, defau
 _TAG: Final = texts("tag", "only jobs with all these tags", most=TAGS_MAX, pattern=TAG_PATTERN)
 _METADATA: Final = pairs("metadata", "only jobs with these values of metadata", most=PAIRS_MAX)
 _SINCE: Final = moment("since", "only jobs accepted at this instant or later")
+_WEBHOOK_ID: Final = path("webhook_id", pattern=WEBHOOK_ID_PATTERN, example="webhook-" + "0" * 32)
+_BEFORE_WEBHOOK: Final = text(
+    "before", "only webhooks older than this one", pattern=WEBHOOK_ID_PATTERN
+)
+_STATE: Final = choice("state", "only webhooks in this state", WebhookState, default=None)
 _CURSOR: Final = {"type": "string", "pattern": CURSOR_PATTERN}
 _AFTER: Final = query(
     "after", _CURSOR, partial(parse_cursor, field="after"), NO_ITEM, "id of the last item received"
@@ -95,16 +106,15 @@ _LAST_EVENT_ID: Final = header(
 
 
 async def create_job(app: App, request: Request) -> Reply:
-    """Accept a job; the client may wait for its end for a while."""
+    """Enqueue a generation as a job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     parse = partial(native.parse, request.body, request.headers, defaults=app.defaults)
-    accepted, job = await app.call(_accept, app, parse, request)
-    return await accepted_reply(accepted, job, wait_s, request, app)
+    accepted = await app.call(accept_job, app, parse, request, protocol="jobs")
+    return await accepted_reply(accepted, wait_s, request, app)
 
 
 async def accepted_reply(
     accepted: Accepted,
-    job: JobObject,
     wait_s: int | None,
     request: Request,
     app: App,
@@ -121,7 +131,7 @@ async def accepted_reply(
     """
     if wait_s is not None:
         await wait_for_end(app.feed, accepted.job_id, wait_s, request)
-        job = await app.call(load_job, app, accepted.job_id, request.caller)
+    job = await app.call(load_job, app, accepted.job_id, request.caller)
     headers = {"location": job["links"]["self"], JOB_HEADER: accepted.job_id, **more}
     if accepted.attached is not None:
         headers[ATTACHED_HEADER] = accepted.attached
@@ -134,22 +144,14 @@ async def accepted_reply(
     return json_reply(job, status=202, headers=headers | {"retry-after": _look_again(job)})
 
 
-async def list_jobs(app: App, request: Request) -> Reply:
+def list_jobs(app: App, request: Request) -> NewestPage[JobObject]:
     """List jobs, newest first."""
     before = _BEFORE.read(request)
-    page = await app.call(
-        app.views.page,
-        _wanted(request),
-        limit=_LIMIT.read(request),
-        before=JobId(before) if before else None,
+    page = app.views.page(
+        _wanted(request), limit=_LIMIT.read(request), before=JobId(before) if before else None
     )
-    body: JobList = {
-        "object": "list",
-        "data": await app.call(_objects, page.jobs, app),
-        "has_more": page.has_more,
-        "next_before": page.jobs[-1].id if page.has_more else None,
-    }
-    return json_reply(body)
+    shown_jobs = [summarise_job(app, view) for view in page.jobs]
+    return newest_page(shown_jobs, has_more=page.has_more)
 
 
 def _wanted(request: Request) -> JobFilter:
@@ -164,14 +166,15 @@ def _wanted(request: Request) -> JobFilter:
     )
 
 
-async def get_job(app: App, request: Request) -> Reply:
-    """Return one job, with its answer once it has one."""
-    job = await app.call(load_job, app, JobId(_JOB_ID.read(request)), request.caller)
-    return json_reply(job)
+def get_job(app: App, request: Request) -> JobObject:
+    """Return a job, with its answer once it has one."""
+    return load_job(app, JobId(_JOB_ID.read(request)), request.caller)
 
 
 async def stream_job(app: App, request: Request) -> Reply | StreamReply:
-    """Stream the items after a cursor; a client that leaves ends the stream and not the job.
+    """Stream the numbered items of a job from any position.
+
+    A client that leaves ends the stream and not the job.
 
     The stream ends with ``model_changed`` if the client has output of another model.
 
@@ -222,30 +225,30 @@ async def _queue_progress(job_id: JobId, app: App) -> StreamItem | None:
     return StreamItem(n=None, attempt=1, body=body)
 
 
-async def cancel_job(app: App, request: Request) -> Reply:
-    """Cancel a job; one that has ended stays as it is."""
+def cancel_job(app: App, request: Request) -> JobObject:
+    """Cancel a job; a repeated request changes nothing."""
     job_id = JobId(_JOB_ID.read(request))
-    await app.call(app.cancellation.cancel, job_id, reason="api")
-    return json_reply(await app.call(load_job, app, job_id, request.caller))
+    app.cancellation.cancel(job_id, reason="api")
+    return load_job(app, job_id, request.caller)
 
 
-async def retry_job(app: App, request: Request) -> Reply:
+def retry_job(app: App, request: Request) -> Reply:
     """Enqueue a job again if it ended without an answer."""
     job_id = JobId(_JOB_ID.read(request))
-    await app.call(app.retries.retry, job_id, reason="api")
-    job = await app.call(load_job, app, job_id, request.caller)
+    app.retries.retry(job_id, reason="api")
+    job = load_job(app, job_id, request.caller)
     headers = {"location": job["links"]["self"], "retry-after": _look_again(job)}
     return json_reply(job, status=202, headers=headers)
 
 
-async def cancel_jobs(app: App, request: Request) -> Reply:
-    """Cancel the open jobs of a filter."""
-    return await app.call(_act, app, request, _CANCELLABLE, _cancel_one)
+def cancel_jobs(app: App, request: Request) -> Reply:
+    """Cancel the open jobs of a filter, or list them."""
+    return _act(app, request, _CANCELLABLE, _cancel_one)
 
 
-async def retry_jobs(app: App, request: Request) -> Reply:
-    """Enqueue the jobs of a filter again that ended without an answer."""
-    return await app.call(_act, app, request, _RETRYABLE, _retry_one)
+def retry_jobs(app: App, request: Request) -> Reply:
+    """Enqueue the jobs of a filter again that ended without an answer, or list them."""
+    return _act(app, request, _RETRYABLE, _retry_one)
 
 
 def _act(
@@ -306,23 +309,18 @@ def _retry_one(app: App, job: Job) -> tuple[Job, BulkResult]:
 
 
 def _bulk_row(job: Job, result: BulkResult, error: SemanticError | None = None) -> BulkRow:
-    return {
-        "id": job.id,
-        "status": job.status.value,
-        "result": result,
-        "error": None if error is None else {"code": error.code, "message": error.message},
-    }
+    fault = None if error is None else shown(JobError, error)
+    return shown(BulkRow, job, result=result, error=fault)
 
 
 async def fork_job(app: App, request: Request) -> Reply:
-    """Accept a job that continues the answer of another one."""
+    """Continue the answer of a job after its first tokens, in a new job."""
     wait_s = PREFERRED_WAIT_S.read(request)
     IDEMPOTENCY_KEY.read(request)  # one that is not valid is no missing job
     wire = parse_body(JobForkBody, request.body)
     job_id = JobId(_JOB_ID.read(request))
     accepted = await app.call(submit_fork, app, job_id, wire, request)
-    job = await app.call(load_job, app, accepted.job_id, request.caller)
-    return await accepted_reply(accepted, job, wait_s, request, app)
+    return await accepted_reply(accepted, wait_s, request, app)
 
 
 def _look_again(job: JobObject) -> str:
@@ -332,76 +330,37 @@ def _look_again(job: JobObject) -> str:
     return str(retry_after_s(finishes_in_s, most_s=LOOK_AGAIN_MAX_S))
 
 
-def _accept(app: App, parse: Parse, request: Request) -> tuple[Accepted, JobObject]:
-    """Accept a job and return it as clients see it; see ``accept_job``."""
-    accepted = accept_job(app, parse, request, protocol="jobs")
-    return accepted, load_job(app, accepted.job_id, request.caller)
-
-
-def _objects(views: Sequence[Job], app: App) -> list[JobObject]:
-    return [summarise_job(app, view) for view in views]
-
-
-async def get_timeline(app: App, request: Request) -> Reply:
-    """Return the steps of a job and the time between them."""
+def get_job_timeline(app: App, request: Request) -> JobTimeline:
+    """Return the steps of a job and where its time went."""
     job_id = JobId(_JOB_ID.read(request))
-    timeline = await app.call(partial(read_timeline, app.log, job_id, payloads=app.payloads))
+    timeline = partial(read_timeline, app.log, job_id, payloads=app.payloads)()
     if timeline is None:
         raise JobNotFound(job_id)
-    after = await app.call(_edges, app, job_id)
-    return json_reply(_timeline(timeline, after, at=rfc3339(app.clock.now())))
+    return shown(
+        JobTimeline,
+        timeline,
+        object="job.timeline",
+        at=rfc3339(app.clock.now()),
+        after=_edges(app, job_id),
+        steps=[shown(JobStep, step) for step in timeline.steps],
+        bars=[shown(JobBar, bar) for bar in bars_of(timeline)],
+    )
 
 
 def _edges(app: App, job_id: JobId) -> list[JobEdge]:
     view = app.views.get(job_id)
-    after = [] if view is None else after_objects(view.submitted.after)
-    jobs = [app.views.get(JobId(one["job"])) for one in after]
+    after = [] if view is None else view.submitted.after
+    jobs = [app.views.get(JobId(one.job)) for one in after]
     return [
-        {**one, "status": None if job is None else job.status.value}
+        shown(JobEdge, one, status=None if job is None else job.status)
         for one, job in zip(after, jobs, strict=True)
     ]
-
-
-def _timeline(timeline: Timeline, after: list[JobEdge], *, at: str) -> JobTimeline:
-    return {
-        "object": "job.timeline",
-        "job": timeline.job,
-        "at": at,
-        "ended": timeline.ended,
-        "total_ms": timeline.total_ms,
-        "queued_ms": timeline.queued_ms,
-        "attempts": timeline.attempts,
-        "after": after,
-        "steps": [
-            {
-                "what": step.what,
-                "at": step.at,
-                "after_ms": step.after_ms,
-                "text": step.text,
-                "took_ms": step.took_ms,
-                "attempt": step.attempt,
-                "position": step.position,
-            }
-            for step in timeline.steps
-        ],
-        "bars": [
-            {
-                "kind": bar.kind.value,
-                "attempt": bar.attempt,
-                "from_ms": bar.from_ms,
-                "to_ms": bar.to_ms,
-            }
-            for bar in bars_of(timeline)
-        ],
-    }
 
 
 JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs",
         create_job,
-        id="createJob",
-        summary="Enqueue a generation as a job",
         parameters=(IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
         body=JobBody,
         example={"prompt": "Say hello.", "max_tokens": 32},
@@ -414,8 +373,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "GET /v1/jobs",
         list_jobs,
-        id="listJobs",
-        summary="List jobs, newest first",
         parameters=(
             _LIMIT,
             _BEFORE,
@@ -427,21 +384,12 @@ JOB_OPERATIONS: Final = (
             _METADATA,
             _SINCE,
         ),
-        reply=JobList,
+        reply=NewestPage[JobObject],
     ),
-    Operation(
-        "GET /v1/jobs/{job_id}",
-        get_job,
-        id="getJob",
-        summary="Return a job, with its answer once it has one",
-        parameters=(_JOB_ID,),
-        reply=JobObject,
-    ),
+    Operation("GET /v1/jobs/{job_id}", get_job, parameters=(_JOB_ID,), reply=JobObject),
     Operation(
         "GET /v1/jobs/{job_id}/stream",
         stream_job,
-        id="streamJob",
-        summary="Stream the numbered items of a job from any position",
         parameters=(_JOB_ID, _AFTER, _LAST_EVENT_ID, *DURABLE_PARAMETERS),
         reply=list[DurableMessage],
         is_streamed=True,
@@ -452,19 +400,10 @@ JOB_OPERATIONS: Final = (
             410: "The answer has begun anew since the offset was given",
         },
     ),
-    Operation(
-        "POST /v1/jobs/{job_id}/cancel",
-        cancel_job,
-        id="cancelJob",
-        summary="Cancel a job; a repeated request changes nothing",
-        parameters=(_JOB_ID,),
-        reply=JobObject,
-    ),
+    Operation("POST /v1/jobs/{job_id}/cancel", cancel_job, parameters=(_JOB_ID,), reply=JobObject),
     Operation(
         "POST /v1/jobs/{job_id}/retry",
         retry_job,
-        id="retryJob",
-        summary="Enqueue a job again if it ended without an answer",
         parameters=(_JOB_ID,),
         reply=JobObject,
         status=202,
@@ -473,8 +412,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs/{job_id}/fork",
         fork_job,
-        id="forkJob",
-        summary="Continue the answer of a job after its first tokens, in a new job",
         parameters=(_JOB_ID, IDEMPOTENCY_KEY, PREFERRED_WAIT_S),
         body=JobForkBody,
         example={"at": 0, "sampling": {"temperature": 0.5}},
@@ -486,8 +423,6 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs:cancel",
         cancel_jobs,
-        id="cancelJobs",
-        summary="Cancel the open jobs of a filter, or list them",
         body=BulkBody,
         example={"filter": {"tags": ["night"]}, "dry_run": True},
         reply=BulkReport,
@@ -495,18 +430,50 @@ JOB_OPERATIONS: Final = (
     Operation(
         "POST /v1/jobs:retry",
         retry_jobs,
-        id="retryJobs",
-        summary="Enqueue the jobs of a filter again that ended without an answer, or list them",
         body=BulkBody,
         example={"filter": {"tags": ["night"], "status": "failed"}, "dry_run": True},
         reply=BulkReport,
     ),
     Operation(
-        "GET /v1/jobs/{job_id}/timeline",
-        get_timeline,
-        id="getJobTimeline",
-        summary="Return the steps of a job and where its time went",
-        parameters=(_JOB_ID,),
-        reply=JobTimeline,
+        "GET /v1/jobs/{job_id}/timeline", get_job_timeline, parameters=(_JOB_ID,), reply=JobTimeline
+    ),
+)
+
+
+def list_webhooks(app: App, request: Request) -> NewestPage[WebhookObject]:
+    """List webhooks, newest first."""
+    limit, before = _LIMIT.read(request), _BEFORE_WEBHOOK.read(request)
+    found = app.webhook_store.page(
+        limit=limit + 1,
+        before=WebhookId(before) if before else None,
+        state=_STATE.read(request),
+        owner=request.caller.sees,
+    )
+    data = [webhook_object(webhook) for webhook in found[:limit]]
+    return newest_page(data, has_more=len(found) > limit)
+
+
+def retry_webhook(app: App, request: Request) -> WebhookObject:
+    """Deliver a webhook again, at once and with all its attempts.
+
+    The webhook thread sends it within a second.
+    """
+    revived = app.webhook_retries.retry(WebhookId(_WEBHOOK_ID.read(request)), reason="api")
+    return webhook_object(revived)
+
+
+WEBHOOK_OPERATIONS: Final = (
+    Operation(
+        "GET /v1/webhooks",
+        list_webhooks,
+        parameters=(_LIMIT, _BEFORE_WEBHOOK, _STATE),
+        reply=NewestPage[WebhookObject],
+    ),
+    Operation(
+        "POST /v1/webhooks/{webhook_id}/retry",
+        retry_webhook,
+        parameters=(_WEBHOOK_ID,),
+        reply=WebhookObject,
+        status=202,
     ),
 )

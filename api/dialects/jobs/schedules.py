@@ -10,11 +10,12 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads only this one below Python 3.12
 
 from api.app import App
+from api.dialects.encoding import Deleted, deleted_reply, shown
 from api.dialects.generate import MODEL_UNKNOWN
 from api.dialects.jobs import wire as native
 from api.dialects.jobs.bodies import JobBody
 from api.http.bodies import RequestBody, load_json, parse_body
-from api.http.messages import Caller, Reply, Request, json_reply
+from api.http.messages import Caller, Reply, Request
 from api.http.operation import Operation, path
 from api.submit import accept_job, bound_model
 from domain.batch.schedule import Schedule, ScheduleId
@@ -92,14 +93,6 @@ class ScheduleList(TypedDict):
     data: list[ScheduleObject]
 
 
-class RemovedSchedule(TypedDict):
-    """The reply to the removal of a schedule."""
-
-    id: str
-    object: Literal["schedule"]
-    deleted: bool
-
-
 def schedule_runner(app: App) -> ScheduleRunner:
     """Return what submits the jobs that are due."""
     return ScheduleRunner(
@@ -150,50 +143,8 @@ def _key(schedule: Schedule, due: str) -> str:
     return f"{schedule.id}:{due}"
 
 
-async def create_schedule(app: App, request: Request) -> Reply:
-    """Add a schedule."""
-    schedule = await app.call(_add, app, request)
-    return json_reply(await app.call(_whole, app, schedule), status=201)
-
-
-async def list_schedules(app: App, request: Request) -> Reply:
-    """List the schedules, oldest first."""
-    sees = request.caller.sees
-    present = await app.call(app.schedules.present)
-    body: ScheduleList = {
-        "object": "list",
-        "data": [_object(one) for one in present if sees in {None, one.facts.owner}],
-    }
-    return json_reply(body)
-
-
-async def get_schedule(app: App, request: Request) -> Reply:
-    """Return one schedule, with the body of its jobs."""
-    schedule = await app.call(app.schedules.load, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(await app.call(_whole, app, schedule))
-
-
-async def pause_schedule(app: App, request: Request) -> Reply:
-    """Stop the jobs of a schedule; a repeated request changes nothing."""
-    schedule = await app.call(app.schedules.pause, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(_object(schedule))
-
-
-async def resume_schedule(app: App, request: Request) -> Reply:
-    """Let a schedule go on with its next instant; what passed during the pause is not missed."""
-    schedule = await app.call(_resume, app, ScheduleId(_SCHEDULE_ID.read(request)))
-    return json_reply(_object(schedule))
-
-
-async def remove_schedule(app: App, request: Request) -> Reply:
-    """Remove a schedule; its jobs stay."""
-    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
-    await app.call(app.schedules.remove, schedule_id)
-    body: RemovedSchedule = {"id": schedule_id, "object": "schedule", "deleted": True}
-    return json_reply(body)
-
-
-def _add(app: App, request: Request) -> Schedule:
+def create_schedule(app: App, request: Request) -> ScheduleObject:
+    """Submit a job at each instant of a cron expression."""
     wire = parse_body(ScheduleBody, request.body)
     if wire.job.after is not None:
         msg = "each of the jobs would wait for the same ones; submit them with their successors"
@@ -214,53 +165,74 @@ def _add(app: App, request: Request) -> Schedule:
         owner=caller.owner,
         keyspace=caller.keyspace,
     )
-    return app.schedules.add(added, body=body, correlation_id=request.id, sharer=caller.sharer)
+    return _whole(
+        app,
+        app.schedules.add(added, body=body, correlation_id=request.id, sharer=caller.sharer),
+    )
 
 
-def _resume(app: App, schedule_id: ScheduleId) -> Schedule:
+def list_schedules(app: App, request: Request) -> ScheduleList:
+    """List the schedules, oldest first."""
+    sees = request.caller.sees
+    present = app.schedules.present()
+    data = [_object(one) for one in present if sees in {None, one.facts.owner}]
+    return {"object": "list", "data": data}
+
+
+def get_schedule(app: App, request: Request) -> ScheduleObject:
+    """Return a schedule, with the body of its jobs."""
+    return _whole(app, app.schedules.load(ScheduleId(_SCHEDULE_ID.read(request))))
+
+
+def pause_schedule(app: App, request: Request) -> ScheduleObject:
+    """Stop the jobs of a schedule; a repeated request changes nothing."""
+    return _object(app.schedules.pause(ScheduleId(_SCHEDULE_ID.read(request))))
+
+
+def resume_schedule(app: App, request: Request) -> ScheduleObject:
+    """Let a paused schedule go on with its next instant.
+
+    What passed during the pause is not missed.
+    """
+    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
     facts = app.schedules.load(schedule_id).facts
     first = CronsimTable().check(facts.cron, facts.timezone, app.clock.now())
-    return app.schedules.resume(schedule_id, next_at=rfc3339(first))
+    return _object(app.schedules.resume(schedule_id, next_at=rfc3339(first)))
+
+
+def remove_schedule(app: App, request: Request) -> Reply:
+    """Remove a schedule; its jobs stay."""
+    schedule_id = ScheduleId(_SCHEDULE_ID.read(request))
+    app.schedules.remove(schedule_id)
+    return deleted_reply(schedule_id, "schedule")
 
 
 def _whole(app: App, schedule: Schedule) -> ScheduleObject:
-    shown = _object(schedule)
-    shown["job"] = load_json(app.payloads.get(schedule.facts.job))
-    return shown
+    whole = _object(schedule)
+    whole["job"] = load_json(app.payloads.get(schedule.facts.job))
+    return whole
 
 
 def _object(schedule: Schedule) -> ScheduleObject:
     facts, last, missed = schedule.facts, schedule.last, schedule.last_missed
-    return {
-        "id": schedule.id,
-        "object": "schedule",
-        "name": facts.name,
-        "cron": facts.cron,
-        "timezone": facts.timezone,
-        "missed": "once" if facts.runs_late else "skip",
-        "status": "paused" if schedule.is_paused else "active",
-        "created_at": schedule.created_at,
-        "next_at": schedule.due_at,
-        "fired": schedule.fired,
-        "last": None if last is None else {"due": last.due, "job": last.job},
-        "missed_count": schedule.missed,
-        "last_missed": None
-        if missed is None
-        else {
-            "first": missed.first,
-            "last": missed.last,
-            "count": missed.count,
-            "reason": missed.reason,
-        },
-    }
+    return shown(
+        ScheduleObject,
+        schedule,
+        facts,
+        object="schedule",
+        missed="once" if facts.runs_late else "skip",
+        status="paused" if schedule.is_paused else "active",
+        next_at=schedule.due_at,
+        last=None if last is None else shown(ScheduleRun, last),
+        missed_count=schedule.missed,
+        last_missed=None if missed is None else shown(MissedRuns, missed),
+    )
 
 
 SCHEDULE_OPERATIONS: Final = (
     Operation(
         "POST /v1/schedules",
         create_schedule,
-        id="createSchedule",
-        summary="Submit a job at each instant of a cron expression",
         body=ScheduleBody,
         example={
             "name": "nightly",
@@ -276,42 +248,28 @@ SCHEDULE_OPERATIONS: Final = (
             429: "There are too many schedules",
         },
     ),
-    Operation(
-        "GET /v1/schedules",
-        list_schedules,
-        id="listSchedules",
-        summary="List the schedules, oldest first",
-        reply=ScheduleList,
-    ),
+    Operation("GET /v1/schedules", list_schedules, reply=ScheduleList),
     Operation(
         "GET /v1/schedules/{schedule_id}",
         get_schedule,
-        id="getSchedule",
-        summary="Return a schedule, with the body of its jobs",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),
     Operation(
         "DELETE /v1/schedules/{schedule_id}",
         remove_schedule,
-        id="removeSchedule",
-        summary="Remove a schedule; its jobs stay",
         parameters=(_SCHEDULE_ID,),
-        reply=RemovedSchedule,
+        reply=Deleted,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/pause",
         pause_schedule,
-        id="pauseSchedule",
-        summary="Stop the jobs of a schedule; a repeated request changes nothing",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),
     Operation(
         "POST /v1/schedules/{schedule_id}/resume",
         resume_schedule,
-        id="resumeSchedule",
-        summary="Let a paused schedule go on with its next instant",
         parameters=(_SCHEDULE_ID,),
         reply=ScheduleObject,
     ),

@@ -40,9 +40,6 @@ def queued_request(
     """Return a request with the priority, the deadlines and the webhook of a body.
 
     Args:
-        chat: The generation.
-        agent: The agent of the request, if it names one.
-        stream: Whether the reply is a stream.
         names_model: Whether the body, or the profile of its agent, names a model.
     """
     return ParsedRequest(
@@ -61,16 +58,7 @@ def queued_request(
 
 
 def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
-    """Parse a body of ``POST /v1/jobs``.
-
-    Args:
-        body: The body of the request.
-        headers: Headers by lower-case name.
-        defaults: Values for open fields.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
+    """Parse a body of ``POST /v1/jobs``."""
     wire = parse_body(JobBody, body)
     chat = ChatRequest(
         model=wire.model or defaults.model,
@@ -161,7 +149,6 @@ def parse_cursor(text: str | None, *, field: str) -> Cursor:
     """Return the last item that a client has.
 
     Args:
-        text: The cursor of the request, if it has one.
         field: Field of the request that the error names.
 
     Raises:

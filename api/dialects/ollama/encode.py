@@ -55,7 +55,6 @@ class GenerationKind:
 
     Attributes:
         protocol: Name in the log.
-        parse: Parses the body of a request.
         members: Returns the members of a reply that hold a piece.
     """
 

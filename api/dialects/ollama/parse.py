@@ -79,9 +79,6 @@ def _parsed(
 
     Args:
         turns: The conversation; none for a request that loads the model, ``None`` for a raw prompt.
-        headers: Headers by lower-case name.
-        defaults: Values for open fields.
-        more: Further fields of the generation.
     """
     options = wire.options or OllamaOptions()
     seed = None if options.seed == _RANDOM_SEED else options.seed

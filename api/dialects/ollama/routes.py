@@ -100,8 +100,8 @@ async def generate(app: App, request: Request, kind: GenerationKind) -> Reply | 
     return replace(reply, content_type=LINES) if isinstance(reply, StreamReply) else reply
 
 
-async def embed(app: App, request: Request) -> Reply:
-    """Return the vectors of texts, in their order."""
+async def ollama_embed(app: App, request: Request) -> Reply:
+    """Return the vectors of texts in Ollama's format."""
 
     def reply(view: Job, vectors: Vectors) -> OllamaVectors:
         counted = figures(request, view.usage)
@@ -122,8 +122,8 @@ def _texts(app: App, request: Request) -> ParsedRequest:
     return of_model(parse_request(body), app.registry())
 
 
-async def embed_prompt(app: App, request: Request) -> Reply:
-    """Return the vector of one text, as older clients ask for it."""
+async def ollama_embeddings(app: App, request: Request) -> Reply:
+    """Return the vector of one text in Ollama's older format."""
 
     def reply(view: Job, vectors: Vectors) -> OllamaVector:
         del view
@@ -144,38 +144,41 @@ def managed_by(path: str) -> str | None:
     return _MANAGED.get(rest.partition("/")[0]) if first == "api" else None
 
 
-async def list_tags(app: App, request: Request) -> Reply:
-    """List the registered models, each under all its names, the loaded one first."""
+def ollama_tags(app: App, request: Request) -> OllamaModels:
+    """List the registered models in Ollama's format.
+
+    Each stands under all its names, the loaded one first.
+    """
     del request
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     listed: OllamaModels = {"models": [_listed(*one) for one in _names(models)]}
-    return json_reply(listed)
+    return listed
 
 
-async def list_loaded(app: App, request: Request) -> Reply:
-    """List the loaded models."""
+def ollama_loaded(app: App, request: Request) -> OllamaLoadedModels:
+    """List the loaded models in Ollama's format."""
     del request
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     loaded = (model for model in models if model.state is ModelState.LOADED)
     listed: OllamaLoadedModels = {"models": [_loaded(model) for model in loaded]}
-    return json_reply(listed)
+    return listed
 
 
-async def show_model(app: App, request: Request) -> Reply:
-    """Return one model by its name or an alias."""
+def ollama_show(app: App, request: Request) -> OllamaShown:
+    """Return one model in Ollama's format."""
     body = parse_body(OllamaShowBody, request.body)
     wanted = body.model or body.name
     if not wanted:
         raise InvalidRequest("name the model", field="model")
-    models = await app.call(app.model_stock.all)
+    models = app.model_stock.all()
     by_name = dict(_names(models))
     model = by_name.get(wanted) or by_name.get(wanted.removesuffix(TAG))
     if model is None:
         raise ModelNotFound(wanted, known=tuple(one.entry.name for one in models))
-    return json_reply(_shown(model))
+    return _shown(model)
 
 
-async def get_version(app: App, request: Request) -> Reply:
+async def ollama_version(app: App, request: Request) -> Reply:
     """Return the version of Ollama whose API this is."""
     del app, request
     version: OllamaVersion = {"version": API_VERSION}
@@ -284,9 +287,7 @@ OLLAMA_OPERATIONS: Final = (
     ),
     Operation(
         "POST /api/embed",
-        embed,
-        id="ollamaEmbed",
-        summary="Return the vectors of texts in Ollama's format",
+        ollama_embed,
         parameters=(IDEMPOTENCY_KEY,),
         body=OllamaEmbedBody,
         example={"model": "notes", "input": ["Bees dance.", "Cells divide."]},
@@ -295,45 +296,23 @@ OLLAMA_OPERATIONS: Final = (
     ),
     Operation(
         "POST /api/embeddings",
-        embed_prompt,
-        id="ollamaEmbeddings",
-        summary="Return the vector of one text in Ollama's older format",
+        ollama_embeddings,
         parameters=(IDEMPOTENCY_KEY,),
         body=OllamaEmbeddingsBody,
         example={"model": "notes", "prompt": "Bees dance."},
         reply=OllamaVector,
         responses=GENERATION_FAILURES,
     ),
-    Operation(
-        "GET /api/tags",
-        list_tags,
-        id="ollamaTags",
-        summary="List the registered models in Ollama's format",
-        reply=OllamaModels,
-    ),
-    Operation(
-        "GET /api/ps",
-        list_loaded,
-        id="ollamaLoaded",
-        summary="List the loaded models in Ollama's format",
-        reply=OllamaLoadedModels,
-    ),
+    Operation("GET /api/tags", ollama_tags, reply=OllamaModels),
+    Operation("GET /api/ps", ollama_loaded, reply=OllamaLoadedModels),
     Operation(
         "POST /api/show",
-        show_model,
-        id="ollamaShow",
-        summary="Return one model in Ollama's format",
+        ollama_show,
         body=OllamaShowBody,
         example={"model": "semantic-demo"},
         reply=OllamaShown,
         access=Access.READ,
         responses={404: "No model has this name; the message lists those that exist"},
     ),
-    Operation(
-        "GET /api/version",
-        get_version,
-        id="ollamaVersion",
-        summary="Return the version of Ollama whose API this is",
-        reply=OllamaVersion,
-    ),
+    Operation("GET /api/version", ollama_version, reply=OllamaVersion),
 )

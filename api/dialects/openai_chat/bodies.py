@@ -39,10 +39,6 @@ TextTop = Annotated[int, Field(ge=0, le=TEXT_TOP_MAX), BeforeValidator(whole)]
 def logprobs_wanted(*, wanted: bool, top: int | None) -> int | None:
     """Return the number of alternatives for each token of a chat completion.
 
-    Args:
-        wanted: Whether the request has ``logprobs: true``.
-        top: ``top_logprobs`` of the request.
-
     Returns:
         ``None`` if the reply has no log probabilities.
 
@@ -272,9 +268,6 @@ class ChatCompletionBody(CompletionParameters):
         return next((one for one in switches if one is not None), None)
 
 
-# --- OpenAI --------------------------------------------------------------------------------
-
-
 class CachedTokens(TypedDict):
     """Details of the prompt tokens."""
 
@@ -352,31 +345,3 @@ class StoredCompletion(ChatCompletion):
     """A stored completion."""
 
     metadata: dict[str, str]
-
-
-class StoredCompletions(TypedDict):
-    """A page of stored completions."""
-
-    object: Literal["list"]
-    data: list[StoredCompletion]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class StoredMessages(TypedDict):
-    """A page of the messages of the request of a stored completion."""
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class CompletionDeleted(TypedDict):
-    """The reply to the deletion of a stored completion."""
-
-    id: str
-    object: Literal["chat.completion.deleted"]
-    deleted: Literal[True]

@@ -1,20 +1,39 @@
 """OpenAI's chat and text completions: the answers of one or several jobs as one completion.
 
-``CompletionKind`` describes the difference: the parser of the request and the form of a choice.
+A ``CompletionKind`` is the difference: the parser of the request and the form of a choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, ClassVar, Final
 
+from api.app import App
+from api.dialects.generate import ATTACHED_HEADER, attempt_facts, first_item
 from api.dialects.openai_chat.bodies import CompletionParameters, OpenAIUsage
-from api.dialects.parsing import RequestParser, agent_of, repeat_for_answers
+from api.dialects.parsing import agent_of, repeat_for_answers
 from api.errors import error_body
-from api.generation import AssembledAnswer, ChoiceItem, ParsedRequest, ending_or_error, job_hex
-from api.http.messages import Dialect
+from api.generation import (
+    AssembledAnswer,
+    ChoiceItem,
+    ParsedRequest,
+    RequestDefaults,
+    ending_or_error,
+    job_hex,
+)
+from api.http.messages import JOB_HEADER, Dialect, Reply, Request, StreamReply, json_reply
 from api.http.sse import Comment, Frame, Part
+from api.streaming.answers import (
+    OTHER_FAILED,
+    JobStream,
+    MergedItems,
+    abandoned_on_error,
+    collect_jobs,
+)
+from api.submit import open_answers
 from domain.chat.items import Body, Failed, Finished
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest, SemanticError
@@ -31,42 +50,43 @@ _FINISH_REASONS: Final[Mapping[StopReason, str]] = {
 Choice = Mapping[str, Any]
 
 
-class ChoiceRenderer(Protocol):
-    """Renders the items of one job as choices; each job of a stream has its own."""
-
-    def open(self) -> list[Choice]:
-        """Return the choices before the first item."""
-        ...
-
-    def render(self, body: Body) -> list[Choice]:
-        """Return the choices of an item that is not the last one; may be none."""
-        ...
-
-    def end(self, ending: Finished) -> Choice:
-        """Return the choice with the finish reason."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionKind:
-    """Chat completions or text completions.
+class CompletionKind(ABC):
+    """Chat or text completions: renders the answer of one job as choices of one index.
 
     Attributes:
         protocol: Name in the log.
         whole: ``object`` of a whole completion.
         chunk: ``object`` of a chunk.
-        parse: Parses the body of a request.
-        choice_renderer: Returns the renderer of a job, given the index of its choice.
-        choice: Returns the choice of a whole answer, given its index.
     """
 
-    protocol: str
-    id_prefix: str
-    whole: str
-    chunk: str
-    parse: RequestParser
-    choice_renderer: Callable[[int], ChoiceRenderer]
-    choice: Callable[[int, AssembledAnswer], Choice]
+    protocol: ClassVar[str]
+    id_prefix: ClassVar[str]
+    whole: ClassVar[str]
+    chunk: ClassVar[str]
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    @staticmethod
+    @abstractmethod
+    def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
+        """Parse the body of a request; see ``RequestParser``."""
+
+    def open(self) -> list[Choice]:
+        """Return the choices before the first item: none where the first text is the first one."""
+        return []
+
+    @abstractmethod
+    def render(self, body: Body) -> list[Choice]:
+        """Return the choices of an item that is not the last one; may be none."""
+
+    @abstractmethod
+    def end(self, ending: Finished) -> Choice:
+        """Return the choice with the finish reason."""
+
+    @abstractmethod
+    def choice(self, answer: AssembledAnswer) -> Choice:
+        """Return the choice of a finished answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +94,12 @@ class CompletionEnvelope:
     """The members of a completion other than its choices and its usage.
 
     Attributes:
-        kind: Chat or text.
         jobs: One job for each choice, in order; the first one gives the completion its id.
-        model: Name of the model in the request.
         created: Unix seconds.
         answers_each: Number of consecutive jobs with one prompt, which the usage counts once.
     """
 
-    kind: CompletionKind
+    kind: type[CompletionKind]
     jobs: tuple[JobId, ...]
     model: str
     created: int
@@ -101,9 +119,7 @@ class CompletionEncoder:
     """Encodes the items of all jobs as chunks.
 
     Args:
-        envelope: Members of the completion.
         include_usage: Whether a last chunk carries the token counts.
-        request_id: For error events.
     """
 
     def __init__(
@@ -111,9 +127,7 @@ class CompletionEncoder:
     ) -> None:
         self._members = envelope.members(envelope.kind.chunk)
         self._answers_each = envelope.answers_each
-        self._renderers = [
-            envelope.kind.choice_renderer(index) for index in range(len(envelope.jobs))
-        ]
+        self._renderers = [envelope.kind(index) for index in range(len(envelope.jobs))]
         self._usages: dict[int, Usage] = {}
         self._include_usage = include_usage
         self._request_id = request_id
@@ -162,12 +176,11 @@ def assemble(envelope: CompletionEnvelope, answers: Sequence[AssembledAnswer]) -
     """Return the completion of finished answers.
 
     Args:
-        envelope: Members of the completion.
         answers: The answer of each job, with a ``Finished`` ending.
     """
     usages = [answer.finished().usage for answer in answers]
     return envelope.members(envelope.kind.whole) | {
-        "choices": [envelope.kind.choice(index, answer) for index, answer in enumerate(answers)],
+        "choices": [envelope.kind(index).choice(one) for index, one in enumerate(answers)],
         "usage": openai_usage(total_usage(usages, envelope.answers_each)),
     }
 
@@ -184,7 +197,6 @@ def total_usage(usages: Sequence[Usage], answers_each: int) -> Usage:
 
     Args:
         usages: Token counts of the jobs; jobs of one prompt are consecutive.
-        answers_each: Number of jobs of each prompt.
     """
     prompts = [
         usages[first : first + answers_each] for first in range(0, len(usages), answers_each)
@@ -203,7 +215,7 @@ def openai_usage(usage: Usage) -> OpenAIUsage:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
@@ -217,11 +229,6 @@ def completion_request(
     wire: CompletionParameters, prompts: Sequence[ChatRequest], headers: Mapping[str, str]
 ) -> ParsedRequest:
     """Return a request for ``n`` answers to each prompt.
-
-    Args:
-        wire: The body.
-        prompts: One generation for each prompt, in order.
-        headers: Headers by lower-case name.
 
     Raises:
         InvalidRequest: The request asks for more than ``CHOICES_MAX`` answers.
@@ -240,3 +247,35 @@ def completion_request(
         agent=agent_of(headers, session=wire.session_id, cache_key=wire.prompt_cache_key),
         seeded=wire.seed is not None,
     )
+
+
+async def create_completion(
+    app: App, request: Request, kind: type[CompletionKind]
+) -> Reply | StreamReply:
+    """Answer a turn or a text, once or several times; the reply repeats the model name."""
+    parse = partial(kind.parse, request.body, request.headers, app.defaults)
+    parsed, jobs = await open_answers(app, parse, request, protocol=kind.protocol)
+    envelope = CompletionEnvelope(
+        kind=kind,
+        jobs=tuple(job.id for job in jobs),
+        model=parsed.chat.model,
+        created=int(app.clock.now().timestamp()),
+        answers_each=parsed.answers_each,
+    )
+    headers = {JOB_HEADER: ", ".join(envelope.jobs)}
+    attached = [job.attached for job in jobs if job.attached is not None]
+    if attached:
+        headers[ATTACHED_HEADER] = attached[0]
+    if not parsed.stream:
+        answers = await collect_jobs(jobs)
+        headers |= (await attempt_facts(jobs[0].id, answers[0].started, app)).headers
+        return json_reply(assemble(envelope, answers), headers=headers)
+    async with abandoned_on_error(jobs, refusal=OTHER_FAILED):
+        started = await first_item(jobs[0], app.opening_s)
+        for job in jobs[1:]:
+            # Its failure is raised; it may wait until the first has ended: only stored items count.
+            await first_item(job, 0)
+        headers |= (await attempt_facts(jobs[0].id, started, app)).headers
+    encoder = CompletionEncoder(envelope, include_usage=parsed.include_usage, request_id=request.id)
+    pieces = JobStream(MergedItems(jobs), encoder, ping_s=app.ping_s)
+    return StreamReply(pieces=pieces, headers=headers)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from api.dialects.encoding import chat_logprobs
+from api.dialects.generate import GENERATION_FAILURES, USER_TURN
 from api.dialects.openai_chat.bodies import (
+    ChatCompletion,
     ChatCompletionBody,
     ChatMessage,
     ChatToolChoice,
@@ -22,6 +25,7 @@ from api.dialects.openai_chat.completions import (
     Choice,
     CompletionKind,
     completion_request,
+    create_completion,
     finish_reason,
 )
 from api.dialects.parsing import (
@@ -45,6 +49,7 @@ from api.dialects.parsing import (
 )
 from api.generation import AssembledAnswer, ParsedRequest, RequestDefaults, origin_of
 from api.http.bodies import parse_body
+from api.http.operation import IDEMPOTENCY_KEY, Operation
 from domain.chat.images import unmarked
 from domain.chat.items import Body, Finished, Text, Thinking, ToolInput, ToolStart
 from domain.chat.logprobs import TokenLogprob
@@ -57,78 +62,6 @@ from domain.chat.request import (
     canonical_json,
 )
 from domain.errors import InvalidRequest
-
-
-class ChatChoiceRenderer:
-    """``ChoiceRenderer`` of chat completions.
-
-    Args:
-        index: Index of the choice.
-    """
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._tools = 0
-
-    def open(self) -> list[Choice]:
-        """Return the choice with the role."""
-        return [self._choice({"role": "assistant", "content": ""})]
-
-    def render(self, body: Body) -> list[Choice]:
-        """See ``ChoiceRenderer.render``."""
-        match body:
-            case Text():
-                return [self._choice({"content": body.text}, logprobs=body.logprobs)]
-            case Thinking():
-                return [self._choice({"reasoning_content": body.text})]
-            case ToolStart():
-                return [self._choice({"tool_calls": [self._call(body)]})]
-            case ToolInput():
-                call = {"index": self._tools - 1, "function": {"arguments": body.fragment}}
-                return [self._choice({"tool_calls": [call]})]
-            case _:
-                return []  # the start, progress and the end of a call have no chunk
-
-    def end(self, ending: Finished) -> Choice:
-        """Return the choice with the finish reason."""
-        return self._choice({}, finish_reason(ending, called=bool(self._tools)))
-
-    def _call(self, body: ToolStart) -> dict[str, Any]:
-        self._tools += 1
-        return {
-            "index": self._tools - 1,
-            "id": body.id,
-            "type": "function",
-            "function": {"name": body.name, "arguments": ""},
-        }
-
-    def _choice(
-        self,
-        delta: Mapping[str, Any],
-        reason: str | None = None,
-        logprobs: Sequence[TokenLogprob] = (),
-    ) -> Choice:
-        return {
-            "index": self._index,
-            "delta": delta,
-            "logprobs": chat_logprobs(logprobs),
-            "finish_reason": reason,
-        }
-
-
-def chat_choice(index: int, answer: AssembledAnswer) -> Choice:
-    """Return the choice of a finished answer.
-
-    Args:
-        index: Index of the choice.
-        answer: The answer, with a ``Finished`` ending.
-    """
-    return {
-        "index": index,
-        "message": _message(answer),
-        "logprobs": chat_logprobs(answer.logprobs),
-        "finish_reason": finish_reason(answer.finished(), called=bool(answer.tools)),
-    }
 
 
 def _message(answer: AssembledAnswer) -> OpenAIMessage:
@@ -280,16 +213,7 @@ def strict_among(tools: Sequence[FunctionTool] | None) -> tuple[str, ...]:
 
 
 def parse(body: bytes, headers: Mapping[str, str], defaults: RequestDefaults) -> ParsedRequest:
-    """Parse a body of ``POST /v1/chat/completions``.
-
-    Args:
-        body: The body of the request.
-        headers: Headers by lower-case name.
-        defaults: Values for open fields.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
+    """Parse a body of ``POST /v1/chat/completions``."""
     wire = parse_body(ChatCompletionBody, body)
     tools = tools_of(wire.tools)
     choice = tool_choice_of(wire.tool_choice, tools, parallel=wire.parallel_tool_calls is not False)
@@ -350,13 +274,85 @@ def _is_strict(wanted: ResponseFormat | None) -> bool:
     return wanted is not None and wanted.json_schema is not None and bool(wanted.json_schema.strict)
 
 
-#: ``POST /v1/chat/completions``.
-CHAT: Final = CompletionKind(
-    protocol="openai-chat",
-    id_prefix="chatcmpl-",
-    whole="chat.completion",
-    chunk="chat.completion.chunk",
-    parse=parse,
-    choice_renderer=ChatChoiceRenderer,
-    choice=chat_choice,
+class ChatKind(CompletionKind):
+    """``POST /v1/chat/completions``."""
+
+    protocol = "openai-chat"
+    id_prefix = "chatcmpl-"
+    whole = "chat.completion"
+    chunk = "chat.completion.chunk"
+    parse = staticmethod(parse)
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._tools = 0
+
+    def open(self) -> list[Choice]:
+        """See ``CompletionKind``."""
+        return [self._choice({"role": "assistant", "content": ""})]
+
+    def render(self, body: Body) -> list[Choice]:
+        """See ``CompletionKind``."""
+        match body:
+            case Text():
+                return [self._choice({"content": body.text}, logprobs=body.logprobs)]
+            case Thinking():
+                return [self._choice({"reasoning_content": body.text})]
+            case ToolStart():
+                return [self._choice({"tool_calls": [self._call(body)]})]
+            case ToolInput():
+                call = {"index": self._tools - 1, "function": {"arguments": body.fragment}}
+                return [self._choice({"tool_calls": [call]})]
+            case _:
+                return []  # the start, progress and the end of a call have no chunk
+
+    def end(self, ending: Finished) -> Choice:
+        """See ``CompletionKind``."""
+        return self._choice({}, finish_reason(ending, called=bool(self._tools)))
+
+    def _call(self, body: ToolStart) -> dict[str, Any]:
+        self._tools += 1
+        return {
+            "index": self._tools - 1,
+            "id": body.id,
+            "type": "function",
+            "function": {"name": body.name, "arguments": ""},
+        }
+
+    def _choice(
+        self,
+        delta: Mapping[str, Any],
+        reason: str | None = None,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> Choice:
+        return {
+            "index": self._index,
+            "delta": delta,
+            "logprobs": chat_logprobs(logprobs),
+            "finish_reason": reason,
+        }
+
+    def choice(self, answer: AssembledAnswer) -> Choice:
+        """See ``CompletionKind``."""
+        return {
+            "index": self._index,
+            "message": _message(answer),
+            "logprobs": chat_logprobs(answer.logprobs),
+            "finish_reason": finish_reason(answer.finished(), called=bool(answer.tools)),
+        }
+
+
+CHAT_OPERATIONS: Final = (
+    Operation(
+        "POST /v1/chat/completions",
+        partial(create_completion, kind=ChatKind),
+        id="createChatCompletion",
+        summary="Generate an answer in OpenAI's Chat Completions format",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=ChatCompletionBody,
+        example={"model": "semantic-demo", "max_tokens": 32, "messages": [USER_TURN]},
+        reply=ChatCompletion,
+        is_streamed=True,
+        responses=GENERATION_FAILURES,
+    ),
 )

@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.app import App
+from api.dialects.encoding import Deleted, Listing, deleted_reply, listing_of
 from api.dialects.openai_chat.bodies import (
     COMPLETION_ID_PATTERN,
     CompletionChangeBody,
-    CompletionDeleted,
     StoredCompletion,
-    StoredCompletions,
-    StoredMessages,
 )
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT, stored_form
+from api.dialects.openai_chat.parse import ChatKind, stored_form
 from api.generation import AssembledAnswer, job_hex, unix_seconds
 from api.http.bodies import parse_body
-from api.http.messages import Reply, Request, json_reply
-from api.http.operation import Operation, Order, PageOfRows, choice, edges, page_size, path, text
+from api.http.messages import Reply, Request
+from api.http.operation import Operation, Order, PageOfRows, choice, page_size, path, text
 from domain.errors import CompletionNotFound, PayloadMissing
 from domain.events.job import JobHidden, JobRelabelled
 from domain.job.commit import commit
@@ -52,64 +50,67 @@ class _Stored:
     metadata: dict[str, str]
 
 
-async def get_completion(app: App, request: Request) -> Reply:
+def get_chat_completion(app: App, request: Request) -> StoredCompletion:
     """Return a stored chat completion."""
-    return json_reply(await app.call(_shown, app, _COMPLETION_ID.read(request)))
+    completion_id = _COMPLETION_ID.read(request)
+    whole = _object(app, _find(app, completion_id))
+    if whole is None:
+        raise CompletionNotFound(completion_id)
+    return whole
 
 
-async def list_completions(app: App, request: Request) -> Reply:
-    """List stored chat completions, the oldest first; ``metadata[key]=value`` selects."""
-    return json_reply(await app.call(_listed, app, request))
+def list_chat_completions(app: App, request: Request) -> Listing[StoredCompletion]:
+    """List stored chat completions, the oldest first.
+
+    ``metadata[key]=value`` selects.
+    """
+    wanted = {
+        name.removeprefix("metadata[").removesuffix("]"): values[-1]
+        for name, values in request.query.items()
+        if name.startswith("metadata[")
+    }
+    rows = [
+        {"id": ChatKind.id_prefix + job_hex(one.job.id), "found": one}
+        for one in _recent(app, request)
+        if wanted.items() <= one.metadata.items()
+    ]
+    page, more = _read_page(request).of(rows[::-1])
+    data = [whole for row in page if (whole := _object(app, row["found"])) is not None]
+    return listing_of(data, has_more=more)
 
 
-async def update_completion(app: App, request: Request) -> Reply:
+def update_chat_completion(app: App, request: Request) -> StoredCompletion:
     """Replace the metadata of a stored chat completion."""
     wire = parse_body(CompletionChangeBody, request.body)
     completion_id = _COMPLETION_ID.read(request)
-    found = await app.call(_find, app, completion_id)
+    found = _find(app, completion_id)
     payload = stored_form(found.messages, wire.metadata or {})
     event = JobRelabelled(wire=digest_of(payload))
     payloads = {event.wire: payload}
-    await app.call(commit, found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
-    return await get_completion(app, request)
+    commit(found.job.id, event, log=app.log, ids=app.ids, payloads=payloads)
+    return get_chat_completion(app, request)
 
 
-async def delete_completion(app: App, request: Request) -> Reply:
+def delete_chat_completion(app: App, request: Request) -> Reply:
     """Delete a stored chat completion."""
     completion_id = _COMPLETION_ID.read(request)
-    found = await app.call(_find, app, completion_id)
-    await app.call(commit, found.job.id, JobHidden(), log=app.log, ids=app.ids)
-    body: CompletionDeleted = {
-        "id": completion_id,
-        "object": "chat.completion.deleted",
-        "deleted": True,
-    }
-    return json_reply(body)
+    found = _find(app, completion_id)
+    commit(found.job.id, JobHidden(), log=app.log, ids=app.ids)
+    return deleted_reply(completion_id, "chat.completion.deleted")
 
 
-async def list_messages(app: App, request: Request) -> Reply:
+def list_chat_completion_messages(app: App, request: Request) -> Listing[dict[str, Any]]:
     """List the messages of the request of a stored chat completion."""
-    completion_id, wanted = _COMPLETION_ID.read(request), _read_page(request)
-    found = await app.call(_find, app, completion_id)
-    messages = [
-        {
-            "id": f"{completion_id}-{number}",
-            **message,
-            "content": None if isinstance(message.get("content"), list) else message.get("content"),
-            "content_parts": message["content"]
-            if isinstance(message.get("content"), list)
-            else None,
-        }
-        for number, message in enumerate(found.messages)
-    ]
-    page, more = wanted.of(messages)
-    body: StoredMessages = {
-        "object": "list",
-        "data": page,
-        **edges(page),
-        "has_more": more,
-    }
-    return json_reply(body)
+    completion_id = _COMPLETION_ID.read(request)
+    found = _find(app, completion_id)
+    messages = []
+    for number, message in enumerate(found.messages):
+        content = message.get("content")
+        text, parts = (None, content) if isinstance(content, list) else (content, None)
+        row = {"id": f"{completion_id}-{number}", **message}
+        messages.append(row | {"content": text, "content_parts": parts})
+    page, more = _read_page(request).of(messages)
+    return listing_of(page, has_more=more)
 
 
 def _find(app: App, completion_id: str) -> _Stored:
@@ -118,7 +119,7 @@ def _find(app: App, completion_id: str) -> _Stored:
     Raises:
         CompletionNotFound: It does not exist, was deleted, has no answer, or was not to be stored.
     """
-    job = app.views.get(JobId("job-" + completion_id.removeprefix(CHAT.id_prefix)))
+    job = app.views.get(JobId("job-" + completion_id.removeprefix(ChatKind.id_prefix)))
     found = None if job is None else _stored(app, job)
     if found is None:
         raise CompletionNotFound(completion_id)
@@ -128,7 +129,7 @@ def _find(app: App, completion_id: str) -> _Stored:
 def _stored(app: App, job: Job) -> _Stored | None:
     """Return the stored completion of a job, if it is one."""
     submitted = job.submitted
-    if submitted.protocol != CHAT.protocol or submitted.wire is None:
+    if submitted.protocol != ChatKind.protocol or submitted.wire is None:
         return None
     if job.hidden or job.status is not JobStatus.COMPLETED:
         return None
@@ -139,20 +140,13 @@ def _stored(app: App, job: Job) -> _Stored | None:
     return _Stored(job=job, messages=wire["messages"], metadata=wire["metadata"])
 
 
-def _shown(app: App, completion_id: str) -> StoredCompletion:
-    shown = _object(app, _find(app, completion_id))
-    if shown is None:
-        raise CompletionNotFound(completion_id)
-    return shown
-
-
 def _object(app: App, found: _Stored) -> StoredCompletion | None:
     """Return a stored completion as its request got it; ``None`` where its texts were erased."""
     stored = app.records.read_stored(found.job)
     if stored is None:
         return None
     envelope = CompletionEnvelope(
-        kind=CHAT,
+        kind=ChatKind,
         jobs=(found.job.id,),
         model=found.job.submitted.model,
         created=unix_seconds(found.job.created_at),
@@ -160,29 +154,6 @@ def _object(app: App, found: _Stored) -> StoredCompletion | None:
     made = assemble(envelope, [AssembledAnswer.from_stored(found.job, stored)])
     shown: StoredCompletion = {**made, "metadata": found.metadata}  # type: ignore[typeddict-item]  # made has the rest
     return shown
-
-
-def _listed(app: App, request: Request) -> StoredCompletions:
-    page_wanted = _read_page(request)
-    wanted = {
-        name.removeprefix("metadata[").removesuffix("]"): values[-1]
-        for name, values in request.query.items()
-        if name.startswith("metadata[")
-    }
-    found = [
-        one
-        for one in _recent(app, request)
-        if all(one.metadata.get(name) == value for name, value in wanted.items())
-    ]
-    rows = [{"id": CHAT.id_prefix + job_hex(one.job.id), "found": one} for one in reversed(found)]
-    page, more = page_wanted.of(rows)
-    data = [shown for row in page if (shown := _object(app, row["found"])) is not None]
-    return {
-        "object": "list",
-        "data": data,
-        **edges(data),
-        "has_more": more,
-    }
 
 
 def _recent(app: App, request: Request) -> Iterator[_Stored]:
@@ -206,25 +177,19 @@ def _read_page(request: Request) -> PageOfRows:
 STORED_OPERATIONS: Final = (
     Operation(
         "GET /v1/chat/completions",
-        list_completions,
-        id="listChatCompletions",
-        summary="List stored chat completions, the oldest first",
+        list_chat_completions,
         parameters=(*PAGE_PARAMETERS, _MODEL),
-        reply=StoredCompletions,
+        reply=Listing[StoredCompletion],
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}",
-        get_completion,
-        id="getChatCompletion",
-        summary="Return a stored chat completion",
+        get_chat_completion,
         parameters=(_COMPLETION_ID,),
         reply=StoredCompletion,
     ),
     Operation(
         "POST /v1/chat/completions/{completion_id}",
-        update_completion,
-        id="updateChatCompletion",
-        summary="Replace the metadata of a stored chat completion",
+        update_chat_completion,
         parameters=(_COMPLETION_ID,),
         body=CompletionChangeBody,
         example={"metadata": {"topic": "letters"}},
@@ -232,18 +197,14 @@ STORED_OPERATIONS: Final = (
     ),
     Operation(
         "DELETE /v1/chat/completions/{completion_id}",
-        delete_completion,
-        id="deleteChatCompletion",
-        summary="Delete a stored chat completion",
+        delete_chat_completion,
         parameters=(_COMPLETION_ID,),
-        reply=CompletionDeleted,
+        reply=Deleted,
     ),
     Operation(
         "GET /v1/chat/completions/{completion_id}/messages",
-        list_messages,
-        id="listChatCompletionMessages",
-        summary="List the messages of the request of a stored chat completion",
+        list_chat_completion_messages,
         parameters=(_COMPLETION_ID, *PAGE_PARAMETERS),
-        reply=StoredMessages,
+        reply=Listing[dict[str, Any]],
     ),
 )

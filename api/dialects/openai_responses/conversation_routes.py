@@ -48,7 +48,7 @@ _ITEM_ID: Final = path("item_id", pattern=r"^[A-Za-z0-9_-]{1,128}$", example="ms
 
 
 async def create_conversation(app: App, request: Request) -> Reply:
-    """Create a conversation, with the items that it begins with."""
+    """Create a conversation."""
     wire = parse_body(ConversationBody, request.body or _NO_BODY)
     agent_id = AgentId("conv_" + job_hex(app.ids.job_id()))
     items = await app.call(_new_items, app, wire.items or [], request)
@@ -79,7 +79,7 @@ async def delete_conversation(app: App, request: Request) -> Reply:
     """Delete a conversation; cancel its response that has not ended."""
     conversation_id = _CONVERSATION_ID.read(request)
     agent, _, __ = await app.call(load_conversation, app, conversation_id)
-    await remove_agent(app, agent.id, request)
+    await app.call(remove_agent, app, agent.id, request)
     body: ConversationDeleted = {
         "id": conversation_id,
         "object": "conversation.deleted",
@@ -88,7 +88,7 @@ async def delete_conversation(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def add_items(app: App, request: Request) -> Reply:
+async def create_conversation_items(app: App, request: Request) -> Reply:
     """Put items at the end of a conversation."""
     wire = parse_body(ConversationItemsBody, request.body)
     items = await app.call(_new_items, app, wire.items, request)
@@ -103,20 +103,23 @@ async def add_items(app: App, request: Request) -> Reply:
     return json_reply(body)
 
 
-async def list_items(app: App, request: Request) -> Reply:
+async def list_conversation_items(app: App, request: Request) -> Reply:
     """List the items of a conversation, those of its responses too."""
     page = read_page(request)
     items = await app.call(_all_items, app, _CONVERSATION_ID.read(request))
     return json_reply(page_of_items(items, page))
 
 
-async def get_item(app: App, request: Request) -> Reply:
+async def get_conversation_item(app: App, request: Request) -> Reply:
     """Return an item of a conversation."""
     return json_reply(await app.call(_item, app, request))
 
 
-async def remove_item(app: App, request: Request) -> Reply:
-    """Take an item out of a conversation; later responses do not see it."""
+async def delete_conversation_item(app: App, request: Request) -> Reply:
+    """Take an item out of a conversation.
+
+    Later responses do not see it.
+    """
     item = await app.call(_item, app, request)
     removed = Conversation(removed=(item["id"],))
     await app.call(change_conversation, app, _CONVERSATION_ID.read(request), removed, request)
@@ -157,8 +160,6 @@ CONVERSATION_OPERATIONS: Final = (
     Operation(
         "POST /v1/conversations",
         create_conversation,
-        id="createConversation",
-        summary="Create a conversation",
         body=ConversationBody,
         body_required=False,
         example={"metadata": {"topic": "letters"}},
@@ -167,16 +168,12 @@ CONVERSATION_OPERATIONS: Final = (
     Operation(
         "GET /v1/conversations/{conversation_id}",
         get_conversation,
-        id="getConversation",
-        summary="Return a conversation without its items",
         parameters=(_CONVERSATION_ID,),
         reply=ConversationObject,
     ),
     Operation(
         "POST /v1/conversations/{conversation_id}",
         update_conversation,
-        id="updateConversation",
-        summary="Replace the metadata of a conversation",
         parameters=(_CONVERSATION_ID,),
         body=ConversationChangeBody,
         example={"metadata": {"topic": "letters"}},
@@ -185,16 +182,12 @@ CONVERSATION_OPERATIONS: Final = (
     Operation(
         "DELETE /v1/conversations/{conversation_id}",
         delete_conversation,
-        id="deleteConversation",
-        summary="Delete a conversation; cancel its response that has not ended",
         parameters=(_CONVERSATION_ID,),
         reply=ConversationDeleted,
     ),
     Operation(
         "POST /v1/conversations/{conversation_id}/items",
-        add_items,
-        id="createConversationItems",
-        summary="Put items at the end of a conversation",
+        create_conversation_items,
         parameters=(_CONVERSATION_ID,),
         body=ConversationItemsBody,
         example={"items": [{"role": "user", "content": "Good morning."}]},
@@ -203,25 +196,19 @@ CONVERSATION_OPERATIONS: Final = (
     ),
     Operation(
         "GET /v1/conversations/{conversation_id}/items",
-        list_items,
-        id="listConversationItems",
-        summary="List the items of a conversation, those of its responses too",
+        list_conversation_items,
         parameters=(_CONVERSATION_ID, *PAGE_PARAMETERS),
         reply=ResponseItems,
     ),
     Operation(
         "GET /v1/conversations/{conversation_id}/items/{item_id}",
-        get_item,
-        id="getConversationItem",
-        summary="Return an item of a conversation",
+        get_conversation_item,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
         reply=dict[str, Any],
     ),
     Operation(
         "DELETE /v1/conversations/{conversation_id}/items/{item_id}",
-        remove_item,
-        id="deleteConversationItem",
-        summary="Take an item out of a conversation",
+        delete_conversation_item,
         parameters=(_CONVERSATION_ID, _ITEM_ID),
         reply=ConversationObject,
         responses={409: "A response of the conversation has not ended"},

@@ -73,7 +73,6 @@ class ResponseEnvelope:
     Attributes:
         job_id: The job, which gives the response its id.
         created_s: Unix seconds of acceptance.
-        requested: The stored fields of the request.
         diagnosis: What the cache had of the prompt, if the request asks and the prompt is known.
     """
 
@@ -102,14 +101,7 @@ def response_object(
     error: SemanticError | None = None,
     incomplete: str | None = None,
 ) -> ResponseObject:
-    """Return the response object.
-
-    Args:
-        envelope: Members that are known before the first item.
-        usage: Token counts, if they are known.
-        error: The error of a failed response.
-        incomplete: The reason of an incomplete response.
-    """
+    """Return the response object."""
     members: dict[str, Any] = {
         "background": envelope.requested.is_background,
         "error": None if error is None else _fault(error),
@@ -199,7 +191,6 @@ def output_items(
     """Return the blocks of an answer as items.
 
     Args:
-        envelope: Members of the response.
         last: Status of the last item, if it is a text or reasoning.
     """
     items = []
@@ -303,8 +294,6 @@ class ResponsesEncoder:
     """Encodes the items of a job as events, item by item.
 
     Args:
-        envelope: Members of the response.
-        request_id: Id of the request, for error events.
         after: Sequence number of the last event that the reader has; -1 for none.
     """
 

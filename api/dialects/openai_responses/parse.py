@@ -137,7 +137,6 @@ def listed_items(items: Sequence[Item], names: str) -> list[dict[str, Any]]:
     """Return items as a reply lists them; an item without an id gets one.
 
     Args:
-        items: Stored items.
         names: Text that makes the ids unique, e.g. the hexadecimal part of a job's id.
     """
     return [_with_own_id(item, names, index) for index, item in enumerate(items)]
@@ -218,11 +217,7 @@ def _result_turn(item: Item) -> Message:
 
 
 def _joined(item: Item, collector: ImageCollector | None = None) -> str:
-    """Return the text of an item.
-
-    Args:
-        collector: Takes its images.
-    """
+    """Return the text of an item."""
     if collector is None or not any("image_url" in part for part in item["content"]):
         return PART_BREAK.join(part["text"] for part in item["content"])
     return PART_BREAK.join(
@@ -351,12 +346,9 @@ class RequestedFields:
     """Fields of a request that the log stores and the response object repeats.
 
     Attributes:
-        items: The input.
-        previous: Id of the previous response.
         is_stored: Whether the response can be retrieved later.
         is_background: Whether the response goes on without a connection.
         is_signed: Whether ``encrypted_content`` carries the reasoning.
-        kinds: Kinds of the tools; see ``ResponseTools``.
         echo: Members of the response object that only repeat the request.
         is_prewarm: Whether only the prompt was read, and no output is missing.
         compared: The job that the cache diagnosis compares with; "" where it did not exist.
@@ -381,11 +373,7 @@ BodyT = TypeVar("BodyT", bound=ResponsesBody)
 
 
 def read_body(body: bytes) -> ResponsesBody:
-    """Return a validated body of ``POST /v1/responses``.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
-    """
+    """Return a validated body of ``POST /v1/responses``."""
     return checked(parse_body(ResponsesBody, body))
 
 
@@ -412,12 +400,7 @@ def requested_fields(
     """Return the fields of a request that the log stores.
 
     Args:
-        wire: The request.
-        items: Its input, with references resolved.
         before: Items of the previous responses, oldest first.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     return RequestedFields(
         items=tuple(items),
@@ -450,14 +433,7 @@ def parse_request(
     """Parse a request.
 
     Args:
-        wire: The request.
-        requested: Its stored fields.
         before: Items of the previous responses, oldest first.
-        headers: Headers by lower-case name.
-        defaults: Values for open fields.
-
-    Raises:
-        InvalidRequest: The error names the first invalid field.
     """
     items = (*before, *requested.items)
     box = toolbox_of(wire.tools, found_tools(items))

@@ -82,13 +82,7 @@ from domain.values import JobId, JobStatus, StopReason
 def current_response(
     envelope: ResponseEnvelope, view: Job | None, stored: StoredAnswer | None
 ) -> ResponseObject:
-    """Return a response as it is now.
-
-    Args:
-        envelope: Its request.
-        view: Its job; ``None`` where the projection does not have it yet.
-        stored: The answer of the job, if it has one.
-    """
+    """Return a response as it is now."""
     if view is None or not view.status.is_terminal:
         status = JobStatus.QUEUED if view is None else view.status
         return response_object(envelope, unfinished_status(envelope, status))
@@ -117,12 +111,7 @@ _ITEM_ID: Final = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_\d{1,9}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response in the log.
-
-    Attributes:
-        envelope: Its request.
-        job: The state of its job.
-    """
+    """A response in the log."""
 
     envelope: ResponseEnvelope
     job: Job
@@ -203,13 +192,7 @@ def _compared(app: App, wire: ResponsesBody, caller: Caller) -> str | None:
 
 
 def all_input_items(app: App, response_id: str, caller: Caller) -> list[dict[str, Any]]:
-    """Return the input items of a response, with those of the conversation before it.
-
-    Raises:
-        InvalidRequest: As ``resolve`` does for the conversation.
-        PreviousResponseNotFound: As ``resolve`` does.
-        ResponseNotFound: As ``load`` does.
-    """
+    """Return the input items of a response, with those of the conversation before it."""
     found = load_response(app, response_id)
     requested = found.envelope.requested
     before = _conversation(app, requested.previous, caller)
@@ -305,7 +288,7 @@ PAGE_PARAMETERS: Final = (_LIMIT, _ORDER, _AFTER)
 
 
 async def create_response(app: App, request: Request) -> Reply | StreamReply:
-    """Answer a turn, or accept it as a background response."""
+    """Generate an answer in OpenAI's Responses format."""
     parsed, is_background = await app.call(_parse, app, request)
     if is_background:
         return await _in_background(parsed, request, app)
@@ -326,7 +309,10 @@ async def create_response(app: App, request: Request) -> Reply | StreamReply:
 
 
 async def count_input_tokens(app: App, request: Request) -> Reply:
-    """Return the length of the prompt of a request; a response reports the same number."""
+    """Count the tokens of the prompt of a response.
+
+    A response reports the same number.
+    """
     tokens = await count_prompt(app, lambda: _parse(app, request, InputTokensBody)[0], request)
     body: InputTokenCount = {"object": "response.input_tokens", "input_tokens": tokens}
     return json_reply(body)
@@ -343,7 +329,7 @@ async def get_response(app: App, request: Request) -> Reply | StreamReply:
 
 
 async def cancel_response(app: App, request: Request) -> Reply:
-    """Cancel a response; one that has ended stays as it is."""
+    """Cancel a response; a repeated request changes nothing."""
     response_id = _RESPONSE_ID.read(request)
     found = await app.call(load_response, app, response_id)
     await app.call(app.cancellation.cancel, found.envelope.job_id, reason="api")
@@ -363,7 +349,10 @@ async def delete_response(app: App, request: Request) -> Reply:
 
 
 async def list_input_items(app: App, request: Request) -> Reply:
-    """List the input items of a response, with those of the conversation before it."""
+    """List the input items of a response.
+
+    Those of the conversation before it are among them.
+    """
     page = read_page(request)
     items = await app.call(all_input_items, app, _RESPONSE_ID.read(request), request.caller)
     return json_reply(page_of_items(items, page))
@@ -423,8 +412,6 @@ RESPONSE_OPERATIONS: Final = (
     Operation(
         "POST /v1/responses",
         create_response,
-        id="createResponse",
-        summary="Generate an answer in OpenAI's Responses format",
         parameters=(IDEMPOTENCY_KEY,),
         body=ResponsesBody,
         example={"model": "semantic-demo", "max_output_tokens": 32, "input": "Say hello."},
@@ -435,8 +422,6 @@ RESPONSE_OPERATIONS: Final = (
     Operation(
         "POST /v1/responses/input_tokens",
         count_input_tokens,
-        id="countInputTokens",
-        summary="Count the tokens of the prompt of a response",
         body=InputTokensBody,
         example={"model": "semantic-demo", "input": "Say hello."},
         reply=InputTokenCount,
@@ -446,8 +431,6 @@ RESPONSE_OPERATIONS: Final = (
     Operation(
         "GET /v1/responses/{response_id}",
         get_response,
-        id="getResponse",
-        summary="Return a response as it is now, or stream its events from any position",
         parameters=(_RESPONSE_ID, _IS_STREAM, _STARTING_AFTER),
         reply=ResponseObject,
         is_streamed=True,
@@ -455,24 +438,18 @@ RESPONSE_OPERATIONS: Final = (
     Operation(
         "DELETE /v1/responses/{response_id}",
         delete_response,
-        id="deleteResponse",
-        summary="Delete a response; cancel it first if it has not ended",
         parameters=(_RESPONSE_ID,),
         reply=ResponseDeleted,
     ),
     Operation(
         "POST /v1/responses/{response_id}/cancel",
         cancel_response,
-        id="cancelResponse",
-        summary="Cancel a response; a repeated request changes nothing",
         parameters=(_RESPONSE_ID,),
         reply=ResponseObject,
     ),
     Operation(
         "GET /v1/responses/{response_id}/input_items",
         list_input_items,
-        id="listInputItems",
-        summary="List the input items of a response",
         parameters=(_RESPONSE_ID, *PAGE_PARAMETERS),
         reply=ResponseItems,
     ),

@@ -33,8 +33,6 @@ def custom_function(
     """Return a custom tool in function format.
 
     Args:
-        name: Name of the tool.
-        description: The client's description.
         grammar: Syntax and definition of the grammar of the input, if it has one.
     """
     if grammar is not None:
@@ -84,9 +82,6 @@ class CustomInput:
 
     A model without constraints may emit other JSON than ``{"input": "…"}``. Such arguments are
     buffered until the end of the call and then read as a whole.
-
-    Attributes:
-        text: The input so far.
     """
 
     def __init__(self) -> None:
@@ -320,7 +315,6 @@ def tool_choice_of(
 
     Args:
         spec: ``none``, ``auto``, ``required``, a tool or ``allowed_tools``.
-        box: The tools of the request.
         parallel: Whether one answer may contain several calls.
 
     Raises:
@@ -490,13 +484,7 @@ def call_prefix(block: Block, kinds: ToolKinds) -> str:
 
 
 def call_item(block: Block, kinds: ToolKinds, item_id: str, status: str) -> dict[str, Any]:
-    """Return the item of a call.
-
-    Args:
-        block: The call.
-        kinds: Kinds, names and namespaces of tools by the model's names; see ``ResponseTools``.
-        status: Status of the item.
-    """
+    """Return the item of a call."""
     kind = call_kind(block, kinds)
     known = kinds.get(block.name, {"name": block.name, "namespace": ""})
     item: dict[str, Any] = {"id": item_id, "type": _TYPES[kind], "call_id": block.id}

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from api.dialects.anthropic.encode import AnthropicEncoder
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm
 from api.dialects.anthropic.parse import parse
 from api.generation import RequestDefaults
 from api.http.sse import encode
@@ -57,7 +57,9 @@ def _answer(turn: int, chat: ChatRequest) -> bytes:
     usage = Usage(prompt_tokens=900, cached_tokens=100, completion_tokens=9)
     bodies.append(Finished(stop_reason=StopReason.END_TURN, usage=usage))
     encoder = AnthropicEncoder(
-        job_id=JobId(f"job-{job}"), model=chat.model, thinking="omitted", request_id="req_1"
+        MessageForm(model=chat.model, thinking="omitted"),
+        job_id=JobId(f"job-{job}"),
+        request_id="req_1",
     )
     parts = encoder.open()
     for n, body in enumerate(bodies):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.app import App
-from api.dialects.batches.lines import lines_of
+from api.dialects.batches.lines import BatchLines
 from domain.batch.driver import BatchDriver
 from domain.model.registry import ModelEntry, ModelRegistry
 
@@ -24,6 +24,6 @@ def advance(app: App) -> int:
         submission=app.job_submission,
         cancellation=app.cancellation,
         clock=app.clock,
-        protocol=lines_of(app),
+        protocol=BatchLines(app),
     )
     return driver.advance()

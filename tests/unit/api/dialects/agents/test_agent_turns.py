@@ -62,8 +62,8 @@ class AgentMachine(RuleBasedStateMachine):
 
     def _ask(self, name: str, text: str, expected: int | None) -> JobId:
         wire = TurnBody(prompt=text, expected_turn=expected)
-        added = add_turn(self.api.app, AgentId(name), wire, REQUEST)
-        return added.accepted.job_id
+        accepted, _ = add_turn(self.api.app, AgentId(name), wire, REQUEST)
+        return accepted.job_id
 
     @rule(name=names)
     def make(self, name: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from api.dialects.anthropic.client_tools import CLIENT_TOOLS
-from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm, assemble_message
 from api.dialects.anthropic.parse import MessagesRequest, parse
 from api.dialects.anthropic.tools import ranked
 from api.generation import AssembledAnswer, RequestDefaults
@@ -70,9 +70,13 @@ def _answered(parsed: MessagesRequest, *calls: tuple[str, str, Any]) -> sdk.Beta
     answer, items = AssembledAnswer(), _items(*calls)
     for item in items:
         answer.add(item)
-    whole = assemble_message(answer, job_id=_JOB, model="m", thinking="none", tools=parsed.tools)
+    whole = assemble_message(
+        answer, MessageForm(model="m", thinking="none", tools=parsed.form.tools), _JOB
+    )
     encoder = AnthropicEncoder(
-        job_id=_JOB, model="m", thinking="none", request_id="r", tools=parsed.tools
+        MessageForm(model="m", thinking="none", tools=parsed.form.tools),
+        job_id=_JOB,
+        request_id="r",
     )
     parts: list[Part] = encoder.open()
     for item in items:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from anthropic.types import Message
 
-from api.dialects.anthropic.encode import PreviousMessage
+from api.dialects.anthropic.encode import diagnostics_of
 from api.http.messages import Reply
 from domain.audit.recent_ends import CacheDiagnosis
 from domain.chat.divergence import Cause, PromptDivergence
@@ -43,7 +43,7 @@ def _found(cause: Cause | None, compared_with: JobId = _BEFORE) -> CacheDiagnosi
     ],
 )
 def test_each_cause_has_the_vendors_word(cause: Cause, kind: str) -> None:
-    diagnosed = PreviousMessage(job_id=_BEFORE).diagnose(_found(cause))
+    diagnosed = diagnostics_of(_BEFORE, _found(cause))
     assert diagnosed is not None
     reason = diagnosed["cache_miss_reason"]
     assert reason is not None
@@ -52,16 +52,16 @@ def test_each_cause_has_the_vendors_word(cause: Cause, kind: str) -> None:
 
 
 def test_a_prompt_that_was_reused_has_no_reason() -> None:
-    assert PreviousMessage(job_id=_BEFORE).diagnose(_found(None)) is None
+    assert diagnostics_of(_BEFORE, _found(None)) is None
 
 
 def test_a_prompt_that_is_not_known_yet_has_no_reason_yet() -> None:
-    assert PreviousMessage(job_id=_BEFORE).diagnose(None) == {"cache_miss_reason": None}
+    assert diagnostics_of(_BEFORE, None) == {"cache_miss_reason": None}
 
 
 def test_a_miss_beside_another_message_is_not_explained() -> None:
     other = _found(Cause.TOOL_ADDED, JobId("job-" + "2" * 32))
-    diagnosed = PreviousMessage(job_id=_BEFORE).diagnose(other)
+    diagnosed = diagnostics_of(_BEFORE, other)
     assert diagnosed == {"cache_miss_reason": {"type": "unavailable"}}
 
 

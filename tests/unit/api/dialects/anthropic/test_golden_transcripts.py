@@ -14,7 +14,7 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm, assemble_message
 from api.generation import ThinkingShown
 from api.http.sse import encode
 from domain.chat.items import Body, Failed, Finished
@@ -89,12 +89,10 @@ BROKEN: dict[str, list[Body]] = {
 
 def _transcript(name: str, shown: ThinkingShown, bodies: list[Body]) -> bytes:
     encoder = AnthropicEncoder(
+        MessageForm(model="m", thinking=shown, has_cache_control=name in _MARKED),
         job_id=JOB,
-        model="m",
-        thinking=shown,
         request_id="req_1",
         started=STARTED if name in _MARKED else None,
-        has_cache_control=name in _MARKED,
     )
     parts = [*encoder.open(), *encoder.ping()]
     for item in items(bodies):
@@ -134,10 +132,8 @@ def test_sdk_puts_the_stream_together_as_the_whole_message(name: str) -> None:
     shown, bodies = ANSWERS[name]
     whole = assemble_message(
         answer_of(items(bodies)),
-        job_id=JOB,
-        model="m",
-        thinking=shown,
-        has_cache_control=name in _MARKED,
+        MessageForm(model="m", thinking=shown, has_cache_control=name in _MARKED),
+        JOB,
     )
     expected = Message.model_validate(whole)
     final = _parsed_by_the_sdk(_transcript(name, shown, bodies))

@@ -8,7 +8,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from api.dialects.anthropic.encode import AnthropicEncoder, assemble_message
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm, assemble_message
 from api.dialects.encoding import sign_reasoning, signed_reasoning
 from api.generation import ThinkingShown
 from api.http.sse import Part, encode
@@ -37,7 +37,9 @@ _USAGE = Usage(
 
 
 def _encoder(*, thinking: ThinkingShown = "whole") -> AnthropicEncoder:
-    return AnthropicEncoder(job_id=_JOB, model="m", thinking=thinking, request_id="req-1")
+    return AnthropicEncoder(
+        MessageForm(model="m", thinking=thinking), job_id=_JOB, request_id="req-1"
+    )
 
 
 def _run(encoder: AnthropicEncoder, items: list[StreamItem]) -> list[WireEvent]:
@@ -122,7 +124,7 @@ def test_answer_to_a_prompt_that_was_only_read_is_empty() -> None:
         stop_reason=StopReason.MAX_TOKENS, usage=Usage(prompt_tokens=10, completion_tokens=0)
     )
     items = _items(Started(prompt_tokens=10, cached_tokens=4), ending)
-    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(answer_of(items), MessageForm(model="m", thinking="none"), _JOB)
     assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
     assert message["usage"]["output_tokens"] == 0
     events = [event.json for event in _run(_encoder(), items)]
@@ -155,7 +157,7 @@ def test_reasoning_is_left_out_when_it_was_not_asked_for() -> None:
     )  # fmt: skip
     types = [event.json["type"] for event in _run(_encoder(thinking="none"), items)]
     assert types.count("content_block_start") == 1
-    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(answer_of(items), MessageForm(model="m", thinking="none"), _JOB)
     assert message["content"] == [{"type": "text", "text": "x"}]
 
 
@@ -219,15 +221,14 @@ def test_truncated_call_has_invalid_arguments() -> None:
         "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     assert events[-2]["delta"]["stop_reason"] == "max_tokens"
-    message = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
+    message = assemble_message(answer_of(items), MessageForm(model="m", thinking="none"), _JOB)
     assert message["content"][0]["input"] == {"unparsed": '{"command": "rm -rf /tmp'}
 
 
 def test_message_start_reports_the_known_prompt_tokens() -> None:
     encoder = AnthropicEncoder(
+        MessageForm(model="m", thinking="none"),
         job_id=_JOB,
-        model="m",
-        thinking="none",
         request_id="req-1",
         started=Started(prompt_tokens=10, cached_tokens=4),
     )
@@ -245,17 +246,13 @@ def test_usage_reports_written_cache_tokens_upon_cache_control(kept: int, create
         Text(text="Hi", ids=(1,)), Finished(stop_reason=StopReason.END_TURN, usage=usage)
     )
     whole = assemble_message(
-        answer_of(items),
-        job_id=_JOB,
-        model="m",
-        thinking="none",
-        has_cache_control=True,
+        answer_of(items), MessageForm(model="m", thinking="none", has_cache_control=True), _JOB
     )
     reported = whole["usage"]
     assert reported["cache_creation_input_tokens"] == created
     assert reported["cache_read_input_tokens"] == 4
     assert reported["input_tokens"] == 6 - created
-    unasked = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking="none")
+    unasked = assemble_message(answer_of(items), MessageForm(model="m", thinking="none"), _JOB)
     assert unasked["usage"]["cache_creation_input_tokens"] == 0
     assert unasked["usage"]["input_tokens"] == 6
 
@@ -302,7 +299,7 @@ def test_any_valid_stream_nests_its_blocks_and_equals_the_whole_message(
         for event in events:
             _EVENTS.validate_json(event.data)
         accumulated = _accumulate([event.json for event in events])
-        whole = assemble_message(answer_of(items), job_id=_JOB, model="m", thinking=thinking)
+        whole = assemble_message(answer_of(items), MessageForm(model="m", thinking=thinking), _JOB)
         Message.model_validate_json(json.dumps(whole))
         assert accumulated == whole
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.dialects.anthropic.bodies import CountBody
-from api.dialects.anthropic.parse import counted_request_of, parse
+from api.dialects.anthropic.parse import MessagesRequest, counted_request_of, parse
 from api.dialects.encoding import sign_reasoning, signed_reasoning
 from api.dialects.parsing import IMAGE_UNSENT
 from api.generation import ParsedRequest, RequestDefaults
@@ -156,7 +156,8 @@ def test_thinking_is_asked_for_and_shown_as_wanted(
     spec: dict[str, Any] | None, shown: str, *, thinks: bool
 ) -> None:
     parsed = _parse(thinking=spec)
-    assert (parsed.chat.thinking, parsed.thinking) == (thinks, shown)
+    assert isinstance(parsed, MessagesRequest)
+    assert (parsed.chat.thinking, parsed.form.thinking) == (thinks, shown)
 
 
 def test_reasoning_comes_back_whether_it_was_shown_or_not() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import anthropic.types.messages
@@ -12,7 +12,7 @@ import openai.types
 import pytest
 
 from api.access.limits import BatchLimits
-from api.dialects.batches.objects import Blocks
+from api.dialects.batches.objects import blocks_of
 from api.http.messages import Reply, StreamReply
 from domain.chat.items import Failed
 from domain.job.commit import commit
@@ -355,12 +355,12 @@ def test_invalid_batch_body_is_refused_with_its_field(change: dict[str, Any], fi
 
 
 def test_many_lines_are_sent_in_blocks() -> None:
-    async def call(function: Callable[[], bytes]) -> bytes:
-        return function()
+    async def call(function: Callable[[Iterator[bytes]], bytes], lines: Iterator[bytes]) -> bytes:
+        return function(lines)
 
     async def read() -> list[bytes]:
         lines = (b"x" * 999 + b"\n" for _ in range(200))
-        return [block async for block in Blocks(lines, call)]
+        return [block async for block in blocks_of(lines, call)]
 
     blocks = asyncio.run(read())
     assert b"".join(blocks) == (b"x" * 999 + b"\n") * 200

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import json
 
-from api.dialects.anthropic.encode import assemble_message
-from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, LineResult, encode_result
+from api.dialects.anthropic.encode import MessageForm, assemble_message
+from api.dialects.batches.lines import ANTHROPIC, MESSAGES_PATH, encode_result
 from api.dialects.encoding import chat_logprobs
 from api.dialects.openai_chat.completions import CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.generation import AssembledAnswer
 from domain.batch.state import Batch, BatchId
 from domain.chat.logprobs import Alternative, TokenLogprob, to_json
@@ -32,7 +32,7 @@ def test_stored_output_becomes_the_message_that_a_call_alone_would_give() -> Non
     call = {"id": "toolu_1", "name": "look", "arguments": '{"at": 1}', "is_complete": True}
     output = {"thinking": "hm", "text": "I look.", "tool_calls": [call], "token_ids": [1]}
     answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
-    message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="whole")
+    message = assemble_message(answer, MessageForm(model="m", thinking="whole"), VIEW.id)
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
     assert message["content"][-1]["input"] == {"at": 1}
     assert message["stop_reason"] == "tool_use"
@@ -60,7 +60,7 @@ def test_a_line_of_a_batch_shows_toolsets_and_searches_as_a_call_alone_would() -
         expires_at="2026-01-02T00:00:00Z",
     )
     batch = Batch(id=BatchId("batch-1"), submitted=submitted)
-    _, line = encode_result(batch, LineResult(1, raw, VIEW, answer))
+    _, line = encode_result(batch, 1, raw, VIEW, answer)
     call, search, result = json.loads(line)["result"]["message"]["content"]
     assert (call["name"], call["toolset_name"]) == ("find", "browser")
     assert (search["type"], result["type"]) == ("server_tool_use", "tool_search_tool_result")
@@ -69,7 +69,7 @@ def test_a_line_of_a_batch_shows_toolsets_and_searches_as_a_call_alone_would() -
 def test_output_of_an_older_program_has_no_calls() -> None:
     output = {"thinking": "", "text": "Hello", "token_ids": [1]}
     answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
-    message = assemble_message(answer, job_id=VIEW.id, model="m", thinking="none")
+    message = assemble_message(answer, MessageForm(model="m", thinking="none"), VIEW.id)
     assert message["content"] == [{"type": "text", "text": "Hello"}]
     assert message["stop_reason"] == "end_turn"
 
@@ -79,7 +79,7 @@ def test_likelihoods_of_a_stored_answer_are_those_of_its_text() -> None:
     output = {"thinking": "hm", "text": "Hello", "token_ids": [1, 2], "logprobs": to_json([value])}
     answer = AssembledAnswer.from_stored(VIEW, StoredAnswer.from_bytes(canonical_json(output)))
     completion = assemble(
-        CompletionEnvelope(kind=CHAT, jobs=(VIEW.id,), model="m", created=0), [answer]
+        CompletionEnvelope(kind=ChatKind, jobs=(VIEW.id,), model="m", created=0), [answer]
     )
     logprobs = completion["choices"][0]["logprobs"]
     assert logprobs == chat_logprobs([value])

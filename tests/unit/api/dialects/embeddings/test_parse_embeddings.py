@@ -9,13 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.dialects.embeddings import parse
-from api.generation import RequestDefaults
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest
 from tests.support.builders.body_schemas import body_validator
-from tests.support.fakes.time import SequentialIds
-
-_DEFAULTS = RequestDefaults(ids=SequentialIds(), max_tokens=9)
 
 # Ids must be written as integers: 1.0 is refused, which a schema cannot say.
 _fractions = st.floats().filter(lambda number: not number.is_integer())
@@ -51,7 +47,7 @@ def test_a_body_is_a_request_that_the_schema_allows_or_an_invalid_request(body: 
     chat: ChatRequest | None = None
     text = json.dumps(body)
     try:
-        chat = parse(text.encode(), {}, _DEFAULTS).chat
+        chat = parse(text.encode()).chat
     except InvalidRequest as error:
         refusal = error.message
     # Other tests check what no schema expresses: the rules of the JSON reader.

@@ -13,8 +13,8 @@ from api.dialects.openai_chat.completions import (
     CompletionEnvelope,
     CompletionKind,
 )
-from api.dialects.openai_chat.parse import CHAT
-from api.dialects.openai_completions import TEXT
+from api.dialects.openai_chat.parse import ChatKind
+from api.dialects.openai_completions import TextKind
 from api.generation import ChoiceItem
 from api.http.sse import encode
 from domain.chat.items import (
@@ -54,15 +54,15 @@ _ITEMS: list[tuple[int, Body]] = [
 ]
 
 
-def _encoder(kind: CompletionKind) -> CompletionEncoder:
+def _encoder(kind: type[CompletionKind]) -> CompletionEncoder:
     envelope = CompletionEnvelope(
         kind=kind, jobs=_JOBS, model="m", created=1_767_225_600, answers_each=2
     )
     return CompletionEncoder(envelope, include_usage=True, request_id="req-1")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(CHAT, "chat"), (TEXT, "text")])
-def test_answers_mix_and_the_end_comes_once(kind: CompletionKind, name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(ChatKind, "chat"), (TextKind, "text")])
+def test_answers_mix_and_the_end_comes_once(kind: type[CompletionKind], name: str) -> None:
     encoder = _encoder(kind)
     parts = encoder.open()
     for n, (choice, body) in enumerate(_ITEMS):
@@ -70,8 +70,8 @@ def test_answers_mix_and_the_end_comes_once(kind: CompletionKind, name: str) -> 
     assert_golden(encode(parts), GOLDEN / f"{name}_two_answers.sse")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(CHAT, "chat"), (TEXT, "text")])
-def test_failure_of_one_ends_all(kind: CompletionKind, name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(ChatKind, "chat"), (TextKind, "text")])
+def test_failure_of_one_ends_all(kind: type[CompletionKind], name: str) -> None:
     encoder = _encoder(kind)
     parts = encoder.open()
     for n, (choice, body) in enumerate(_ITEMS[:6]):

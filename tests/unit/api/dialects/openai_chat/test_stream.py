@@ -8,7 +8,7 @@ from hypothesis import given
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.generation import ChoiceItem
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, Started, StreamItem, Text, Thinking
@@ -19,7 +19,7 @@ from tests.support.clients.sse import WireEvent, events_in
 
 _JOB = JobId("job-" + "cd" * 16)
 _USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3, reasoning_tokens=2)
-_HEAD = CompletionEnvelope(kind=CHAT, jobs=(_JOB,), model="m", created=17)
+_HEAD = CompletionEnvelope(kind=ChatKind, jobs=(_JOB,), model="m", created=17)
 
 
 def _encoder(*, include_usage: bool = True) -> CompletionEncoder:

@@ -17,8 +17,8 @@ from api.dialects.openai_chat.completions import (
     assemble,
     total_usage,
 )
-from api.dialects.openai_chat.parse import CHAT
-from api.dialects.openai_completions import TEXT
+from api.dialects.openai_chat.parse import ChatKind
+from api.dialects.openai_completions import TextKind
 from api.generation import ChoiceItem, RequestDefaults
 from api.http.sse import Part, encode
 from domain.chat.items import StreamItem
@@ -36,9 +36,9 @@ _WHOLES: dict[str, type[BaseModel]] = {
 }
 
 
-def _parsed(kind: CompletionKind = TEXT, **fields: Any) -> Any:
+def _parsed(kind: type[CompletionKind] = TextKind, **fields: Any) -> Any:
     requested = (
-        {"prompt": "Once"} if kind is TEXT else {"messages": [{"role": "user", "content": "a"}]}
+        {"prompt": "Once"} if kind is TextKind else {"messages": [{"role": "user", "content": "a"}]}
     )
     body = json.dumps({"model": "m"} | requested | fields).encode()
     return kind.parse(body, {}, RequestDefaults(ids=SequentialIds(), max_tokens=16))
@@ -72,7 +72,7 @@ def test_answers_to_each_prompt_stand_together_and_have_seeds_in_a_row() -> None
 
 
 def test_first_of_several_answers_is_the_one_of_a_single_answer() -> None:
-    one, several = _parsed(CHAT, seed=7), _parsed(CHAT, seed=7, n=2)
+    one, several = _parsed(ChatKind, seed=7), _parsed(ChatKind, seed=7, n=2)
     assert several.chats[0] == one.chat
     assert several.chats[1].sampling.seed == 8
 
@@ -110,14 +110,16 @@ def test_many_wrong_elements_make_one_fault() -> None:
 def test_raw_prompts_survive_the_log_and_messages_keep_their_bytes() -> None:
     raw = _parsed(prompt=[[5, 6]], suffix="end", n=2).chats[1]
     assert ChatRequest.from_bytes(raw.to_bytes()) == raw
-    turn = _parsed(CHAT).chat
+    turn = _parsed(ChatKind).chat
     assert b'"raw"' not in turn.to_bytes()
     assert ChatRequest.from_bytes(turn.to_bytes()) == turn
 
 
-@pytest.mark.parametrize("kind", [TEXT, CHAT])
+@pytest.mark.parametrize("kind", [TextKind, ChatKind])
 @given(data=st.data())
-def test_any_streams_together_equal_the_whole(kind: CompletionKind, data: st.DataObject) -> None:
+def test_any_streams_together_equal_the_whole(
+    kind: type[CompletionKind], data: st.DataObject
+) -> None:
     streams = data.draw(st.lists(item_streams(), min_size=1, max_size=4))
     jobs = tuple(JobId(f"job-{number:032x}") for number in range(len(streams)))
     envelope = CompletionEnvelope(

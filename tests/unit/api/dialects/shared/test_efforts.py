@@ -35,7 +35,7 @@ def _marks(**more: Any) -> bool:
     body = {"model": "m", "max_tokens": 100, "messages": _HI} | more
     return anthropic.parse(
         json.dumps(body).encode(), {}, RequestDefaults(ids=_IDS, max_tokens=1)
-    ).has_cache_control
+    ).form.has_cache_control
 
 
 def _chat(effort: str | None) -> ThinkingLimit:

@@ -22,8 +22,8 @@ from api.dialects import openai_completions
 from api.dialects.encoding import token_text
 from api.dialects.openai_chat import parse as openai_chat
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope, assemble
-from api.dialects.openai_chat.parse import CHAT
-from api.dialects.openai_completions import TEXT, TextLogprobsRenderer
+from api.dialects.openai_chat.parse import ChatKind
+from api.dialects.openai_completions import TextKind, TextLogprobsRenderer
 from api.dialects.openai_responses import parse as responses
 from api.generation import ChoiceItem, RequestDefaults
 from api.http.sse import Part, encode
@@ -47,7 +47,7 @@ from tests.support.golden.streams import FIXTURES, assert_golden
 
 GOLDEN = FIXTURES / "openai"
 JOB = JobId("job-" + "0123456789abcdef" * 2)
-ENVELOPE = CompletionEnvelope(kind=CHAT, jobs=(JOB,), model="m", created=1_767_225_600)
+ENVELOPE = CompletionEnvelope(kind=ChatKind, jobs=(JOB,), model="m", created=1_767_225_600)
 USAGE = Usage(prompt_tokens=12, cached_tokens=4, completion_tokens=7)
 #: A euro sign in two tokens, and an alternative that the model rules out.
 HELLO = TokenLogprob(3, b"Hello", -0.125, (Alternative(b"Hello", -0.125), Alternative(b"Hi", -2.5)))
@@ -108,7 +108,7 @@ def test_whole_completion_reports_only_the_tokens_of_the_content() -> None:
 
 
 def test_text_completion_reports_them_member_by_member() -> None:
-    envelope = replace(ENVELOPE, kind=TEXT)
+    envelope = replace(ENVELOPE, kind=TextKind)
     encoder = CompletionEncoder(envelope, include_usage=False, request_id="req-1")
     parts: list[Part] = encoder.open()
     for item in ITEMS:

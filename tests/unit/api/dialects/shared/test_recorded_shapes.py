@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from api.dialects.anthropic.encode import assemble_message
+from api.dialects.anthropic.encode import MessageForm, assemble_message
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.errors import error_body
 from api.generation import ChoiceItem
 from api.http.messages import Dialect
@@ -49,7 +49,7 @@ def _golden(path: str) -> Callable[[], bytes]:
 
 def _chat(*bodies: Body) -> Callable[[], bytes]:
     def stream() -> bytes:
-        envelope = CompletionEnvelope(kind=CHAT, jobs=(JOB,), model="m", created=17)
+        envelope = CompletionEnvelope(kind=ChatKind, jobs=(JOB,), model="m", created=17)
         encoder = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
         parts = encoder.open()
         for item in items([Started(prompt_tokens=12, cached_tokens=4), *bodies])[1:]:
@@ -106,7 +106,9 @@ def test_stream_has_the_events_and_fields_of_the_recorded_one(name: str) -> None
     ],
 )
 def test_whole_message_has_the_fields_of_the_recorded_one(name: str, bodies: list[Body]) -> None:
-    message = assemble_message(answer_of(items(bodies)), job_id=JOB, model="m", thinking="none")
+    message = assemble_message(
+        answer_of(items(bodies)), MessageForm(model="m", thinking="none"), JOB
+    )
     faults = missing(_recorded(name)["fields"], fields_of(message), (*ABSENT, *_DATA))
     assert not faults
 

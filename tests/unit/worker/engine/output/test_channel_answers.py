@@ -14,9 +14,9 @@ from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from api.dialects.anthropic.encode import AnthropicEncoder
+from api.dialects.anthropic.encode import AnthropicEncoder, MessageForm
 from api.dialects.openai_chat.completions import CompletionEncoder, CompletionEnvelope
-from api.dialects.openai_chat.parse import CHAT
+from api.dialects.openai_chat.parse import ChatKind
 from api.generation import ChoiceItem
 from api.http.sse import Part, encode
 from domain.chat.items import Finished, Started, StreamItem, ToolEnd, ToolStart
@@ -61,11 +61,13 @@ def _items() -> list[StreamItem]:
 def _parts(door: str) -> list[Part]:
     job = JobId(JOB)
     if door == "chat":
-        envelope = CompletionEnvelope(kind=CHAT, jobs=(job,), model="m", created=17)
+        envelope = CompletionEnvelope(kind=ChatKind, jobs=(job,), model="m", created=17)
         chat = CompletionEncoder(envelope, include_usage=True, request_id="req-1")
         choice_items = (ChoiceItem(0, item) for item in _items())
         return [*chat.open(), *(part for item in choice_items for part in chat.item(item))]
-    encoder = AnthropicEncoder(job_id=job, model="m", thinking="whole", request_id="req_1")
+    encoder = AnthropicEncoder(
+        MessageForm(model="m", thinking="whole"), job_id=job, request_id="req_1"
+    )
     return [*encoder.open(), *(part for item in _items() for part in encoder.item(item))]
 
 
