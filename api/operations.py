@@ -153,11 +153,7 @@ def _bind(operation: Operation, app: App) -> Handler:
 
 
 class RouteTable:
-    """Replies to requests that have no route.
-
-    Args:
-        routes: All routes.
-    """
+    """Replies to requests that have no route."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._patterns = [(_segments(route.pattern), route.method) for route in routes]

@@ -117,7 +117,6 @@ class OwnershipCheck:
     """Decides whether a caller may use a thing; every method may block.
 
     Attributes:
-        owners: The owners in the log.
         shares_blocks: Whether prompts of different keys share cached blocks.
     """
 
@@ -192,8 +191,6 @@ class OwnershipCheck:
         """Return whose job a request makes.
 
         Args:
-            caller: The holder of the key.
-            agent: The agent of the request.
             is_named: Whether the client gave the agent its name; else it is that of a session.
 
         Raises:

@@ -29,7 +29,6 @@ async def deliver(
     Args:
         reply: Iterated once, in the event loop.
         exchange: Ended when the source has ended.
-        dialect: The error format of the client.
         limits: The bytes on their way, and how long the source may take to clean up.
     """
     pipe, error = exchange.pipe, None

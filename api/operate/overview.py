@@ -120,9 +120,6 @@ def _recent_ends(app: App) -> RecentEnds:
 def current_overview(app: App, owner: Owner | None = None) -> OverviewObject:
     """Return the overview, and let the workers report their rows.
 
-    Args:
-        owner: Only jobs of this API key are listed.
-
     Raises:
         LogUnavailable: The log cannot be read.
     """

@@ -117,7 +117,6 @@ def _request_swap(app: App, name: str, *, drain_s: float, worker: str, correlati
 
     Args:
         name: A registered name or an alias.
-        drain_s: Seconds that running jobs have to finish.
         worker: Id or place of the only worker that is meant; empty for all workers.
 
     Raises:

@@ -37,9 +37,6 @@ class PlannedTurn:
     """A turn that can be added to the loaded state.
 
     Attributes:
-        agent: The agent, as it was loaded.
-        turn: The number of the turn.
-        profile: The profile of the agent.
         before: The conversation up to this turn, the system prompt included.
     """
 
@@ -54,10 +51,7 @@ class AgentRecords:
     """Registers, loads, forks and deletes agents, and adds turns; one per process.
 
     Attributes:
-        log: The events of the agents.
-        views: The jobs of their turns.
         payloads: Profiles, and the requests and answers of the jobs.
-        ids: Ids of the new events.
     """
 
     log: EventLog
@@ -204,11 +198,7 @@ class AgentRecords:
         """Create an agent that continues another one after one of its turns.
 
         Args:
-            parent_id: The agent to fork.
-            child_id: Name of the new agent.
             from_turn: Last turn to take over, 0 for none; ``None`` for the latest with an answer.
-            correlation_id: The request.
-            owner: Name of the API key that the new agent belongs to.
 
         Raises:
             AgentNotFound: There is no such parent.

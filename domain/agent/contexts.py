@@ -34,7 +34,6 @@ class MappedBlock:
 
     Attributes:
         name: Its name, 64 hex digits.
-        tokens: How many tokens it has.
         agents: Other agents whose saved contexts have it.
         in_memory: Whether a worker has it in memory; ``None`` if no worker answered.
         on_disk: Whether a worker has it on disk; ``None`` if no worker answered.
@@ -52,7 +51,6 @@ class MappedContext:
     """A context that was saved, and is no beginning of a later one.
 
     Attributes:
-        saved: The event.
         at: RFC 3339 instant of its record.
         blocks: Its blocks in order, the partly filled one last.
     """
@@ -64,13 +62,7 @@ class MappedContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContexts:
-    """Reads and deletes the cached contexts of agents; every method blocks.
-
-    Attributes:
-        log: Holds the events of saved contexts.
-        places: Finds blocks in memory and on disk.
-        ids: Ids of new events.
-    """
+    """Reads and deletes the cached contexts of agents; every method blocks."""
 
     log: EventLog
     places: BlockPlaces

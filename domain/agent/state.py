@@ -113,9 +113,7 @@ class Profile:
     """What all turns of an agent share.
 
     Attributes:
-        system: The system prompt.
         tools: Definitions in OpenAI's function format.
-        options: Generation options.
         metadata: Pairs of the client; no prompt has them.
         conversation: Of an agent that is a conversation of OpenAI's; ``None`` for any other.
     """
@@ -167,12 +165,10 @@ class Agent:
     record of the stream alone.
 
     Attributes:
-        id: Its name.
         version: Version of its stream, which also has the events of its contexts.
         life: Version of the event that created it, 0 if there is none or it was deleted.
         created_at: Instant of that event.
         created_position: Position of that event; 0 if there is none, or it was deleted.
-        parent: The agent that it was forked from.
         parent_life: ``life`` of the parent, since another agent may have got its name.
         inherited: Number of turns that the fork took over.
         base: The job of the last inherited turn.
@@ -181,9 +177,6 @@ class Agent:
         first_seen: Instant of its first event.
         last_seen: Instant of its latest event.
         position: Position of the latest event folded in.
-        jobs: Number of its jobs.
-        open_jobs: Number of its jobs that have not ended.
-        last_job: Its latest accepted job.
         last_model: Id of the model of its latest attempt.
         figures: Sums of its jobs and contexts; attempts that failed alone are not counted.
         known_tokens: Prompt tokens that the cache knew when its attempts began.

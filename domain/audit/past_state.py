@@ -60,7 +60,6 @@ class PastState:
     Attributes:
         event: The event; ``None`` if its position is 0 or in an archive.
         head: The last event of the log now.
-        admission: Which jobs were accepted and started.
         loaded: The model of each worker that had one.
         jobs: The jobs accepted last, newest first.
         has_more: Whether older jobs are left out.

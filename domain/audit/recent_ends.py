@@ -191,9 +191,6 @@ class RecentEnds:
     """The last ended jobs; the caller holds a lock.
 
     The first call reads the jobs that were accepted last; later calls read the events since then.
-
-    Attributes:
-        diagnose: Returns what a job found in the cache.
     """
 
     log: EventReader
@@ -205,9 +202,6 @@ class RecentEnds:
 
     def latest(self, limit: int, owner: Owner | None = None) -> tuple[EndedJob, ...]:
         """Return the jobs that ended last, the latest first.
-
-        Args:
-            owner: Only jobs of this API key.
 
         Raises:
             LogUnavailable: The log cannot be read.

@@ -52,12 +52,7 @@ class Refusal(StrEnum):
 
 
 class ReplayRefused(Exception):
-    """The answer cannot be replayed.
-
-    Args:
-        reason: The reason, for programs.
-        message: One sentence, for people.
-    """
+    """The answer cannot be replayed."""
 
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)
@@ -103,7 +98,6 @@ class Candidate:
 
     Attributes:
         id: The token; ``None`` where the answer had ended.
-        text: The text of this token alone.
         logprob: Natural logarithm of its likelihood in the replay.
     """
 
@@ -174,7 +168,6 @@ class Replayed:
 
     Attributes:
         message: One sentence for people.
-        reason: Why it was refused.
         fingerprint: Fingerprint of the model that answered.
         tokens: Number of equal tokens, or of replayed ones.
         token_hash: ``hash_ids`` of the replayed tokens.

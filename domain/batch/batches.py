@@ -188,7 +188,6 @@ class BatchRecords:
         Args:
             after: Only older ones than this.
             before: Only newer ones than this, nearest to it; goes before ``after``.
-            owner: Only batches of this API key.
         """
 
         def shown(stream: StreamName) -> Batch | None:
@@ -227,7 +226,6 @@ def fill_page(
     Args:
         type_name: Type of the first event of such a stream.
         after: The stream before the first one.
-        owner: Only streams of this API key.
     """
 
     def found() -> Iterator[T]:

@@ -67,7 +67,6 @@ class LineShares:
     """One round: gives every batch a turn, with the room that is its share.
 
     Args:
-        room: Places that are free.
         waiting: Waiting lines of each batch that hold a place.
         owners: The API key of each batch; batches without a key have one owner.
     """

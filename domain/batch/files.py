@@ -89,7 +89,6 @@ class FileRecords:
 
         Args:
             purposes: Only files of these purposes; all if empty.
-            owner: Only files of this API key.
         """
         now = self._now()
 

@@ -53,11 +53,9 @@ class CronTable(Protocol):
 
     def after(self, cron: str, timezone: str, at: datetime) -> Iterator[datetime]:
         """Yield the instants after ``at``, in order."""
-        ...
 
     def latest(self, cron: str, timezone: str, at: datetime) -> datetime:
         """Return the last instant that is ``at`` or earlier."""
-        ...
 
 
 class ScheduleRecords:
@@ -188,11 +186,9 @@ class ScheduledJobs(Protocol):
         Raises:
             SemanticError: The job was refused.
         """
-        ...
 
     def find(self, schedule: Schedule, due: str) -> JobId | None:
         """Return the job of an instant, if there is one."""
-        ...
 
 
 @dataclass(slots=True)

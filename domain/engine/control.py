@@ -98,7 +98,6 @@ class EngineControl:
     """The folded stream.
 
     Attributes:
-        admission: Which jobs are accepted and started.
         reason: Why, if the operator gave a reason.
         since: RFC 3339 instant of the last change of ``admission``.
     """

@@ -91,7 +91,6 @@ class LiveFigures:
     """What an engine does now.
 
     Attributes:
-        rows: Its running sequences.
         slow_step: The step that has taken half of its limit, in words; ``None`` if none has.
     """
 

@@ -93,7 +93,6 @@ class Job:
         started: The start event of the latest attempt, if there is one.
         started_at: Instant of the first attempt.
         finished_at: Instant of the terminal event.
-        cancel_requested: Whether a cancellation is recorded.
         expiring: Whether a deadline, or the absence of its model, caused that cancellation.
         model_absent: Whether the absence of its model did.
         attached: Recorded repeats that got this answer.

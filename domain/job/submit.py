@@ -146,7 +146,6 @@ class JobSubmission:
         The job is enqueued again, in case the queue lost it.
 
         Args:
-            job_id: The earlier job.
             reason: As in ``JobAttached``.
             trace: W3C ``traceparent`` of that request.
 

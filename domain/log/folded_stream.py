@@ -38,7 +38,6 @@ class VersionedState(Protocol):
     @property
     def version(self) -> int:
         """Version of the last event; 0 before the first."""
-        ...
 
 
 State = TypeVar("State", bound=VersionedState)

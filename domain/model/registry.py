@@ -40,7 +40,6 @@ class ModelEntry:
     Attributes:
         name: What clients and commands call it.
         source: A directory, a hub id, or ``semantic-demo``; empty if only another machine has it.
-        aliases: Further names of it.
         context_length: Longest sequence in tokens, where it is lower than the model's own.
         sampling: Defaults that replace those of the model.
         revision: Pinned revision of a hub repository.
