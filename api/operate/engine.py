@@ -19,12 +19,13 @@ from domain.engine.control import (
     GAP_MS_MAX,
     AdmissionState,
     EngineControl,
-    EngineTuning,
     EngineValues,
+    in_force,
 )
 from domain.engine.presence import model_of
 from domain.engine.workers import WorkerPulse
 from domain.errors import InvalidRequest, QueueUnavailable
+from domain.events.worker import EngineTuned
 from domain.values import Priority
 
 #: Characters of a reason.
@@ -111,8 +112,8 @@ async def tune_engine(app: App, request: Request) -> Reply:
     if not given:
         raise InvalidRequest("name at least one value; null returns to the setting")
 
-    def change(tuning: EngineTuning) -> EngineTuning:
-        return replace(tuning, **given)
+    def change(tuned: EngineTuned) -> EngineTuned:
+        return replace(tuned, **given)
 
     def tune() -> EngineObject:
         return _engine(app.controls.tune(change, correlation_id=request.id), app)
@@ -141,8 +142,8 @@ def _engine(control: EngineControl, app: App) -> EngineObject:
         "admission": control.admission.value,
         "reason": control.reason,
         "since": control.since,
-        "values": _figures(control.tuning.over(app.engine_settings)),
-        "tuned": [name for name, value in asdict(control.tuning).items() if value is not None],
+        "values": _figures(in_force(control.tuned, app.engine_settings)),
+        "tuned": [name for name, value in asdict(control.tuned).items() if value is not None],
         "settings": _figures(app.engine_settings),
         "running": sum(worker["running"] for worker in workers),
         "waiting": sum(sum(app.views.waiting(priority).values()) for priority in Priority),
