@@ -23,8 +23,7 @@ from domain.agent.agents import AgentRecords
 from domain.agent.contexts import AgentContexts
 from domain.agent.views import AgentViews
 from domain.audit.recorded_answers import JobRecords
-from domain.batch.batches import BatchRecords
-from domain.batch.files import FileRecords
+from domain.batch.batches import BatchRecords, FileRecords
 from domain.batch.ports import BatchViews
 from domain.batch.schedules import ScheduleRecords
 from domain.engine.control import EngineValues
@@ -40,8 +39,7 @@ from domain.job.submit import JobSubmission
 from domain.kv.places import BlockPlaces
 from domain.log.ports import EventLog, Owners, PayloadStore
 from domain.log.subscriptions import Subscriptions
-from domain.model.registry import InspectFiles, ModelRegistry
-from domain.model.stock import ModelStock, ServingModels
+from domain.model.registry import InspectFiles, ModelRegistry, ModelStock, ServingModels
 from domain.model.swaps import ModelSwaps
 from domain.ports import Clock, IdSource
 from domain.usage.figures import UsageViews

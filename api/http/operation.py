@@ -339,8 +339,8 @@ class Operation:
 
     Attributes:
         route: Method and path pattern, such as ``GET /v1/jobs/{job_id}``.
-        id: ``operationId`` in the document.
-        summary: One line.
+        id: ``operationId`` in the document; by default the name of ``endpoint``.
+        summary: One line; by default the first one of the docstring of ``endpoint``.
         parameters: All that ``endpoint`` reads, and those in the path.
         body: Type of the JSON body; ``None`` where there is none.
         takes_upload: Whether the body may be as large as an upload; only without ``{…}`` parts.
@@ -359,8 +359,8 @@ class Operation:
     route: str
     endpoint: Endpoint
     _: KW_ONLY
-    id: str
-    summary: str
+    id: str = ""
+    summary: str = ""
     parameters: tuple[Parameter[Any], ...] = ()
     body: Any = None
     body_media: str = "application/json"
@@ -376,6 +376,14 @@ class Operation:
     stops_work: bool = False
     access: Access | None = None
     responses: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            first, *others = self.endpoint.__name__.split("_")
+            object.__setattr__(self, "id", first + "".join(map(str.title, others)))
+        if not self.summary:
+            summary = (self.endpoint.__doc__ or "").partition("\n")[0].removesuffix(".")
+            object.__setattr__(self, "summary", summary)
 
     @property
     def method(self) -> str:

@@ -100,13 +100,13 @@ _NO_BODY: Final = b"{}"
 
 
 async def get_engine(app: App, request: Request) -> Reply:
-    """Return the values in force and the admission of jobs."""
+    """Return the values of the engine and the admission of jobs."""
     del request
     return json_reply(await app.call(lambda: _engine(app.controls.current(), app)))
 
 
 async def tune_engine(app: App, request: Request) -> Reply:
-    """Change values of the engine; all workers apply them within a second."""
+    """Change values of the engine while it runs."""
     body = parse_body(TuningBody, request.body)
     given = body.model_dump(include=body.model_fields_set)
     if not given:
@@ -189,18 +189,10 @@ def _admission_operation(
 
 
 ENGINE_OPERATIONS: Final = (
-    Operation(
-        "GET /admin/engine",
-        get_engine,
-        id="getEngine",
-        summary="Return the values of the engine and the admission of jobs",
-        reply=EngineObject,
-    ),
+    Operation("GET /admin/engine", get_engine, reply=EngineObject),
     Operation(
         "PATCH /admin/engine",
         tune_engine,
-        id="tuneEngine",
-        summary="Change values of the engine while it runs",
         body=TuningBody,
         example={"batch_window_ms": 20, "max_batch_size": None},
         reply=EngineObject,

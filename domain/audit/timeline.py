@@ -24,7 +24,7 @@ from domain.events.job import (
 from domain.job.state import first_status
 from domain.log.codec import decode_recorded
 from domain.log.ports import EventReader, PayloadStore
-from domain.log.record import RecordedEvent
+from domain.log.record import EventFilter, RecordedEvent
 from domain.values import Digest, JobId, JobStatus, StreamName, WorkerId, rfc3339
 
 #: Longer durations are shown in seconds.
@@ -387,7 +387,7 @@ def read_timeline(
     losses = {
         WorkerId(worker): lost.recorded_at
         for worker in workers
-        for lost in log.read_all(stream=StreamName(worker), types=("WorkerLost",), limit=1)
+        for lost in log.select(EventFilter(stream=worker, types=("WorkerLost",)), limit=1)
     }
     return build_timeline(events, losses, client=_client(events[0], payloads))
 

@@ -9,8 +9,10 @@ from typing import Final, NewType, Protocol
 from domain.batch.state import Batch, BatchId
 from domain.chat.request import ChatRequest
 from domain.errors import InvalidRequest, ModelNotFound
-from domain.events.batch import FileCreated, FileDeleted, FileEvent
+from domain.events.batch import FileCreated, FileDeleted
 from domain.job.state import Job
+from domain.log.codec import decode_recorded
+from domain.log.record import RecordedEvent
 from domain.values import JobId, JobStatus, Owner, StreamName, Usage
 
 
@@ -163,14 +165,10 @@ class StoredFile:
         return self.created.expires_at is None or now < self.created.expires_at
 
 
-def fold(file_id: FileId, events: Iterable[tuple[FileEvent, str]]) -> StoredFile:
-    """Return the state after events, each with the instant of its record."""
-    file = StoredFile(id=file_id)
-    for event, at in events:
-        match event:
-            case FileCreated():
-                file = replace(file, created=event, created_at=at)
-            case FileDeleted():
-                file = replace(file, deleted=True)
-        file = replace(file, version=file.version + 1)
-    return file
+def evolve_file(file: StoredFile, recorded: RecordedEvent) -> StoredFile:
+    """Return the file after the next event of its stream."""
+    event, version = decode_recorded(recorded), recorded.version
+    if isinstance(event, FileCreated):
+        return replace(file, created=event, created_at=recorded.recorded_at, version=version)
+    assert isinstance(event, FileDeleted)
+    return replace(file, deleted=True, version=version)

@@ -18,19 +18,14 @@ class EventReader(Protocol):
     def load(self, stream: StreamName, *, after_version: int = 0) -> tuple[RecordedEvent, ...]:
         """Return the events of ``stream`` after a version, in order; empty if there is none."""
 
-    def read_all(
+    def select(
         self,
+        wanted: EventFilter = EventFilter(),  # noqa: B008 - frozen
         *,
         after: int = 0,
         limit: int = 100,
-        stream: StreamName | None = None,
-        types: Sequence[str] = (),
     ) -> tuple[RecordedEvent, ...]:
-        """Return at most ``limit`` events with a position above ``after``, in order.
-
-        Args:
-            types: Only events of these types; all if empty.
-        """
+        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
 
     def head(self) -> LogHead:
         """Return the last position and its hash."""
@@ -65,18 +60,13 @@ class EventLog(EventReader, Protocol):
             LogUnavailable: Nothing was written (disk full, locked too long, closed).
         """
 
-    def select(
-        self, wanted: EventFilter, *, after: int = 0, limit: int = 100
-    ) -> tuple[RecordedEvent, ...]:
-        """Return at most ``limit`` events that fit, with a position above ``after``, in order."""
-
     def select_before(
-        self, wanted: EventFilter, *, before: int, limit: int = 100
+        self, wanted: EventFilter, *, before: int | None = None, limit: int = 100
     ) -> tuple[RecordedEvent, ...]:
-        """Return the last ``limit`` events that fit, with a position below ``before``, in order."""
+        """Return the last ``limit`` events that fit, in order.
 
-    def latest(self, type_name: str) -> RecordedEvent | None:
-        """Return the last event of a type, if there is one."""
+        Their positions are below ``before``; ``None`` is the end of the log.
+        """
 
     def check_writable(self) -> None:
         """Check that the log can be read, and that the last appends were written.

@@ -70,8 +70,9 @@ def last_sweep(reader: Engine) -> tuple[int, int]:
     Raises:
         LogUnavailable: The log cannot be read.
     """
-    last = LogReader(reader).latest(TextsErased.__name__)
-    return (0, 0) if last is None else (last.position, last.data["waiting"])
+    wanted = EventFilter(types=[TextsErased.__name__])
+    last = LogReader(reader).select_before(wanted, limit=1)
+    return (last[0].position, last[0].data["waiting"]) if last else (0, 0)
 
 
 _DAY_S: Final = 24 * 3600.0
